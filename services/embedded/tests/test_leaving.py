@@ -19,7 +19,7 @@ from tidemill.shard.claims import Claimant, KeptClaimant
 from tidemill.testkit.faults.virtual_loop import LoopClock, VirtualLoop
 from tidemill.time import Unavailable
 from tidemill_embedded.settings import EmbeddedSettings, ServicesSettings
-from tidemill_embedded.sharing import SharedWork
+from tidemill_embedded.sharing import ClaimedWork
 
 T = TypeVar("T")
 TABLE = """
@@ -48,6 +48,9 @@ class InputSchemas:
     def live(self) -> list[Stored]:
         return self.stored
 
+    def get(self, kind: str, name: str) -> Stored | None:
+        return next((s for s in self.stored if s.resource.name == name), None)
+
     async def refresh(self) -> bool:
         return False
 
@@ -66,9 +69,9 @@ class Place:
         """Process and resource, try after try."""
         self._consensus = MemoryConsensus()
         self._numbers = itertools.count()
-        self._running: list[asyncio.Task[None]] = []
+        self._working: list[ClaimedWork] = []
 
-    def replica(self, name: str) -> SharedWork:
+    def replica(self, name: str) -> ClaimedWork:
         claimant = Claimant(
             self._consensus, "compute", self.clock, lambda: f"s{next(self._numbers)}", name=name
         )
@@ -82,11 +85,12 @@ class Place:
         )
         store: Any = InputSchemas(self.clock)
 
-        def make(stored: Stored) -> Tries:
+        def make(stored: Stored, role: str, share: int | None) -> Tries:
             return Tries(self, name, stored.resource.name)
 
-        work = SharedWork(world, store, ("compute",), lambda _: kept, make, name)
-        self._running.append(self.loop.create_task(work.run(lambda: None)))
+        work = ClaimedWork(world, store, ("compute",), lambda _: kept, make, name)
+        self._working.append(work)
+        self.loop.create_task(work.start())
         return work
 
     def run(self, story: Callable[[], Awaitable[None]]) -> None:
@@ -94,9 +98,8 @@ class Place:
             try:
                 await story()
             finally:
-                for running in self._running:
-                    running.cancel()
-                await asyncio.gather(*self._running, return_exceptions=True)
+                for work in self._working:
+                    await work.stop()
 
         self.loop.run_until_complete(told())
 
@@ -131,7 +134,7 @@ def place() -> Iterator[Place]:
     made.loop.close()
 
 
-def worked(*replicas: SharedWork) -> dict[str, tuple[str, str]]:
+def worked(*replicas: ClaimedWork) -> dict[str, tuple[str, str]]:
     """Who works on each resource, and how that does."""
     return {
         held.stored.resource.name: (replica._name, held.supervised.health.reason)

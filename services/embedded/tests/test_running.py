@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard.claims.ending import CANCEL_AGAIN_S
+from tidemill.shard.claims.ending import CANCEL_AGAIN_S, ended
 from tidemill.time import (
     Corrupt,
     Fenced,
@@ -53,8 +53,8 @@ class FailsWhenItStops:
 
 async def test_an_error_on_the_way_out_does_not_begin_the_work_again() -> None:
     runner = FailsWhenItStops()
-    supervised = Supervised(runner, ManualClock(), EmbeddedSettings(), claimed=True)
-    working = asyncio.create_task(supervised.run_claimed())
+    supervised = Supervised(runner, ManualClock(), EmbeddedSettings(), sole=False)
+    working = asyncio.create_task(supervised.run())
     await runner.began.wait()
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -91,12 +91,12 @@ class PartFails:
 
 async def test_a_part_that_fails_stalls_the_work_and_is_no_cancellation() -> None:
     supervised = Supervised(PartFails(), ManualClock(), EmbeddedSettings())
-    supervised.start()
+    working = asyncio.create_task(supervised.run())
     async with asyncio.timeout(240):
         while supervised.health.reason != "Stalled":
             await asyncio.sleep(0)
     assert supervised.health.message == "the topic was recreated"
-    await supervised.stop()
+    await ended(working, ManualClock())
 
 
 class ComesLater:
@@ -126,7 +126,7 @@ class ComesLater:
 async def test_what_is_waited_for_may_come_later() -> None:
     runner, clock = ComesLater(), ManualClock()
     supervised = Supervised(runner, clock, EmbeddedSettings())
-    supervised.start()
+    working = asyncio.create_task(supervised.run())
     await runner.waited.wait()
     while supervised.retries == 0:
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ async def test_what_is_waited_for_may_come_later() -> None:
     await clock.advance(10.0)
     await asyncio.wait_for(runner.began.wait(), 240)
     assert supervised.health.ready
-    await supervised.stop()
+    await ended(working, ManualClock())
 
 
 class ForgetsOnce:
@@ -164,9 +164,9 @@ class ForgetsOnce:
 async def test_work_that_forgets_a_cancellation_is_cancelled_again() -> None:
     runner, clock = ForgetsOnce(), ManualClock()
     supervised = Supervised(runner, clock, EmbeddedSettings())
-    supervised.start()
+    working = asyncio.create_task(supervised.run())
     await runner.began.wait()
-    stopping = asyncio.create_task(supervised.stop())
+    stopping = asyncio.create_task(ended(working, clock))
     async with asyncio.timeout(240):
         while not stopping.done():
             await clock.advance(CANCEL_AGAIN_S)
@@ -218,7 +218,7 @@ async def test_w2_what_nobody_foresaw_breaks_one_resource_which_is_tried_again(
 ) -> None:
     runner, clock = Breaks(error, 6), ManualClock(1_000)
     supervised = Supervised(runner, clock, EmbeddedSettings(retry_s_min=1.0, broken_s_max=4.0))
-    supervised.start()
+    working = asyncio.create_task(supervised.run())
     begun_s = clock.monotonic_s()
     await runs_reach(runner, clock, 1)
     async with asyncio.timeout(240):
@@ -236,8 +236,8 @@ async def test_w2_what_nobody_foresaw_breaks_one_resource_which_is_tried_again(
     assert 19 <= clock.monotonic_s() - begun_s <= 22
     assert supervised.broken == 6
     assert supervised.health.ready
-    assert runner.prepared == 6  # again before each try but the first
-    await supervised.stop()
+    assert runner.prepared == 7  # before each try
+    await ended(working, ManualClock())
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_w2_what_nobody_foresaw_breaks_one_resource_which_is_tried_again(
 async def test_only_what_a_person_can_change_stalls(error: TidemillError, reason: str) -> None:
     runner, clock = Breaks(error, 1), ManualClock()
     supervised = Supervised(runner, clock, EmbeddedSettings())
-    supervised.start()
+    working = asyncio.create_task(supervised.run())
     async with asyncio.timeout(240):
         while supervised.health.reason != reason:
             await asyncio.sleep(0)
@@ -269,4 +269,4 @@ async def test_only_what_a_person_can_change_stalls(error: TidemillError, reason
         await clock.advance(3_600.0)
         assert runner.runs == 1
     assert supervised.broken == 0
-    await supervised.stop()
+    await ended(working, ManualClock())

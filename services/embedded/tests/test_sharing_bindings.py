@@ -27,7 +27,6 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_reclock.settings import ReclockSettings
@@ -93,12 +92,8 @@ def stored(process: Process, source: str) -> Stored:
     return found
 
 
-def work(process: Process, source: str) -> Supervised:
-    return next(each for (_, name), each, _ in process.system.each() if name == source)
-
-
 def runner(process: Process, source: str) -> SourceRunner:
-    found = work(process, source).runner
+    found = next(made for (_, name), _, made in process.system.each() if name == source)
     assert isinstance(found, SourceRunner)
     return found
 
@@ -193,14 +188,13 @@ async def test_d3_who_stands_by_binds_once_nobody_else_does(tmp_path: Path) -> N
             while not any(driver.stands_by for driver in drivers.values()):
                 await asyncio.sleep(0.02)
         minter, other = sorted(drivers, key=lambda name: drivers[name].stands_by)
-        await work(process, minter).stop()
-        before = drivers[other].counts.minted
-        await write(process, 30, 60)
-        await instants(process, other, 60)
-        assert drivers[other].counts.minted > before
-        assert not drivers[other].stands_by
+        async with process.system.work.stopped(stored(process, minter)):
+            before = drivers[other].counts.minted
+            await write(process, 30, 60)
+            await instants(process, other, 60)
+            assert drivers[other].counts.minted > before
+            assert not drivers[other].stands_by
         # Who comes back finds what was bound without it.
-        work(process, minter).start(prepare=True)
         assert await instants(process, minter, 60) == await instants(process, other, 60)
 
 

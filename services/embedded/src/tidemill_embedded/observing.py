@@ -58,7 +58,7 @@ from tidemill.runtime.metrics import (
     Reading,
 )
 from tidemill.shard import Collections
-from tidemill.shard.claims import KeptClaimant
+from tidemill.shard.claims import Claiming
 from tidemill.shard.state import KEEP_ALL_MS, Hold
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind
@@ -71,9 +71,6 @@ from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.system import System
 
 log = logs.get_logger("calls")
-
-NO_CLAIMS: list[Reading] = [({"role": "all"}, 0)]
-"""What a process says that has everything to itself."""
 
 
 def watch(
@@ -152,21 +149,21 @@ CLAIM_COUNTS = {
 }
 
 
-def watch_claims(metrics: Metrics, claimants: Mapping[str, KeptClaimant]) -> None:
-    """Register what is read of claims at the scrape, by role; nothing is claimed by a process alone."""
+def watch_claims(metrics: Metrics, claimants: Mapping[str, Claiming]) -> None:
+    """Register what is read of claims at the scrape, by role."""
 
     def counted(what: str) -> Callable[[], list[Reading]]:
-        return lambda: [({"role": r}, c.happened[what]) for r, c in claimants.items()] or NO_CLAIMS
+        return lambda: [({"role": r}, c.happened[what]) for r, c in claimants.items()]
 
     for metric, what in CLAIM_COUNTS.items():
         metrics.watch(metric, counted(what))
     metrics.watch(
         CLAIMS_HELD,
-        lambda: [({"role": r}, len(c.held())) for r, c in claimants.items()] or NO_CLAIMS,
+        lambda: [({"role": r}, len(c.held())) for r, c in claimants.items()],
     )
     metrics.watch(
         CLAIM_TAKEOVER_SECONDS,
-        lambda: [({"role": r}, c.silence_s) for r, c in claimants.items()] or NO_CLAIMS,
+        lambda: [({"role": r}, c.silence_s) for r, c in claimants.items()],
     )
 
 

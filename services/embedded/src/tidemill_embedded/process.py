@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import TypeAlias
 
 import typer
 
@@ -35,7 +36,7 @@ from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Limits
-from tidemill.shard.claims import Claimant, Keeper, KeptClaimant
+from tidemill.shard.claims import Claimant, Claiming, Keeper, KeptClaimant, SoleClaimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
 from tidemill.time import TidemillError, UsageError
@@ -69,13 +70,14 @@ from tidemill_embedded.observing import (
 from tidemill_embedded.own_places import places_of_process
 from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.replicas.announcing import Announcements
-from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
+from tidemill_embedded.replicas.feeds import Feeds
 from tidemill_embedded.replicas.no_log import NoLog
 from tidemill_embedded.replicas.peers import Peers
-from tidemill_embedded.replicas.roles import roles_of
+from tidemill_embedded.replicas.roles import ROLES, roles_of
 from tidemill_embedded.running.launching import check_launching, launcher_of
+from tidemill_embedded.running.runners import Runners
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
-from tidemill_embedded.sharing import Shared, SharedWork
+from tidemill_embedded.sharing import ClaimedWork, Reports
 from tidemill_embedded.state_folder import own_folder
 from tidemill_embedded.system import System
 from tidemill_embedded.world import World
@@ -95,7 +97,7 @@ ANSWER_SHARE = 1 / 3
 
 @dataclass(slots=True)
 class Process:
-    """Everything of one process, opened in order. `shared` is there if it has roles."""
+    """Everything of one process, opened in order. `internal` answers other processes."""
 
     settings: EmbeddedSettings
     roles: tuple[str, ...]
@@ -108,7 +110,6 @@ class Process:
     risks: tuple[str, ...]
     board: JobBoard
     audit: Audit
-    shared: Shared | None = None
     internal: Server | None = None
 
     @property
@@ -130,7 +131,7 @@ def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:
     return open_kafka
 
 
-def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...], places: Places) -> Log:
+def _own_log(chosen: EmbeddedSettings, places: Places) -> Log:
     """The log for pushed rows. Raises: UsageError for an address that is none."""
     if chosen.log:
         scheme, _, bootstrap = chosen.log.partition(":")
@@ -141,12 +142,15 @@ def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...], places: Places) -
             for host, port in brokers_of(bootstrap):
                 places.check_clear(host, port, "the password of log_kafka")
         return KafkaLog(bootstrap, access=access_of(files))
-    return NoLog() if roles else EmbeddedLog(chosen.root / "log")
+    return NoLog() if chosen.role else EmbeddedLog(chosen.root / "log")
 
 
 def checked(chosen: EmbeddedSettings) -> tuple[str, ...]:
-    """The roles, if settings fit each other. Raises: UsageError that says what to set."""
-    roles = roles_of(chosen.role)
+    """The roles, by default all, if settings fit each other.
+
+    Raises: UsageError that says what to set.
+    """
+    roles = roles_of(chosen.role or ROLES)
     assert chosen.consensus_address  # refuses a password in it
     if chosen.token_file and (chosen.tls.files is None or not chosen.tls.certificate):
         raise UsageError(
@@ -181,7 +185,7 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
     own_folder(root)
     places = places_of_process(chosen, config)
     async with AsyncExitStack() as stack:
-        own = _own_log(chosen, roles, places)
+        own = _own_log(chosen, places)
         stack.push_async_callback(own.close)
         consensus = open_consensus(
             chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
@@ -195,8 +199,9 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         )
         stack.push_async_callback(collections.close)
         metrics, catalog, readers = Metrics(clock), Catalog(chosen.limits.plugin_load_s), Readers()
-        peers, claimants = _peers(chosen, clock, stack) if roles else (None, None)
-        feeds = LocalFeeds(readers) if peers is None else PeerFeeds(readers, peers, clock)
+        asked, claimants = _claims(chosen, clock, stack) if chosen.role else _no_claims()
+        peers = _peers(chosen, asked, stack)
+        feeds = Feeds(readers, peers, clock)
         board = JobBoard()
         launcher = await launcher_of(chosen, clock, board.hear)
         stack.push_async_callback(launcher.close)
@@ -207,44 +212,69 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         )  # fmt: skip
         stack.push_async_callback(world.paces.close)
         store = ResourceStore(collections, clock)
-        process = Process(
-            chosen, roles, world, store, System(world, store),
-            QueryDriver(
-                collections, catalog, clock, chosen.query, world.discover,
-                chosen.limits.of_questions, lambda view: may_explain(catalog, view),
-            ),
-            StorageDriver(
-                collections, clock, catalog, chosen.limits.lease_ms, chosen.limits.row_bytes,
-                chosen.limits.capabilities,
-            ),
-            CompactionDriver(
-                collections, clock, chosen.compaction,
-                lambda collection, message: log.warning(
-                    "compaction", collection=collection, error=message
-                ),
-                bulk=SparkMerge(launcher, collections),
-            ),
-            (),
-            board,
-            Audit(
-                collections, clock, chosen.audit, chosen.name_of_process,
-                tends=answers_users(chosen),
-            ),
-        )  # fmt: skip
+        audit = Audit(
+            collections, clock, chosen.audit, chosen.name_of_process, tends=answers_users(chosen)
+        )
         await collections.open()
-        process.risks = consensus.risks
-        for risk in consensus.risks:
+        risks = consensus.risks
+        for risk in risks:
             log.warning("acknowledged writes may be lost", risk=risk)
-        if peers is not None and claimants is not None:
-            await _join(process, peers, claimants, stack)
+        said = Said()
+        internal = await _answer(chosen, world, audit, said, stack) if chosen.role else None
+        address = "" if internal is None else _advertised(chosen, internal.port)
+        runners = Runners(world, store)
+        work = ClaimedWork(
+            world, store, roles, lambda role: claimants(role, address), runners.part,
+            chosen.name_of_process,
+        )  # fmt: skip
+        said.by = work
+        process = Process(
+            chosen, roles, world, store,
+            System(world, store, runners, work, Reports(work, peers, address)),
+            *_drivers(world), risks, board, audit, internal,
+        )  # fmt: skip
+        process.compaction.mine = work.has_slot_of
         stack.push_async_callback(process.system.stop)
         yield process
 
 
-def _peers(
+def _drivers(world: World) -> tuple[QueryDriver, StorageDriver, CompactionDriver]:
+    """What answers questions, carries out commands of the formalism, and keeps collections small."""
+    collections, clock, chosen, catalog = (
+        world.collections,
+        world.clock,
+        world.settings,
+        world.catalog,
+    )
+    query = QueryDriver(
+        collections, catalog, clock, chosen.query, world.discover,
+        chosen.limits.of_questions, lambda view: may_explain(catalog, view),
+    )  # fmt: skip
+    storage = StorageDriver(
+        collections, clock, catalog, chosen.limits.lease_ms, chosen.limits.row_bytes,
+        chosen.limits.capabilities,
+    )  # fmt: skip
+    compaction = CompactionDriver(
+        collections, clock, chosen.compaction,
+        lambda collection, message: log.warning("compaction", collection=collection, error=message),
+        bulk=SparkMerge(world.launcher, collections),
+    )  # fmt: skip
+    return query, storage, compaction
+
+
+Claimants: TypeAlias = Callable[[str, str], Claiming]
+"""Who claims for a role, in a process that answers at an address."""
+
+
+def _no_claims() -> tuple[Callable[[str], Claiming], Claimants]:
+    """Owners and claims of a process that shares its stores with no other one."""
+    return SoleClaimant, lambda role, _: SoleClaimant(role)
+
+
+def _claims(
     chosen: EmbeddedSettings, clock: Clock, stack: AsyncExitStack
-) -> tuple[Peers, Callable[[str, str], KeptClaimant]]:
-    """The other processes, and claims by role for who answers at an address."""
+) -> tuple[Callable[[str], Claiming], Claimants]:
+    """Owners by role, and claims by role for a process that answers at an address."""
     services = chosen.services
     consensus = open_claims(
         chosen.consensus_address,
@@ -261,57 +291,53 @@ def _peers(
         )  # fmt: skip
 
     @cache
-    def kept(role: str, address: str) -> KeptClaimant:
-        return keeper.kept(made(role, address))
-
-    @cache
     def asked(role: str) -> KeptClaimant:
         return keeper.asked(made(role, ""))
 
-    dialer = Dialer(services.tls.files, services.server_name).checked()
-    peers = Peers(asked, dialer)
+    return asked, lambda role, address: keeper.kept(made(role, address))
+
+
+def _peers(
+    chosen: EmbeddedSettings, asked: Callable[[str], Claiming], stack: AsyncExitStack
+) -> Peers:
+    """The other processes, if there are any."""
+    services = chosen.services
+    peers = Peers(asked, Dialer(services.tls.files, services.server_name).checked())
     stack.push_async_callback(peers.close)
-    return peers, kept
+    return peers
 
 
-async def _join(
-    process: Process,
-    peers: Peers,
-    claimants: Callable[[str, str], KeptClaimant],
-    stack: AsyncExitStack,
-) -> None:
+class Said:
+    """What this process works on, once it does."""
+
+    def __init__(self) -> None:
+        self.by: ClaimedWork | None = None
+
+    async def work(self) -> Sequence[Work]:
+        """Its parts, for other processes."""
+        return () if self.by is None else await self.by.work()
+
+
+async def _answer(
+    chosen: EmbeddedSettings, world: World, audit: Audit, said: Said, stack: AsyncExitStack
+) -> Server:
     """Answer the other processes, so that claims can say where."""
-    chosen, world = process.settings, process.world
-    working: list[SharedWork] = []
-
-    class Said:
-        """What this process works on, once it does."""
-
-        async def work(self) -> Sequence[Work]:
-            return await working[0].work() if working else ()
-
     files = chosen.services.tls.files
     credentials = None if files is None else ServerCredentials(files, _told("services.tls"))
-    process.internal = await serve(
+    server = await serve(
         chosen.services.address,
-        services=ServiceHandlers(world.readers, Said()),
+        services=ServiceHandlers(world.readers, said),
         observer=observed_calls(world.metrics),
         authenticator=None if files is None else ServicesOnly(chosen.services.names),
         credentials=None if credentials is None else credentials.credentials(),
         reflect=chosen.reflection,
-        auditor=RefusalsAlone(process.audit),
+        auditor=RefusalsAlone(audit),
     )
-    stack.push_async_callback(process.internal.stop, 0.5)
-    address = _advertised(chosen, process.internal.port)
-    work = SharedWork(
-        world, process.store, process.roles, lambda role: claimants(role, address),
-        lambda stored: process.system.runner(stored), chosen.name_of_process,
-    )  # fmt: skip
-    working.append(work)
-    process.shared = Shared(work, peers, address)
-    process.system = System(world, process.store, process.shared)
-    process.compaction.mine = work.has_slot_of
-    log.info("joined", roles=",".join(process.roles), address=address)
+    stack.push_async_callback(server.stop, 0.5)
+    log.info(
+        "joined", roles=",".join(roles_of(chosen.role)), address=_advertised(chosen, server.port)
+    )
+    return server
 
 
 def _advertised(chosen: EmbeddedSettings, port: int) -> str:
@@ -393,7 +419,7 @@ class _Running:
     def added(self) -> Supervisor:
         """Everything that this process is to run."""
         process, http = self._process, self._http
-        if not process.roles or "query" in process.roles:
+        if "query" in process.roles:
             clear = process.settings.http_tls.files is None
             pushing = HttpPushing(
                 process.system, self._users, self._admissions, clear, self._audit,
@@ -420,17 +446,15 @@ class _Running:
         add = self._supervisor.add
         add("loop", self._watched)
         add("resources", self._resources)
-        if not process.roles or "compaction" in process.roles:
+        if "compaction" in process.roles:
             add("compaction", self._compaction)
-        if process.shared is not None:
-            add("claims", self._claims)
-            if process.settings.log:
-                add("announcements", self._announcements)
+        if process.internal is not None and process.settings.log:
+            add("announcements", self._announcements)
         if process.world.launcher.remote:
             add("jobs", self._jobs)
         add("audit", self._audited)
         add("http", self._web)
-        if not process.roles or "query" in process.roles:
+        if "query" in process.roles:
             add("grpc", self._rpc)
         add("ready", last)
         return self._supervisor
@@ -442,17 +466,14 @@ class _Running:
             process.world.metrics, process.world.collections, process.system,
             process.compaction, process.board, process.risks,
             tuple(each.port for each in exposed(process.settings)),
-            None if process.shared is None else process.shared.work.has_slot_of,
+            process.system.work.has_slot_of,
         )  # fmt: skip
-        watch_claims(
-            process.world.metrics,
-            {} if process.shared is None else process.shared.work.claimants(),
-        )
+        watch_claims(process.world.metrics, process.system.work.claimants())
         if self._files:
             documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(self._files)]
             await process.system.apply(documents)
         scope.ready()
-        await scope.until_stopping()
+        await scope.until_stopping_or(process.system.work.running)
         await process.system.stop()
 
     async def _watched(self, scope: Scope) -> None:
@@ -465,7 +486,7 @@ class _Running:
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._process.compaction.compact_forever())
-                if self._process.shared is not None:
+                if self._process.internal is not None:
                     tasks.create_task(look_forever(self._process))
 
         task = asyncio.create_task(work())
@@ -475,11 +496,6 @@ class _Running:
     async def _jobs(self, scope: Scope) -> None:
         task = asyncio.create_task(self._process.world.launcher.tend_forever())
         scope.ready()
-        await scope.until_stopping_or(task)
-
-    async def _claims(self, scope: Scope) -> None:
-        assert self._process.shared is not None
-        task = asyncio.create_task(self._process.shared.work.run(scope.ready))
         await scope.until_stopping_or(task)
 
     async def _announcements(self, scope: Scope) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from tidemill.catalog.apply.plan import plan_reader
-from tidemill.catalog.entry import columns_of, row_schema
+from tidemill.catalog.entry import columns_of
 from tidemill.catalog.store import ResourceStore, Stored
+from tidemill.catalog.versions import version_of
 from tidemill.rpc.messages import Work
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
-from tidemill.runtime.resources import SourceSpec, ViewSpec
-from tidemill.shard.claims import Claim, KeptClaimant, ended, work_claimed
+from tidemill.runtime.resources import SourceSpec, UnreadableSpec, ViewSpec
+from tidemill.shard.claims import Claim, ClaimedTasks, Claiming, ended
 from tidemill.time import Indeterminate, Unavailable
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import (
@@ -29,8 +31,9 @@ from tidemill_embedded.replicas.roles import (
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.leaving import Leaving
 from tidemill_embedded.running.readers import ActionRunner
-from tidemill_embedded.running.runner import Health, Runner, Supervised
-from tidemill_embedded.running.sources import SourceRunner
+from tidemill_embedded.running.runner import STARTING, Health, Made, Runner, Supervised
+from tidemill_embedded.running.runners import SourcePart
+from tidemill_embedded.running.unmade import inner
 from tidemill_embedded.world import World
 
 log = get_logger("claims")
@@ -41,32 +44,10 @@ LOOK_S = 2.0
 SLOTS = 16
 """Collections are compacted by the slot that their name falls into; slots are claimed."""
 
+BEGINNING_MAX = 64
+"""Resources that are prepared at the same time: their flushes are shared."""
+
 Key = tuple[str, str]
-
-
-class SourcePart:
-    """One role's part of the work on a source; of ingest perhaps a share of the partitions alone."""
-
-    def __init__(self, source: SourceRunner, role: str, share: int | None = None) -> None:
-        self.source = source
-        self.name = f"{source.name} ({role if share is None else share_of(role, share)})"
-        runs: dict[str, Callable[[Callable[[], None]], Awaitable[None]]] = {
-            "ingest": partial(source.read, number=share), "remap": source.bind,
-            "reclock": source.write, "compute": source.stage,
-        }  # fmt: skip
-        self._run = runs[role]
-
-    async def prepare(self) -> None:
-        """The collections of a source are made when it is applied, and again here: it is done twice."""
-        await self.source.prepare()
-
-    async def run(self, ready: Callable[[], None]) -> None:
-        """The part until it is cancelled."""
-        await self._run(ready)
-
-    async def release(self) -> None:
-        """Close everything: the source is deleted."""
-        await self.source.release()
 
 
 @dataclass(slots=True)
@@ -78,14 +59,26 @@ class Held:
     supervised: Supervised
     epoch: int
     share: int | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is declared otherwise, deleted, or to stop for a while."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class SharedWork:
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Work that was prepared by `apply`; `failed` if the stores were away."""
+
+    stored: Stored
+    made: Made
+    failed: Exception | None
+
+
+class ClaimedWork:
     """What this process works on: its roles' parts of the resources that it has claimed.
 
     A part runs in one process at a time, as far as processes notice; what one that was paused still does
     when it goes on is refused where it would have an effect. A part whose process dies begins in
-    another one within the lease.
+    another one within the lease. A process without others claims everything, at once.
     """
 
     def __init__(
@@ -93,20 +86,28 @@ class SharedWork:
         world: World,
         store: ResourceStore,
         roles: Sequence[str],
-        claimants: Callable[[str], KeptClaimant],
-        make: Callable[[Stored], Runner],
+        claimants: Callable[[str], Claiming],
+        make: Callable[[Stored, str, int | None], Runner],
         name: str,
     ) -> None:
         self._world = world
         self._store = store
-        self._roles = tuple(roles)
-        self._claimants = claimants
+        self._claimants = {role: claimants(role) for role in roles if role != "query"}
+        self._sole = bool(self._claimants) and all(c.sole for c in self._claimants.values())
         self._make = make
         self._name = name
         self._planned: dict[Key, Stored] = {}
+        self._unplanned: dict[Key, str] = {}
+        """Why resources could not be planned, as it was logged."""
         self._held: dict[tuple[str, str], Held] = {}
-        self._sources: dict[str, SourceRunner] = {}
-        self._refreshed = asyncio.Event()
+        self._prepared: dict[tuple[str, str], _Prepared] = {}
+        self._registered = asyncio.Event()
+        """Set, and replaced, whenever a part is held."""
+        self._still: dict[str, asyncio.Event] = {}
+        """Items whose work is to stand still, until the event."""
+        self._tasks: dict[str, ClaimedTasks] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._room = asyncio.Semaphore(BEGINNING_MAX)
         self._leaving = Leaving(world.clock, world.settings.services)
         self.slots: set[int] = set()
         self.named_at = -1
@@ -116,62 +117,128 @@ class SharedWork:
     async def refresh(self) -> None:
         """Read the catalog anew, and know by name what it says."""
         await self._store.refresh()
-        refreshed, self._refreshed = self._refreshed, asyncio.Event()
-        refreshed.set()
-        if any(self._planned.get(_key(stored)) != stored for stored in self._store.live()):
+        unplanned = [s for s in self._store.live() if self._planned.get(_key(s)) != s]
+        if unplanned:
             await self._world.discover()
-        for stored in self._store.live():
-            if self._planned.get(_key(stored)) != stored:
-                await self._world.catalog.foresee(stored)
+        for stored in unplanned:
+            await self._world.catalog.foresee(stored)
         # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it is read.
         live = {_key(stored): stored for stored in self._store.live()}
         self.named_at = self._store.upper
         for key, stored in list(self._planned.items()):
             now = live.get(key)
             if now is None or now.prefix != stored.prefix:
-                self._world.catalog.forget(key[1])
+                if makes_names(stored):
+                    self._world.catalog.forget(key[1])
                 del self._planned[key]
         for key, stored in live.items():
-            if self._planned.get(key) == stored:
-                continue
-            try:
-                plan_reader(stored, self._world.catalog)
-                self._planned[key] = stored
-            except Exception as error:  # tried again at the next look; whoever claims it says why
-                log.error("not planned", resource=str(stored.resource), error=told(error))
+            if self._planned.get(key) != stored:
+                self._plan(stored)
+        for (_, item), held in self._held.items():
+            declared = self._live(item)
+            if declared is None or _declared_anew(held.stored, declared):
+                held.over.set()
+
+    def _plan(self, stored: Stored) -> None:
+        """Let what a resource makes be known by name, if that can be told: else it says why not."""
+        key = _key(stored)
+        try:
+            if isinstance(stored.resource.spec, UnreadableSpec) and makes_names(stored):
+                self._world.catalog.forget(key[1])
+            plan_reader(stored, self._world.catalog)
+            self._planned[key] = stored
+            self._unplanned.pop(key, None)
+        except Exception as error:  # tried again at the next look; whoever claims it says why
+            if self._unplanned.get(key) != (why := told(error)):
+                log.error("not planned", resource=str(stored.resource), error=why)
+            self._unplanned[key] = why
 
     def planned(self, stored: Sequence[Stored]) -> None:
         """These are known by name already: this process has applied them."""
         self._planned.update({(s.resource.kind, s.resource.name): s for s in stored})
 
+    # -- what this process prepares itself --------------------------------------------------------
+
+    @asynccontextmanager
+    async def stopped(self, stored: Stored) -> AsyncIterator[None]:
+        """Let no part of a resource run in this process; afterwards claimed parts begin anew."""
+        over = self._still[item_of(stored)] = asyncio.Event()
+        try:
+            running = self.held_of(stored)
+            for held in running:
+                held.over.set()
+            for held in running:
+                await held.ended.wait()
+            yield
+        finally:
+            del self._still[item_of(stored)]
+            over.set()
+
+    def hand_over(self, stored: Stored, made: Made, failed: Exception | None = None) -> None:
+        """Hand prepared work to the parts that this process claims, so that it is done once."""
+        for role, item in self._parts_of(stored):
+            self._prepared[role, item] = _Prepared(stored, made, failed)
+
+    async def take_up(self) -> None:
+        """Begin applied and end deleted resources now, if no other process may claim them."""
+        held: dict[str, Mapping[str, Claim]] = {}
+        for role, tasks in self._tasks.items():
+            if self._sole:
+                await tasks.renew()
+            held[role] = self._claimants[role].held()
+        # What is claimed elsewhere is prepared there once more.
+        self._prepared = {part: p for part, p in self._prepared.items() if part[1] in held[part[0]]}
+        for role, item in list(self._prepared):
+            if self._sole:
+                await self._until_begun(role, item)
+
     # -- claims ---------------------------------------------------------------------------------
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Claim and work until cancelled; then hand everything over."""
+    async def start(self) -> None:
+        """Claim and work in the background; return once what is granted at once has begun."""
         await self.refresh()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_catalog())
-            for role in self._roles:
-                if role in CLAIMED:
-                    tasks.create_task(
-                        self._claim(
-                            role, self._wanted(role), self._worked(role), partial(self._left, role)
-                        )
-                    )
-                elif role == "compaction":
-                    tasks.create_task(self._claim(role, self._all_slots, self._worked_slot))
-            ready()
+        self._tasks = {role: self._claim(role) for role in self._claimants}
+        self._running = asyncio.create_task(self._run(), name="claims")
+        await self.take_up()
+        for role, claimant in self._claimants.items():
+            for item in claimant.held() if self._sole and role in CLAIMED else ():
+                await self._until_begun(role, item)
 
-    async def _claim(
-        self,
-        role: str,
-        wanted: Callable[[], Coroutine[Any, Any, list[str]]],
-        work: Callable[[Claim], Coroutine[Any, Any, None]],
-        left: Callable[[], list[str]] = list,
-    ) -> None:
-        await work_claimed(self._claimants(role), wanted, work, self._world.clock, left)
+    async def _until_begun(self, role: str, item: str) -> None:
+        """Return once a part that is granted has begun, or could not."""
+        while (held := self._held.get((role, item))) is None and self._live(item) is not None:
+            await self._registered.wait()
+        if held is not None:
+            await held.supervised.begun.wait()
 
-    async def _refreshed_anew(self) -> None:
+    @property
+    def running(self) -> asyncio.Task[None]:
+        """All that was started: it ends by itself only with an error."""
+        assert self._running is not None
+        return self._running
+
+    async def stop(self) -> None:
+        """Stop all work and hand it over; nothing durable changes."""
+        if self._running is not None:
+            await ended(self._running, self._world.clock)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            if not self._sole:
+                group.create_task(self._follow_catalog())
+            for tasks in self._tasks.values():
+                group.create_task(tasks.run())
+
+    def _claim(self, role: str) -> ClaimedTasks:
+        claimant, clock = self._claimants[role], self._world.clock
+        if role == "compaction":
+            return ClaimedTasks(claimant, self._all_slots, self._worked_slot, clock)
+        return ClaimedTasks(
+            claimant, self._wanted(role), partial(self._work, role), clock,
+            partial(self._left, role),
+        )  # fmt: skip
+
+    async def _read_anew(self) -> None:
         """Read the catalog anew, as soon as the stores let us."""
         while True:
             try:
@@ -218,12 +285,6 @@ class SharedWork:
                 self._leaving.look(role, item, held.stored, held.supervised)
         return self._leaving.items(role, self._items(role))
 
-    def _worked(self, role: str) -> Callable[[Claim], Coroutine[Any, Any, None]]:
-        async def work(claim: Claim) -> None:
-            await self._work(role, claim)
-
-        return work
-
     async def _all_slots(self) -> list[str]:
         return [str(slot) for slot in range(SLOTS)]
 
@@ -236,79 +297,89 @@ class SharedWork:
 
     async def _work(self, role: str, claim: Claim) -> None:
         """Run one claimed part until the claim is over; what is changed begins again."""
-        log.info("claimed", role=role, item=claim.item, epoch=claim.epoch)
+        says = log.debug if self._sole else log.info
+        says("claimed", role=role, item=claim.item, epoch=claim.epoch)
         try:
-            await self._refreshed_anew()
-            while (stored := self._live(claim.item)) is not None:
-                if not await self._work_on(role, claim, stored):
-                    return
+            if not self._sole:
+                await self._read_anew()
+            while (stored := await self._declared(claim.item)) is not None:
+                await self._work_on(role, claim, stored)
         finally:
-            log.info("let go", role=role, item=claim.item, epoch=claim.epoch)
+            says("let go", role=role, item=claim.item, epoch=claim.epoch)
 
-    async def _work_on(self, role: str, claim: Claim, stored: Stored) -> bool:
-        """Run a part as it is declared; whether it is declared otherwise now."""
-        runner = self._part(role, stored, without_share(claim.item)[1])
-        if isinstance(runner, ActionRunner):
-            claimant = self._claimants(role)
-            runner.confirm_with(lambda: claimant.confirm(claim))
-        world = self._world
-        supervised = Supervised(
-            runner, world.clock, world.settings, claimed=True, turns=world.tried
-        )
-        _, share = without_share(claim.item)
-        self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch, share)
+    async def _declared(self, item: str) -> Stored | None:
+        """The resource of an item, once its work may run; None if it is deleted."""
+        while (over := self._still.get(without_share(item)[0])) is not None:
+            await over.wait()
+        return self._live(item)
+
+    async def _work_on(self, role: str, claim: Claim, stored: Stored) -> None:
+        """Run a part as it is declared, until it is declared otherwise, deleted or stopped."""
+        held, prepared = self._hold(role, claim, stored)
+        runner = held.supervised.runner
         try:
-            return await self._until_changed(supervised, stored)
+            await self._until_over(held, prepared)
         finally:
             del self._held[role, claim.item]
-            self._forget_source(claim.item)
-            if self._live(claim.item) is None:
-                # It was deleted: what a late step of ours took again is given up once more.
-                try:
+            try:
+                if self._live(claim.item) is None:
+                    # It was deleted: what a late step of ours took again is given up once more.
                     await runner.release()
-                except Exception as error:  # who has deleted it has given up all there was then
-                    log.warning("not released", resource=runner.name, error=told(error))
+            except Exception as error:  # who has deleted it has given up all there was then
+                log.warning("not released", resource=runner.name, error=told(error))
+            finally:
+                held.ended.set()
 
-    async def _until_changed(self, supervised: Supervised, stored: Stored) -> bool:
-        """Run until the claim is over, or the catalog says something else that matters: whether it does."""
-        work = asyncio.create_task(supervised.run_claimed())
+    def _hold(self, role: str, claim: Claim, stored: Stored) -> tuple[Held, _Prepared | None]:
+        """Register the work on a part, and how it was prepared, if it was."""
+        prepared = self._prepared.pop((role, claim.item), None)
+        if prepared is not None and prepared.stored != stored:
+            prepared = None
+        _, share = without_share(claim.item)
+        # NB: a source is prepared whole; its parts find what they share.
+        made = None if prepared is None else prepared.made
+        runner = made if isinstance(made, Runner) else self._make(stored, role, share)
+        claimant, world = self._claimants[role], self._world
+        if isinstance(runner, ActionRunner):
+            runner.confirm_with(partial(claimant.confirm, claim))
+        supervised = Supervised(
+            runner, world.clock, world.settings, sole=self._sole, turns=world.tried,
+            room=self._room,
+        )  # fmt: skip
+        held = self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch, share)
+        registered, self._registered = self._registered, asyncio.Event()
+        registered.set()
+        return held, prepared
+
+    async def _until_over(self, held: Held, prepared: _Prepared | None) -> None:
+        """Run until the claim is over, or the part is to end or begin again."""
+        failed = None if prepared is None else prepared.failed
+        running = held.supervised.run(prepared=prepared is not None, failed=failed)
+        work = asyncio.create_task(running)
+        waiting = asyncio.create_task(held.over.wait())
         try:
-            while not work.done():
-                waiting = asyncio.create_task(self._refreshed.wait())
-                await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                now = self._live(item_of(stored))
-                if now is not None and _declared_anew(stored, now) and not work.done():
-                    return True
-            await work
-            return False
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
         finally:
+            waiting.cancel()
             await ended(work, self._world.clock)
 
     def _live(self, item: str) -> Stored | None:
+        """The resource of an item; None if it is deleted, or the name is another one's now."""
         whole, _ = without_share(item)
-        return next((s for s in self._store.live() if item_of(s) == whole), None)
+        kind, _, prefix = whole.partition("/")
+        stored = self._store.get(kind, prefix.partition("~")[0])
+        return stored if stored is not None and item_of(stored) == whole else None
 
-    def _part(self, role: str, stored: Stored, share: int | None) -> Runner:
-        item = item_of(stored)
-        if stored.resource.kind != "Source":
-            return self._make(stored)
-        known = self._sources.get(item)
-        if known is None or known.rows != row_schema(columns_of(stored)):
-            made = self._make(stored)
-            if not isinstance(made, SourceRunner):
-                return made
-            known = self._sources[item] = made
-        return SourcePart(known, role, share)
+    def _parts_of(self, stored: Stored) -> list[tuple[str, str]]:
+        """Role and item of each part of a resource that this process may claim."""
+        roles = [role for role in roles_for(stored.resource) if role in self._claimants]
+        return [(role, item) for role in roles for item in _items_of(role, stored)]
 
-    def _forget_source(self, item: str) -> None:
-        whole, _ = without_share(item)
-        if all(without_share(other)[0] != whole for _, other in self._held):
-            self._sources.pop(whole, None)
-
-    def claimants(self) -> dict[str, KeptClaimant]:
+    def claimants(self) -> Mapping[str, Claiming]:
         """Who claims, for each role that has something to claim."""
-        return {role: self._claimants(role) for role in self._roles if role != "query"}
+        return self._claimants
 
     # -- what it says ---------------------------------------------------------------------------
 
@@ -316,23 +387,44 @@ class SharedWork:
         """The parts that this process works on."""
         return list(self._held.values())
 
+    def held_of(self, stored: Stored) -> list[Held]:
+        """The parts of one resource that this process works on."""
+        found = (self._held.get(part) for part in self._parts_of(stored))
+        return [held for held in found if held is not None]
+
     def has_slot_of(self, collection: str) -> bool:
         """Whether this process has claimed the compaction of a collection."""
         return sum(collection.encode()) % SLOTS in self.slots
 
     async def work(self) -> Sequence[Work]:
-        """The parts that this process works on, for others."""
-        return [self._said(held) for held in self.held()]
+        """What is claimed by this process, for others."""
+        return [work for stored in self._store.live() for work in self.reports(stored)]
 
-    def _said(self, held: Held) -> Work:
-        runner = held.supervised.runner
-        health = held.supervised.health
-        details = details_of(runner.source if isinstance(runner, SourcePart) else runner, held.role)
-        resource = held.stored.resource
-        return Work(
-            held.role if held.share is None else share_of(held.role, held.share), resource.kind, resource.name, health.ready, health.reason, health.message,
-            details, self._name, held.epoch,
-        )  # fmt: skip
+    def reports(self, stored: Stored) -> list[Work]:
+        """How the parts of a resource do that this process has claimed."""
+        reports = []
+        for role, item in self._parts_of(stored):
+            held, claim = self._held.get((role, item)), self._claimants[role].held().get(item)
+            if held is not None:
+                runner, health, epoch = held.supervised.runner, held.supervised.health, held.epoch
+                whole = runner.source if isinstance(runner, SourcePart) else runner
+                details = details_of(inner(whole), role)
+            elif claim is not None:
+                health, epoch, details = STARTING, claim.epoch, {}
+            else:
+                continue
+            share = without_share(item)[1]
+            resource = stored.resource
+            reports.append(Work(
+                role if share is None else share_of(role, share), resource.kind, resource.name,
+                health.ready, health.reason, health.message, details, self._name, epoch,
+            ))  # fmt: skip
+        return reports
+
+
+def makes_names(stored: Stored) -> bool:
+    """Whether collections have the name of a resource."""
+    return stored.resource.kind not in ("Action", "Hold")
 
 
 def _key(stored: Stored) -> Key:
@@ -345,7 +437,10 @@ def _declared_anew(stored: Stored, now: Stored) -> bool:
         return True
     if isinstance(now.resource.spec, SourceSpec):
         return columns_of(now) != columns_of(stored)
-    return isinstance(now.resource.spec, ViewSpec) and now != stored
+    # NB: what a view decides itself while a version takes over is no declaration.
+    return isinstance(now.resource.spec, ViewSpec) and (
+        now.resource != stored.resource or version_of(now) != version_of(stored)
+    )
 
 
 def _items_of(role: str, stored: Stored) -> list[str]:
@@ -357,38 +452,44 @@ def _items_of(role: str, stored: Stored) -> list[str]:
 
 
 def combined(said: Mapping[str, Work | None]) -> Health:
-    """How a resource does whose roles say how they do; None is a role that nobody has claimed."""
-    for role, work in said.items():
+    """How a resource does whose parts say how they do; None is a part that nobody has claimed."""
+    for part, work in said.items():
         if work is None:
             return Health(
                 False, "Unclaimed",
-                f"no process has claimed the part of {role}: one takes it over within seconds, or "
-                f"start one with --role {role}",
+                f"no process has claimed the part of {part}: one takes it over within seconds, or "
+                f"start one with --role {part}",
             )  # fmt: skip
-    stalled = [work for work in said.values() if work is not None and not work.ready]
-    for work in sorted(stalled, key=lambda work: work.reason != "Stalled"):
-        return Health(False, work.reason, f"{work.role}: {work.message}")
+    failing = [work for work in said.values() if work is not None and not work.ready]
+    for work in sorted(failing, key=lambda work: _RANK.get(work.reason, 0)):
+        named = f"{work.role}: " if len(said) > 1 else ""
+        return Health(False, work.reason, f"{named}{work.message}")
     return Health(True, "Running", "")
 
+
+_RANK = {"Stalled": -2, "Broken": -1, "Starting": 1}
+"""Rank of a failing part as the speaker of its resource; the least speaks."""
 
 Said = Mapping[Key, Mapping[str, Work]]
 """What processes say of the parts of resources: by kind and name, then by role."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The work of this process, and the processes that do the rest."""
+class Reports:
+    """Status reports of this process, and of those that are found by their claims."""
 
-    work: SharedWork
-    peers: Peers
-    address: str
+    def __init__(self, work: ClaimedWork, peers: Peers, address: str = "") -> None:
+        """Others call this process at `address`."""
+        self._work = work
+        self._peers = peers
+        self._address = address
 
-    async def said(self) -> Said:
-        """What every process says of what it has claimed."""
-        owners = await self.peers.owners(CLAIMED)
-        others = {own.details for found in owners.values() for own in found} - {self.address}
+    async def of(self, resources: Sequence[Stored]) -> Said:
+        """What every process says of these resources."""
+        owners = await self._peers.owners(CLAIMED)
+        others = {own.details for found in owners.values() for own in found} - {self._address}
+        own = [work for stored in resources for work in self._work.reports(stored)]
         said: dict[Key, dict[str, Work]] = {}
-        for work in [*await self.peers.work(sorted(others)), *await self.work.work()]:
+        for work in [*await self._peers.work(sorted(others)), *own]:
             known = said.setdefault((work.kind, work.name), {})
             # A process that lost its claim may not know yet: the newest epoch counts.
             if work.role not in known or known[work.role].epoch < work.epoch:

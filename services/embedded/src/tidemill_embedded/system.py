@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from tidemill.catalog.apply.documents import read_bounded
 from tidemill.catalog.apply.permissions import refuse_foreign_push, refuse_used
-from tidemill.catalog.apply.plan import Plan, plan_apply, watched_by
-from tidemill.catalog.entry import CREATED, columns_of, read_name, row_schema
+from tidemill.catalog.apply.plan import Plan, plan_apply
+from tidemill.catalog.entry import CREATED, columns_of, read_name
 from tidemill.catalog.own_log import in_own_log, topic_of
 from tidemill.catalog.store import CatalogMoved, Key, ResourceStore, Stored
-from tidemill.catalog.unreadable import Unreadable
 from tidemill.catalog.versions import changing, plan_version, served
 from tidemill.rpc.audited import touch
 from tidemill.rpc.identity import PROCESS, Principal
@@ -50,29 +49,22 @@ from tidemill.time import (
 )
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
-from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.origins import apply_context
 from tidemill_embedded.running.readers import (
-    ActionRunner,
-    HoldRunner,
     TableRunner,
 )
-from tidemill_embedded.running.runner import Runner, Supervised, refuse_stalled
+from tidemill_embedded.running.runner import Made, Supervised, refuse_stalled
+from tidemill_embedded.running.runners import Runners, SourcePart
 from tidemill_embedded.running.sources import (
-    SourceRunner,
     entries_of,
     kept_with,
 )
-from tidemill_embedded.running.unmade import Unmade, erase
-from tidemill_embedded.running.view_runner import ViewRunner
+from tidemill_embedded.running.unmade import erase, inner
 from tidemill_embedded.running.write_back import written_into
-from tidemill_embedded.sharing import Shared, SourcePart
-from tidemill_embedded.telling import Telling, inner, live, made_by
+from tidemill_embedded.sharing import BEGINNING_MAX, ClaimedWork, Reports
+from tidemill_embedded.telling import Telling, live, made_by
 from tidemill_embedded.world import World
 from tidemill_query.storage import looked_at
-
-BEGINNING_MAX = 64
-"""So many resources begin at the same time: their flushes are shared, and none waits for long behind others."""
 
 log = get_logger("resources")
 
@@ -80,104 +72,48 @@ log = get_logger("resources")
 class System:
     """Guarantees of CatalogHandlers. What was applied is durable first, then it runs.
 
-    Alone, this process does all work. With `shared` it does what it has claimed, and says of the rest
-    what the processes say that have claimed it.
+    This process works on its claims; the status of the rest comes from the processes that have it.
     """
 
-    def __init__(self, world: World, store: ResourceStore, shared: Shared | None = None) -> None:
+    def __init__(
+        self, world: World, store: ResourceStore, runners: Runners, work: ClaimedWork,
+        reports: Reports,
+    ) -> None:  # fmt: skip
         self._world = world
         self._store = store
-        self._shared = shared
-        self._running: dict[Key, Supervised] = {}
-        self._changing = asyncio.Lock()
+        self._runners = runners
+        self.work = work
+        self._changing = runners.decisions.changing
         self._tokens = PushTokens(world.log, world.settings.limits.push_rows_known)
-        self._telling = Telling(world, store, shared, self._running)
+        self._telling = Telling(world, store, reports)
 
     async def start(self) -> None:
-        """Run everything that was applied before, or let it be claimed."""
+        """Run everything that was applied before and is granted, or let it be claimed."""
         await self._store.open()
         self._world.tried.open()
         await self._finish_deleting()
-        if self._shared is not None:
-            await self._shared.work.refresh()
-            return
         await self._world.discover()
-        live = self._store.live()
-        for stored in live:
-            self._plan(stored)
-        await self._begin_all(live)
-
-    def _plan(self, stored: Stored) -> None:
-        """Let what a resource makes be known by name, if that can be told: else it says why not."""
-        try:
-            if isinstance(stored.resource.spec, UnreadableSpec) and _makes(stored):
-                self._world.catalog.forget(stored.resource.name)
-            self._world.catalog.plan(served(stored))
-        except Exception as error:  # a resource that cannot be planned is one that does not run
-            log.error("not planned", resource=str(stored.resource), error=told(error))
+        await self.work.start()
 
     async def stop(self) -> None:
         """Stop all work; nothing durable changes."""
-        await asyncio.gather(*(each.stop() for each in reversed(self._running.values())))
-        self._running.clear()
+        await self.work.stop()
         self._world.tried.close()
 
-    async def _begin(self, stored: Stored, *, applied: bool = False) -> Exception | None:
-        """Prepare and start the work of one resource; what fails is told of and tried again: why it failed.
+    async def _prepare(self, stored: Stored) -> Exception | None:
+        """Prepare a resource and hand it over to be run; the error if the stores are away.
 
-        Raises: why it cannot be, if it is `applied` just now and not only a store that is away.
+        Raises: any other reason why it cannot be prepared.
         """
-        runner = self._new(stored) if applied else self.runner(stored)
         failed: Exception | None = None
-        tried, waits = self._world.tried, None
-        if self._shared is None and not applied:
-            waits = tried.waits(str(stored.resource))
+        self._world.tried.begun(str(stored.resource))
+        made = self._runners.make(stored)
         try:
-            if waits is None:
-                if self._shared is None:
-                    tried.begun(str(stored.resource))
-                await runner.prepare()
-        except Exception as error:  # one resource that does not begin holds up no other one
-            if applied and not isinstance(error, Unavailable | Indeterminate):
-                raise
+            await made.prepare()
+        except (Unavailable, Indeterminate) as error:
             failed = error
-        if self._shared is None:
-            supervised = Supervised(runner, self._world.clock, self._world.settings, turns=tried)
-            self._running[stored.resource.kind, stored.resource.name] = supervised
-            supervised.start(failed, prepare=waits is not None)
+        self.work.hand_over(stored, made, failed)
         return failed
-
-    def runner(self, stored: Stored) -> Runner:
-        """All the work of one resource; one that cannot be made says why when it is prepared."""
-        try:
-            return self._new(stored)
-        except Exception as error:  # what nobody foresaw while it is made is told as if it ran
-            log.error("not made", resource=str(stored.resource), error=told(error))
-            return Unmade(stored, lambda: self._made_anew(stored), self._world, self._store)
-
-    def _made_anew(self, stored: Stored) -> Runner:
-        """Raises: why the resource cannot be planned, or its work not be made."""
-        self._world.catalog.plan(served(stored))
-        return self._new(stored)
-
-    def _new(self, stored: Stored) -> Runner:
-        catalog, spec = self._world.catalog, stored.resource.spec
-        if isinstance(spec, UnreadableSpec):
-            raise Unreadable(spec.why)
-        if isinstance(spec, SourceSpec):
-            return SourceRunner(stored, self._world, self._store)
-        if isinstance(spec, TableSpec):
-            return TableRunner(stored, self._world)
-        if isinstance(spec, ViewSpec):
-            changed = plan_version(stored, catalog) if changing(stored) else None
-            view = catalog.planned(stored.resource.name)
-            return ViewRunner(stored, view, changed, self._world, self)
-        if isinstance(spec, ActionSpec):
-            return ActionRunner(stored, watched_by(spec, stored.resource, catalog), self._world)
-        if isinstance(spec, ArrangementSpec):
-            read = catalog.named(read_name(stored, spec.collection))
-            return ArrangementRunner(stored, read, self._world)
-        return HoldRunner(stored, catalog.named(read_name(stored, spec.collection)), self._world)
 
     # -- catalog ------------------------------------------------------------------------------
 
@@ -192,18 +128,20 @@ class System:
         touch(*(resource.name for resource in read))
         async with self._changing:
             before = {_key(stored): stored for stored in self._store.live()}
-            plan = await self._written(read, by)
+            plan = await self._write(read, by)
             try:
                 await self._erase_replaced(plan, before)
-                away = await self._begin_all(plan.created, applied=True)
+                away = await self._prepare_all(plan.created)
                 for stored in plan.configured:
                     await self._reconfigure(stored, before[_key(stored)])
             except Exception as error:  # whatever it was: what is refused leaves nothing behind
                 try:
-                    await self._taken_back(plan, before)
+                    await self._take_back(plan, before)
                 except Exception as left:
                     log.error("not taken back", error=told(left))
                 raise error from None
+            finally:
+                await self.work.take_up()
         for failed in filter(None, away):
             raise failed
         return [
@@ -217,31 +155,23 @@ class System:
         for stored in plan.created:
             unread = before.get(_key(stored))
             if unread is not None:
-                await self._let_end(unread)
-                await self._erase(unread)
+                async with self.work.stopped(unread):
+                    await self._erase(unread)
 
-    async def _let_end(self, stored: Stored) -> None:
-        """Stop the work on a resource in this process, if there is any."""
-        running = self._running.pop(_key(stored), None)
-        if running is not None:
-            await running.stop()
-
-    async def _begin_all(
-        self, resources: Sequence[Stored], *, applied: bool = False
-    ) -> list[Exception | None]:
-        """Begin each after what it reads: those that do not read each other side by side, so that they share flushes."""
+    async def _prepare_all(self, resources: Sequence[Stored]) -> list[Exception | None]:
+        """Prepare each resource after its inputs; unrelated ones at once, to share flushes."""
         room = asyncio.Semaphore(BEGINNING_MAX)
 
-        async def begun(stored: Stored) -> Exception | None:
+        async def prepared(stored: Stored) -> Exception | None:
             async with room:
-                return await self._begin(stored, applied=applied)
+                return await self._prepare(stored)
 
         away: list[Exception | None] = []
         for level in self._world.catalog.levels(resources):
-            away += await all_of(begun(stored) for stored in level)
+            away += await all_of(prepared(stored) for stored in level)
         return away
 
-    async def _taken_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
+    async def _take_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
         """Let everything be as it was before a plan that was refused while it was carried out."""
         for stored in reversed(plan.created):
             await self._end(stored)
@@ -249,9 +179,12 @@ class System:
         known = [before[_key(stored)] for stored in changed if _key(stored) in before]
         await self._put(known)
         for stored in known:
-            self._plan(stored)
-            await self._let_end(stored)
-            await self._begin(stored)
+            async with self.work.stopped(stored):
+                try:
+                    self._world.catalog.plan(served(stored))
+                    await self._prepare(stored)
+                except Exception as error:  # it is tried again, and says why
+                    log.error("not begun again", resource=str(stored.resource), error=told(error))
 
     async def _put(self, resources: Sequence[Stored]) -> None:
         """Write the catalog, also if another process has written it meanwhile."""
@@ -263,17 +196,16 @@ class System:
             except CatalogMoved:
                 await self._store.refresh()
 
-    async def _written(self, read: Sequence[Resource], by: Principal) -> Plan:
+    async def _write(self, read: Sequence[Resource], by: Principal) -> Plan:
         """The plan, durable: made, and permitted, again if another process was faster, whatever that has written."""
         context = apply_context(self._store, self._world)
         while True:
-            if self._shared is not None:
-                await self._shared.work.refresh()
+            await self.work.refresh()
             await self._finish_deleting()
             await self._world.discover()
             # IMPORTANT: the version of which the names are. Whatever comes of a plan is thrown away once another one
             # has been read: a refusal, and by `put` what would be written.
-            named_at = self._store.upper if self._shared is None else self._shared.work.named_at
+            named_at = self.work.named_at
             now_ms = self._world.clock.now_ms()
             try:
                 plan = await plan_apply(read, context, now_ms, by)
@@ -289,8 +221,7 @@ class System:
                 for stored in plan.created:
                     self._world.catalog.forget(stored.resource.name)
                 continue
-            if self._shared is not None:
-                self._shared.work.planned(plan.created)
+            self.work.planned(plan.created)
             return plan
 
     async def _reconfigure(self, stored: Stored, before: Stored) -> None:
@@ -305,14 +236,14 @@ class System:
         if isinstance(before.resource.spec, UnreadableSpec):
             await self._begin_again(stored)
         elif isinstance(spec, HoldSpec):
-            await self.runner(stored).prepare()
+            await self._runners.make(stored).prepare()
         elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
             retain = retained_ms(spec)
             if isinstance(spec, TableSpec):
                 self._world.catalog.plan(stored)
-                await self.runner(stored).prepare()
+                await self._runners.make(stored).prepare()
             elif isinstance(spec, SourceSpec):
-                await self._regrow(stored)
+                await self._regrow(stored, before)
             for named in made_by(stored, self._world.catalog):
                 for each in (named.collection, *self._world.catalog.arranged(named.name).values()):
                     await self._world.collections.retain(each, retain)
@@ -322,41 +253,20 @@ class System:
                 await self._begin_again(stored)
 
     async def _begin_again(self, stored: Stored) -> None:
-        """Let a view run as it is declared now; where work is claimed, its process sees the change."""
-        await self._let_end(stored)
-        self._world.catalog.plan(served(stored))
-        await self._begin(stored, applied=True)
+        """Let a resource run as it is declared now; a process elsewhere sees the change."""
+        async with self.work.stopped(stored):
+            self._world.catalog.plan(served(stored))
+            await self._prepare(stored)
 
-    async def revise(self, known: Stored, revised: Stored) -> bool:
-        """Guarantees of Records."""
-        async with self._changing:
-            while self._store.get(known.resource.kind, known.resource.name) == known:
-                try:
-                    await self._store.put([revised])
-                except CatalogMoved:
-                    await self._store.refresh()
-                    continue
-                self._world.catalog.plan(served(revised))
-                return True
-            return False
-
-    async def _regrow(self, stored: Stored) -> None:
+    async def _regrow(self, stored: Stored, before: Stored) -> None:
         """Begin a source again that has gained columns: what is not written yet is decoded anew.
 
-        Where work is claimed its collections gain them now: a process that does not know them yet writes nothing more.
+        Its collections gain them now: a process that does not know them yet writes nothing more.
         """
-        if self._shared is not None:
+        if columns_of(stored) == columns_of(before):
             self._world.catalog.plan(stored)
-            await self.runner(stored).prepare()
-            return
-        key = (stored.resource.kind, stored.resource.name)
-        running = self._running.get(key)
-        runner = None if running is None else running.runner
-        if isinstance(runner, SourceRunner) and runner.rows != row_schema(columns_of(stored)):
-            assert running is not None
-            await running.stop()
-            self._world.catalog.plan(stored)
-            await self._begin(stored)
+        else:
+            await self._begin_again(stored)
 
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         """Remove the resource and close its collections; refused while another one reads them.
@@ -364,8 +274,7 @@ class System:
         What reads them and `by` may not see is counted, not named.
         """
         async with self._changing:
-            if self._shared is not None:
-                await self._shared.work.refresh()
+            await self.work.refresh()
             if kind.lower() in (CREATED.lower(), f"{CREATED.lower()}s"):
                 await self._delete_created(name, by)
                 return
@@ -376,18 +285,13 @@ class System:
 
     async def _end(self, stored: Stored) -> None:
         """Stop the work of a resource, mark it as deleted, close its collections."""
-        key = (stored.resource.kind, stored.resource.name)
-        running = self._running.pop(key, None)
-        runner = self.runner(stored) if running is None else running.runner
-        if running is not None:
-            await running.stop()
-        await self.forget(stored)
-        await runner.release()
-        await self._ended(stored)
-        if self._shared is not None:
-            await self._shared.work.refresh()
-        elif _makes(stored):
-            self._world.catalog.forget(stored.resource.name)
+        async with self.work.stopped(stored):
+            made = self._runners.whole(stored)
+            await self.forget(stored)
+            await made.release()
+            await self._ended(stored)
+            await self.work.refresh()
+        await self.work.take_up()
 
     async def _finish_deleting(self) -> None:
         """Let nothing be left of what was deleted when a process or a store went away in the middle of it."""
@@ -471,8 +375,8 @@ class System:
 
     async def _found(self, kind: str, name: str) -> Stored | None:
         """A live resource; the catalog is read anew before it is said that there is none."""
-        if self._store.get(kind, name) is None and self._shared is not None:
-            await self._shared.work.refresh()
+        if self._store.get(kind, name) is None:
+            await self.work.refresh()
         return self._store.get(kind, name)
 
     # -- rows from users ----------------------------------------------------------------------
@@ -485,8 +389,8 @@ class System:
         stored = await self._found("Table", table)
         if stored is None:
             raise UnknownCollection(f"there is no Table {table}", name=table)
-        running = self._running.get(("Table", table))
-        runner = self.runner(stored) if running is None else inner(running.runner)
+        running = self.work.held_of(stored)
+        runner = inner(running[0].supervised.runner if running else self._runners.whole(stored))
         if not isinstance(runner, TableRunner):
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         schema = (await self._world.collections.description(stored.prefix)).schema
@@ -518,8 +422,8 @@ class System:
         refuse_foreign_push(stored.resource, topic_of(stored))
         if spec.kafka is not None:
             self._world.places.topics_written.check(topic_of(stored))
-        if self._shared is None:
-            refuse_stalled(str(stored.resource), self._telling.health(stored, {})[0])
+        for held in self.work.held_of(stored):
+            refuse_stalled(str(stored.resource), held.supervised.health)
         if rows:
             entries = await entries_of(
                 stored, rows, self._world.log, self._world.settings.limits.row_bytes
@@ -539,11 +443,9 @@ class System:
             for named in made_by(stored, self._world.catalog)
         }
 
-    def each(self) -> Iterator[tuple[Key, Supervised, Runner]]:
+    def each(self) -> Iterator[tuple[Key, Supervised, Made]]:
         """The work of this process, for metrics; parts of one source share its runner."""
-        for key, supervised in self._running.items():
-            yield key, supervised, inner(supervised.runner)
-        for held in [] if self._shared is None else self._shared.work.held():
+        for held in self.work.held():
             resource, runner = held.stored.resource, held.supervised.runner
             whole = runner.source if isinstance(runner, SourcePart) else runner
             yield (resource.kind, resource.name), held.supervised, inner(whole)
@@ -551,11 +453,6 @@ class System:
 
 def _key(stored: Stored) -> Key:
     return stored.resource.kind, stored.resource.name
-
-
-def _makes(stored: Stored) -> bool:
-    """Whether collections have the name of a resource."""
-    return stored.resource.kind not in ("Action", "Hold")
 
 
 def _applied(stored: Stored, outcome: Outcome) -> Applied:

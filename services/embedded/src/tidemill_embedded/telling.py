@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import SYSTEM, CatalogEntry, read_name
 from tidemill.catalog.resource_yaml import yaml_of
-from tidemill.catalog.store import Key, ResourceStore, Stored
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.rpc.messages import Json, ResourceStatus
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
@@ -33,11 +32,9 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_embedded.replicas.roles import parts_for
-from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.held_back import who_holds, why_kept
-from tidemill_embedded.running.runner import Health, Runner, Supervised
-from tidemill_embedded.running.unmade import Unmade
-from tidemill_embedded.sharing import Said, Shared, combined
+from tidemill_embedded.running.runner import Health
+from tidemill_embedded.sharing import Reports, Said, combined
 from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
 
@@ -45,14 +42,10 @@ from tidemill_query.driver import NOTHING_BOUND
 class Telling:
     """The states of resources: of those that run in this process, and of those that others have claimed."""
 
-    def __init__(
-        self, world: World, store: ResourceStore, shared: Shared | None,
-        running: Mapping[Key, Supervised],
-    ) -> None:  # fmt: skip
+    def __init__(self, world: World, store: ResourceStore, reports: Reports) -> None:
         self._world = world
         self._store = store
-        self._shared = shared
-        self._running = running
+        self._reports = reports
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all."""
@@ -62,13 +55,13 @@ class Telling:
             for stored in self._store.live()
             if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
         ]
-        said = await self.said()
+        said = await self._reports.of(found)
         return [await self._status(stored, said) for stored in found]
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who keeps the history of its collections."""
         stored = live(self._store, kind, name)
-        status = await self._status(stored, await self.said())
+        status = await self._status(stored, await self._reports.of([stored]))
         try:
             kept: list[Json] = []
             holders: list[Json] = []
@@ -102,26 +95,17 @@ class Telling:
         finally:
             await collections.drop(held)
 
-    async def said(self) -> Said:
-        """What other processes say of their work; nothing where there are none."""
-        return {} if self._shared is None else await self._shared.said()
-
-    def health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Any]]:
+    def _health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Json]]:
         """How the work on a resource does, and its details."""
         resource = stored.resource
-        if self._shared is not None:
-            found = said.get((resource.kind, resource.name), {})
-            parts = {role: found.get(role) for role in parts_for(resource)}
-            details = [dict(work.details) for work in parts.values() if work is not None]
-            return combined(parts), dict(pair for each in details for pair in each.items())
-        supervised = self._running.get((resource.kind, resource.name))
-        if supervised is None:
-            return Health(False, "Stopped", ""), {}
-        return supervised.health, details_of(inner(supervised.runner))
+        found = said.get((resource.kind, resource.name), {})
+        parts = {part: found.get(part) for part in parts_for(resource)}
+        details = [dict(work.details) for work in parts.values() if work is not None]
+        return combined(parts), dict(pair for each in details for pair in each.items())
 
     async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
         resource = stored.resource
-        health, details = self.health(stored, said)
+        health, details = self._health(stored, said)
         since = upper = lag_ms = None
         try:
             since, upper, timeline = await self._frontiers(stored)
@@ -199,11 +183,6 @@ def kind_of(name: str, store: ResourceStore) -> str:
         if name.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
     raise UsageError(f"there is no kind {name}; kinds are {', '.join(KINDS)}")
-
-
-def inner(runner: Runner) -> Runner:
-    """The work itself, if it could be made after all."""
-    return runner.made or runner if isinstance(runner, Unmade) else runner
 
 
 def _unknown(health: Health, error: Exception) -> Health:

@@ -41,10 +41,14 @@ class Readers:
 
     def __init__(self) -> None:
         self._offered: dict[str, _Offered] = {}
+        self._more = asyncio.Event()
+        """Set, and replaced, whenever a source is offered."""
 
     def offer(self, source: str, reader: Reader, commit: Commit) -> None:
         """Offer the reading of `source` to other processes from now on."""
         self._offered[source] = _Offered(reader, commit)
+        more, self._more = self._more, asyncio.Event()
+        more.set()
 
     def withdraw(self, source: str) -> None:
         """End its deliveries; again is fine."""
@@ -55,6 +59,11 @@ class Readers:
     def reads(self, source: str) -> bool:
         """Whether this process reads the source."""
         return source in self._offered
+
+    async def until_read(self, source: str) -> None:
+        """Return once this process reads the source."""
+        while not self.reads(source):
+            await self._more.wait()
 
     def _find(self, source: str) -> _Offered:
         offered = self._offered.get(source)

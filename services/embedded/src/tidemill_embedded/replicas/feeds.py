@@ -40,42 +40,8 @@ class Feed(Protocol):
         """Tell outside tools how far the source has been written."""
 
 
-class Feeds(Protocol):
-    """Finds the feed of a source, named by the prefix of its collections."""
-
-    def of(self, item: str, shares: int) -> Feed:
-        """With more than one of `shares`, each is read by a process of its own."""
-
-
-class LocalFeeds:
-    """All sources are read by this process."""
-
-    def __init__(self, readers: Readers) -> None:
-        self._readers = readers
-
-    def of(self, item: str, shares: int) -> Feed:
-        """The feed of a source that this process reads, with all its shares."""
-        return _LocalFeed(self._readers, item)
-
-
-class _LocalFeed:
-    def __init__(self, readers: Readers, item: str) -> None:
-        self._readers = readers
-        self._item = item
-
-    async def probe(self) -> dict[int, int]:
-        return dict(await self._readers.probe(self._item))
-
-    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
-        async for delivered in self._readers.deliver(self._item, starts):
-            await deliver(delivered)
-
-    async def commit(self, offsets: Mapping[int, int]) -> None:
-        await self._readers.commit(self._item, offsets)
-
-
-class PeerFeeds:
-    """Sources are read by whichever process has claimed them, this one or another."""
+class Feeds:
+    """Finds the feed of a source: read by whichever process has claimed it, this one or another."""
 
     def __init__(self, readers: Readers, peers: Peers, clock: Clock) -> None:
         self._readers = readers
@@ -83,17 +49,20 @@ class PeerFeeds:
         self._clock = clock
 
     def of(self, item: str, shares: int) -> Feed:
-        """The feed of a source, wherever it is read; it may move while it is used."""
+        """The feed of a source, named by the prefix of its collections; it may move while in use.
+
+        With more than one of `shares`, each may be read by a process of its own.
+        """
         items = [item] if shares == 1 else [share_of(item, number) for number in range(shares)]
         feeds = [_PeerFeed(each, self._readers, self._peers, self._clock) for each in items]
-        return feeds[0] if shares == 1 else _SharedFeed(feeds, self._clock)
+        return feeds[0] if shares == 1 else _SharedFeed(feeds, self._readers, self._clock)
 
 
 class _PeerFeed:
     """Goes on where it was when another process takes the source over."""
 
     def __init__(self, item: str, readers: Readers, peers: Peers, clock: Clock) -> None:
-        self._item = item
+        self.item = item
         self._readers = readers
         self._peers = peers
         self._clock = clock
@@ -104,13 +73,14 @@ class _PeerFeed:
             try:
                 return await self.probed()
             except (Unavailable, DeadlinePassed) as error:
-                await _again(error, began_s, self._clock)
+                self._refuse_own(error)
+                await _again(error, began_s, self._clock, self._readers, [self.item])
 
     async def probed(self) -> dict[int, int]:
         """As `probe`, tried once."""
-        if self._readers.reads(self._item):
-            return dict(await self._readers.probe(self._item))
-        return await (await self._reader()).probe(self._item)
+        if self._readers.reads(self.item):
+            return dict(await self._readers.probe(self.item))
+        return await (await self._reader()).probe(self.item)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         reached = dict(starts)
@@ -124,19 +94,25 @@ class _PeerFeed:
 
         while True:
             try:
-                if self._readers.reads(self._item):
-                    async for delivered in self._readers.deliver(self._item, reached):
+                if self._readers.reads(self.item):
+                    async for delivered in self._readers.deliver(self.item, reached):
                         await taken(delivered)
                 else:
                     await self._follow(await self._reader(), reached, taken)
             except (Unavailable, DeadlinePassed) as error:
-                await _again(error, began_s, self._clock)
+                self._refuse_own(error)
+                await _again(error, began_s, self._clock, self._readers, [self.item])
+
+    def _refuse_own(self, error: Unavailable | DeadlinePassed) -> None:
+        """Raises: the error, if a reader of this process has it: no other reader is looked for."""
+        if self._readers.reads(self.item) and error.details.get("reason") != "elsewhere":
+            raise error
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        if self._readers.reads(self._item):
-            await self._readers.commit(self._item, offsets)
+        if self._readers.reads(self.item):
+            await self._readers.commit(self.item, offsets)
         else:
-            await (await self._reader()).commit(self._item, offsets)
+            await (await self._reader()).commit(self.item, offsets)
 
     async def _follow(
         self, reader: ServiceClient, starts: Mapping[int, int], deliver: Deliver
@@ -144,7 +120,7 @@ class _PeerFeed:
         """Deliver until the reader ends, or does not answer any more: a paused process says nothing."""
 
         async def deliveries() -> None:
-            async for delivered in reader.deliver(self._item, dict(starts)):
+            async for delivered in reader.deliver(self.item, dict(starts)):
                 await deliver(delivered)
 
         following = asyncio.create_task(deliveries())
@@ -154,7 +130,7 @@ class _PeerFeed:
                 await asyncio.wait((following, pause), return_when=asyncio.FIRST_COMPLETED)
                 pause.cancel()
                 if not following.done():
-                    await reader.probe(self._item)
+                    await reader.probe(self.item)
             following.result()
         finally:
             following.cancel()
@@ -162,10 +138,10 @@ class _PeerFeed:
 
     async def _reader(self) -> ServiceClient:
         """The process that has claimed the source. Raises: Unavailable."""
-        address = await self._peers.owner("ingest", self._item)
+        address = await self._peers.owner("ingest", self.item)
         if address is None:
             raise Unavailable(
-                f"no process reads {self._item}: start one with --role ingest, or wait for it",
+                f"no process reads {self.item}: start one with --role ingest, or wait for it",
                 reason="elsewhere",
             )
         return self._peers.client(address)
@@ -174,8 +150,9 @@ class _PeerFeed:
 class _SharedFeed:
     """A source whose partitions are shared by several processes: each delivers its own, at its own pace."""
 
-    def __init__(self, shares: Sequence[_PeerFeed], clock: Clock) -> None:
+    def __init__(self, shares: Sequence[_PeerFeed], readers: Readers, clock: Clock) -> None:
         self._shares = shares
+        self._readers = readers
         self._clock = clock
 
     async def probe(self) -> dict[int, int]:
@@ -187,7 +164,8 @@ class _SharedFeed:
                     return await share.probed()
                 except (Unavailable, DeadlinePassed) as error:
                     last: Exception = error
-            await _again(last, began_s, self._clock)
+            items = [share.item for share in self._shares]
+            await _again(last, began_s, self._clock, self._readers, items)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         """Each share from `starts` on. One that moves to another process holds up its own partitions alone."""
@@ -207,8 +185,20 @@ class _SharedFeed:
         return await self._shares[-1].commit(offsets)
 
 
-async def _again(error: Exception, began_s: float, clock: Clock) -> None:
-    """Pause before another look. Raises: the error, once that took too long."""
+async def _again(
+    error: Exception, began_s: float, clock: Clock, readers: Readers, items: Sequence[str]
+) -> None:
+    """Pause before another look, until this process reads one of the items.
+
+    Raises: the error, once that took too long.
+    """
     if clock.monotonic_s() - began_s > LOOK_S_MAX:
         raise Unavailable(str(error), reason="elsewhere") from error
-    await clock.sleep(LOOK_S)
+    read = [] if any(map(readers.reads, items)) else map(readers.until_read, items)
+    waiting = [asyncio.ensure_future(each) for each in (clock.sleep(LOOK_S), *read)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -9,14 +9,14 @@ from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Work
 from tidemill.rpc.status import DeadlinePassed
-from tidemill.shard.claims import KeptClaimant, Owned
+from tidemill.shard.claims import Claiming, Owned
 from tidemill.time import Unavailable
 
 
 class Peers:
     """Processes that share the stores with this one, found by what they have claimed."""
 
-    def __init__(self, claimants: Callable[[str], KeptClaimant], dialer: Dialer) -> None:
+    def __init__(self, claimants: Callable[[str], Claiming], dialer: Dialer) -> None:
         self._claimants = claimants
         self._dialer = dialer
         self._clients: dict[str, ServiceClient] = {}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidemill.catalog.unreadable import Unreadable
 from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.shard.claims import ended
 from tidemill.time import (
     BeforeSince,
     Corrupt,
@@ -44,9 +44,9 @@ _FOR_PEOPLE = (UsageError, Corrupt, BeforeSince)
 """What comes again however often it is tried: a wrong declaration, a damaged store, a history that is gone."""
 
 _PASSING = (UnknownCapability, UnknownCollection)
-_PASSING_CLAIMED = (*_PASSING, BeforeSince)
+_PASSING_AMONG_OTHERS = (*_PASSING, BeforeSince)
 """Errors of these kinds after which the same work may go on by itself, since others make, drop and move what it
-reads; where work is claimed another process may have moved it on as well."""
+reads; where others may have had the work before, they may have moved it on as well."""
 
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
@@ -62,8 +62,8 @@ def refuse_stalled(source: str, health: Health) -> None:
         )
 
 
-class Runner(Protocol):
-    """The work of one resource."""
+class Made(Protocol):
+    """What one resource makes."""
 
     @property
     def name(self) -> str: ...
@@ -71,11 +71,16 @@ class Runner(Protocol):
     async def prepare(self) -> None:
         """Create its collections and take its holds; again is fine."""
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Do the work until cancelled; call `ready` once it goes on by itself."""
-
     async def release(self) -> None:
         """Give up holds and close the collections: the resource is deleted."""
+
+
+@runtime_checkable
+class Runner(Made, Protocol):
+    """The work of one resource, or of one part of it."""
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Do the work until cancelled; call `ready` once it goes on by itself."""
 
 
 class Turns(Protocol):
@@ -95,16 +100,19 @@ class Supervised:
     """
 
     def __init__(
-        self, runner: Runner, clock: Clock, settings: EmbeddedSettings, *, claimed: bool = False,
-        turns: Turns | None = None,
+        self, runner: Runner, clock: Clock, settings: EmbeddedSettings, *, sole: bool = True,
+        turns: Turns | None = None, room: asyncio.Semaphore | None = None,
     ) -> None:  # fmt: skip
-        """With `claimed`, what another process has done meanwhile is no reason to stall: it begins again.
+        """Unless `sole`, a history that is gone is no reason to stall: others may have moved it.
 
-        With `turns`, each try waits for its turn.
+        With `turns`, each try waits for its turn; `room` limits preparations at the same time.
         """
         self.runner = runner
+        self.begun = asyncio.Event()
+        """Set once it has been prepared, has failed to be, or waits for its turn."""
         self._turns = turns
-        self._passing = _PASSING_CLAIMED if claimed else _PASSING
+        self._room = room
+        self._passing = _PASSING if sole else _PASSING_AMONG_OTHERS
         self.health = STARTING
         self.retries = 0
         self.broken = 0
@@ -115,23 +123,13 @@ class Supervised:
         self._settings = settings
         self._since_ms = 0
         self._ready_s: float | None = None
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self, failed: Exception | None = None, *, prepare: bool = False) -> None:
-        """Run in the background what is prepared; what `failed` to be is told of, and tried again later."""
-        running = self._run(prepare=prepare, failed=failed)
-        self._task = asyncio.create_task(running, name=self.runner.name)
+    async def run(self, *, prepared: bool = False, failed: Exception | None = None) -> None:
+        """Prepare and run until cancelled; finished or stalled work stays, and says so.
 
-    async def stop(self) -> None:
-        """Cancel, and return when it has ended."""
-        if self._task is None:
-            return
-        await ended(self._task, self._clock)
-        self._task = None
-
-    async def run_claimed(self) -> None:
-        """Prepare and run until cancelled: what has finished or stalled is still held, and says so."""
-        await self._run(prepare=True)
+        Work that is `prepared` already only runs; if that `failed`, it is tried again later.
+        """
+        await self._run(prepare=not prepared, failed=failed)
         await asyncio.get_running_loop().create_future()
 
     @property
@@ -143,7 +141,9 @@ class Supervised:
 
     async def _begun(self, prepare: bool) -> None:
         if prepare:
-            await self.runner.prepare()
+            async with self._room or nullcontext():
+                await self.runner.prepare()
+        self.begun.set()
         await self.runner.run(self._ready)
 
     async def _run(self, *, prepare: bool = False, failed: Exception | None = None) -> None:
@@ -159,6 +159,7 @@ class Supervised:
             if _cancelled():
                 # A group of tasks tells of an error and keeps the cancellation that came with it to itself.
                 raise asyncio.CancelledError
+            self.begun.set()
             if error is None:
                 self.health = Health(True, "Finished", "everything has been done")
                 return
@@ -204,6 +205,7 @@ class Supervised:
         return float(min(settings.retry_s_min * 2.0 ** min(self.failures - 1, 30), longest))
 
     def _waits(self, reason: str, message: str) -> None:
+        self.begun.set()
         self.health = Health(False, reason, message)
 
     def _ready(self) -> None:

@@ -106,6 +106,8 @@ class SourceRunner:
             stored.bound_from, self._rest(), shared=stored.shares is not None,
         )  # fmt: skip
         self._reading = False
+        self._prepared = False
+        self._preparing = asyncio.Lock()
         self.backfilled = 0
         self.reclock.timed = lambda seconds: world.metrics.observe(
             RECLOCK_DURATION, seconds, source=self._source
@@ -226,6 +228,7 @@ class SourceRunner:
         await self._world.collections.read_hold(
             self._remap, owner=f"reclock:{self._source}", lease_ms=None
         )
+        self._prepared = True
 
     async def release(self) -> None:
         """Close everything but what others share: the source is deleted."""
@@ -236,16 +239,12 @@ class SourceRunner:
             else:
                 await self._world.close(collection, self.owners())
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Read, bind, write; a backlog first, by a Spark job if it is big."""
-        reading = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.read(reading.set))
-            await reading.wait()
-            tasks.create_task(self.bind(lambda: None))
-            if self.staged:
-                tasks.create_task(self.stage(lambda: None))
-            tasks.create_task(self.write(ready))
+    async def prepare_shared(self, again: bool) -> None:
+        """As `prepare`, once for the parts that begin together; `again` after a failure."""
+        async with self._preparing:
+            if again or not self._prepared:
+                self._prepared = False
+                await self.prepare()
 
     async def read(self, ready: Callable[[], None], number: int | None = None) -> None:
         """The part of ingest: offer the source's records to those that bind and write them.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.runtime.logs import get_logger
 from tidemill.time import Corrupt, UnknownCapability, UnknownCollection
-from tidemill_embedded.running.runner import Runner
+from tidemill_embedded.running.runner import Made, Runner
 from tidemill_embedded.world import World
 
 log = get_logger("resources")
@@ -89,3 +89,8 @@ def _owns(stored: Stored, owner: str) -> bool:
     if stored.resource.kind == "Source":
         return word in _BY_NAME and whose == stored.resource.name
     return word in _BY_PREFIX.get(stored.resource.kind, ()) and _is_of(whose, stored.prefix, "@")
+
+
+def inner(made: Made) -> Made:
+    """The work itself, if it could be made after all."""
+    return made.made or made if isinstance(made, Unmade) else made

@@ -31,21 +31,26 @@ of all claims before it.
   fence.
 * `await claimant.owners()` gives the owner of each item: for status pages, and to find the
   replica to talk to.
+* A process that shares its stores with no other one has a `SoleClaimant`. It owns every item at
+  once, and keeps nothing in Consensus.
 """
 
 from tidemill.shard.claims.claimant import LEASE_S, Claim, Claimant, Claiming, Owned
 from tidemill.shard.claims.ending import ended
 from tidemill.shard.claims.keeping import Keeper, KeptClaimant
-from tidemill.shard.claims.working import work_claimed
+from tidemill.shard.claims.sole import SoleClaimant
+from tidemill.shard.claims.working import ClaimedTasks, work_claimed
 
 __all__ = [
     "LEASE_S",
     "Claim",
     "Claimant",
+    "ClaimedTasks",
     "Claiming",
     "Keeper",
     "KeptClaimant",
     "Owned",
+    "SoleClaimant",
     "ended",
     "work_claimed",
 ]

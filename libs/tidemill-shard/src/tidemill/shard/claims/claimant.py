@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +60,10 @@ class Claiming(Protocol):
     """The interface of a claimant for work on claims; its promises are those of Claimant."""
 
     @property
+    def sole(self) -> bool:
+        """Whether there are no other replicas: a renewal grants everything at once, at no cost."""
+
+    @property
     def lease_s(self) -> float:
         """Seconds without a heartbeat that end the session."""
 
@@ -67,8 +71,22 @@ class Claiming(Protocol):
     def held_until_s(self) -> float:
         """Monotonic second until which the claims are counted on."""
 
+    @property
+    def silence_s(self) -> float:
+        """As of Claimant."""
+
+    @property
+    def happened(self) -> Mapping[str, int]:
+        """As of Claimant."""
+
     def held(self) -> dict[str, Claim]:
         """Item → its claim, for claims that are still counted on."""
+
+    async def confirm(self, claim: Claim) -> None:
+        """Raises: Fenced unless the claim is held."""
+
+    async def owners(self) -> tuple[Owned, ...]:
+        """Every item that a live replica has, and its owner."""
 
     async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]:
         """Send a heartbeat and claim free items; returns the claims to give up."""
@@ -88,6 +106,8 @@ class Claimant:
     Indeterminate: the next one goes on from there, and claims last until their lease ends. `held`
     and `check` may be called on any thread.
     """
+
+    sole = False
 
     def __init__(
         self,

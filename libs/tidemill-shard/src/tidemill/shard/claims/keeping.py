@@ -40,6 +40,8 @@ class KeptClaimant:
     Claimant.
     """
 
+    sole = False
+
     def __init__(
         self, claimant: Claimant, there: There, clock: Clock, patience_s: float = PATIENCE_S
     ) -> None:

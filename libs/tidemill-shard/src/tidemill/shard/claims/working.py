@@ -37,24 +37,52 @@ async def work_claimed(
     raises Fenced, has nothing more to do until the claim changes. Raises: any other error of `work`
     (all work stops then), or of `wanted`, or Corrupt.
     """
-    tasks = _Tasks(claimant, work, clock)
-    watching: asyncio.Task[None] | None = None
-    try:
-        watching = asyncio.create_task(_stop_in_time(claimant, tasks, clock))
-        while True:
+    await ClaimedTasks(claimant, wanted, work, clock, left).run()
+
+
+class ClaimedTasks:
+    """The loop of `work_claimed`, whose next renewal may be asked for at once."""
+
+    def __init__(
+        self,
+        claimant: Claiming,
+        wanted: Callable[[], Awaitable[Iterable[str]]],
+        work: Work,
+        clock: Clock,
+        left: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Arguments are those of `work_claimed`."""
+        self._claimant = claimant
+        self._wanted = wanted
+        self._left = left
+        self._clock = clock
+        self._tasks = _Tasks(claimant, work, clock)
+        self._renewing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """As `work_claimed`."""
+        watching: asyncio.Task[None] | None = None
+        try:
+            watching = asyncio.create_task(_stop_in_time(self._claimant, self._tasks, self._clock))
+            while True:
+                await self.renew()
+                await self._tasks.under_way(self._claimant.lease_s / RENEWALS_PER_LEASE)
+        finally:
+            if watching is not None:
+                watching.cancel()
+            await self._tasks.end()
             with suppress(Unavailable, Indeterminate):
-                surplus = await claimant.renew(await wanted(), left())
-                tasks.begin()
-                stopped = tasks.stop(surplus)
-                if stopped:
-                    await claimant.give_up(stopped)
-            await tasks.under_way(claimant.lease_s / RENEWALS_PER_LEASE)
-    finally:
-        if watching is not None:
-            watching.cancel()
-        await tasks.end()
+                await self._claimant.leave()
+
+    async def renew(self) -> None:
+        """Renew the claims now, while `run` runs: begin gained items, stop lost ones."""
         with suppress(Unavailable, Indeterminate):
-            await claimant.leave()
+            async with self._renewing:
+                surplus = await self._claimant.renew(await self._wanted(), self._left())
+                self._tasks.begin()
+                stopped = self._tasks.stop(surplus)
+                if stopped:
+                    await self._claimant.give_up(stopped)
 
 
 async def _stop_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> None:
@@ -62,7 +90,8 @@ async def _stop_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> None
     while True:
         tasks.stop_lost()
         left_s = claimant.held_until_s - clock.monotonic_s()
-        await clock.sleep(left_s if left_s > 0 else claimant.lease_s / RENEWALS_PER_LEASE)
+        pause_s = left_s if left_s > 0 else claimant.lease_s / RENEWALS_PER_LEASE
+        await clock.sleep(min(pause_s, claimant.lease_s))
 
 
 @dataclass(slots=True)
@@ -104,6 +133,7 @@ class _Tasks:
         self._clock = clock
         self._running: dict[str, _UnderWay] = {}
         self._leaving: set[str] = set()
+        self._changed = asyncio.Event()
 
     def begin(self) -> None:
         """Begin what is held and not under way."""
@@ -113,6 +143,7 @@ class _Tasks:
                 continue  # of an earlier claim, perhaps, that has not stopped yet
             task = asyncio.create_task(self._work(claim), name=f"{claim.group}/{item}")
             self._running[item] = _UnderWay(claim, task)
+        self._changed.set()
 
     def stop_lost(self) -> None:
         """Cancel the work of claims that are over, and forget what has ended."""
@@ -146,6 +177,7 @@ class _Tasks:
             else:
                 self._leaving.add(claim.item)
                 self._cancel(work)
+        self._changed.set()
         return stopped
 
     async def under_way(self, seconds: float) -> None:
@@ -154,13 +186,18 @@ class _Tasks:
         Raises: what the work of an item raised, as soon as it did.
         """
         pause = asyncio.ensure_future(self._clock.sleep(seconds))
+        changed = asyncio.ensure_future(self._changed.wait())
         try:
             while not pause.done() and not self._settle():
+                if changed.done():
+                    self._changed.clear()
+                    changed = asyncio.ensure_future(self._changed.wait())
                 tasks = [work.task for work in self._running.values() if not work.task.done()]
-                await asyncio.wait((pause, *tasks), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((pause, changed, *tasks), return_when=asyncio.FIRST_COMPLETED)
         finally:
             pause.cancel()
-            await asyncio.gather(pause, return_exceptions=True)
+            changed.cancel()
+            await asyncio.gather(pause, changed, return_exceptions=True)
 
     def _settle(self) -> bool:
         """Look at what has ended; whether something did that is to be given up.

@@ -1,0 +1,103 @@
+"""A process alone takes the path of one among others: it owns every part at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.shard.stores import claims_file
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: t}
+spec: {columns: [{name: n, type: int}], retain: all}
+"""
+SOURCE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: s}
+spec:
+  kafka: {topic: s}
+  format: {json: {}}
+  columns: [{name: n, type: int}]
+  timestampInterval: 50ms
+  retain: all
+"""
+
+
+def settings(folder: Path) -> EmbeddedSettings:
+    return msgspec.convert({"directory": str(folder)}, EmbeddedSettings)
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(settings(folder)) as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, *texts: str) -> None:
+    await process.system.apply([ResourceDocument(text, "test.yaml") for text in texts])
+
+
+def parts(process: Process) -> set[str]:
+    return {held.supervised.runner.name for held in process.system.work.held()}
+
+
+async def until_running(process: Process, name: str) -> None:
+    async with asyncio.timeout(120):
+        while not (await process.system.describe("Source", name)).ready:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_applied_alone_runs_when_apply_returns_and_has_ended_when_delete_does(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        assert (await process.system.describe("Table", "t")).reason == "Running"
+        await process.world.log.create_topic("s", 1)
+        await apply(process, SOURCE)
+        assert parts(process) == {"Table/t", *(f"Source/s ({r})" for r in PARTS)}
+        await process.system.delete("Source", "s")
+        assert parts(process) == {"Table/t"}
+    async with running(tmp_path) as process:
+        assert parts(process) == {"Table/t"}
+        assert (await process.system.describe("Table", "t")).reason == "Running"
+
+
+PARTS = ("ingest", "remap", "reclock")
+
+
+async def test_a_process_alone_keeps_no_claims_in_its_store(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await process.world.log.create_topic("s", 1)
+        await apply(process, TABLE, SOURCE)
+        await until_running(process, "s")
+        assert all(len(c.held()) > 0 for c in process.system.work.claimants().values())
+    claims = claims_file(settings(tmp_path).consensus_address)
+    assert claims is not None
+    assert not claims.exists()
+
+
+async def test_what_is_stopped_for_a_while_begins_again_as_it_is_declared(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        stored = process.store.get("Table", "t")
+        assert stored is not None
+        async with process.system.work.stopped(stored):
+            assert parts(process) == set()
+            status = await process.system.describe("Table", "t")
+            assert (status.ready, status.reason) == (False, "Starting")
+        async with asyncio.timeout(120):
+            while not (await process.system.describe("Table", "t")).ready:
+                await asyncio.sleep(0.01)
+        assert parts(process) == {"Table/t"}

@@ -86,7 +86,7 @@ def test_a_line_of_prose_has_100_columns() -> None:
     assert [line for line, _ in rules.lines(of(f"x = 1\n# {wide}\n"))] == [2]
     assert [line for line, _ in rules.lines(of(f'"""One.\n\n{wide}\n"""\n'))] == [3]
     assert [line for line, _ in rules.lines(of(f"{wide}\n", "page.md"))] == [1]
-    for other in (f"[a]({wide})\n", f"| {wide} |\n", f"```\n{wide}\n```\n"):
+    for other in (f"[a]({wide})\n", f"| {wide} |\n", f"```\n{wide}\n```\n", f"\n    {wide}\n"):
         assert list(rules.lines(of(other, "page.md"))) == []
     assert list(rules.lines(of(f'x = "{wide}"\n'))) == []
 

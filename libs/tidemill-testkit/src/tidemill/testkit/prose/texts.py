@@ -83,6 +83,8 @@ def _of_page(text: str) -> Prose:
             paragraphs.end()
         elif fenced:
             continue
+        elif line.startswith("    ") and not paragraphs.open:
+            continue  # code
         elif line.lstrip().startswith("|"):
             paragraphs.end()
             for cell in re.split(r"(?<!\\)\|", line):
@@ -151,6 +153,11 @@ class _Paragraphs:
         self.ended: list[tuple[int, str]] = []
         self._open: list[str] = []
         self._line = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether the next line may continue a paragraph."""
+        return bool(self._open)
 
     def add(self, number: int, line: str) -> None:
         """Append a line to the paragraph, or begin the next one with it."""

@@ -1,4 +1,4 @@
-"""Reclock a partitioned source: rows wait by partition and offset, bindings come one at a time."""
+"""Reclock a partitioned source: each row gets the time of the first binding beyond its offset."""
 
 from __future__ import annotations
 
@@ -6,40 +6,45 @@ import numpy as np
 
 from bench.inputs import Xorshift, digest
 from bench.workloads.workload import Report, Row, Workload
-from tidemill.reclock.columns import SourceColumns, WaitingColumns
+from tidemill.arrangement.kernels import I64Array, U64Array
+from tidemill.reclock.offsets import UNBOUND, Bindings, map_offsets
 
 
-def source(seed: int, rows: int, partitions: int) -> SourceColumns:
-    """Rows of random partitions, each at the next offset of its partition."""
+def source(seed: int, rows: int, partitions: int) -> tuple[I64Array, U64Array, U64Array]:
+    """Partition, offset and word of rows of random partitions, each at its next offset."""
     owners, vals = Xorshift(seed).rows(rows, partitions, 1_000_000)
     order = np.argsort(owners, kind="stable")
     counts = np.bincount(owners.view(np.int64), minlength=partitions)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     offsets = np.empty(rows, np.uint64)
     offsets[order] = np.arange(rows) - np.repeat(starts, counts)
-    return SourceColumns(owners, offsets, vals, np.ones(rows, np.int64))
+    return owners.view(np.int64), offsets, vals
+
+
+def bound(highs: I64Array, bindings: int) -> Bindings:
+    """Bindings at the times 1, 2, …, each of the next part of every partition."""
+    partitions = len(highs)
+    times = np.arange(1, bindings + 1)
+    return Bindings(
+        starts=np.arange(partitions, dtype=np.uint64),
+        first=np.arange(partitions + 1, dtype=np.int64) * bindings,
+        offsets=(highs[:, None] * times // bindings).astype(np.uint64).ravel(),
+        times=np.tile(times.astype(np.uint64), partitions),
+        ended=np.full(partitions, UNBOUND, np.uint64),
+    )
 
 
 def reclock(seed: int, rows: int, partitions: int, bindings: int) -> Report:
-    """Every row gets the time of the first binding beyond its offset."""
+    """All rows through the columns of the bindings, as the service maps what has come."""
     if rows > 1000:
         reclock(seed, 1000, partitions, 10)  # loads the machine code
-    data = source(seed, rows, partitions)
-    highs = np.bincount(data.partitions.view(np.int64), minlength=partitions)
+    owners, offsets, vals = source(seed, rows, partitions)
+    highs = np.bincount(owners, minlength=partitions)
     report = Report()
-    vals, times = [], []
-    none = np.zeros(partitions, np.uint64)
     with report.timed("load_s"):
-        waiting = WaitingColumns(data)
-        for time in range(1, bindings + 1):
-            held = (highs * time // bindings).astype(np.uint64)
-            taken, _ = waiting.extract_before(held, none)
-            vals.append(taken)
-            times.append(np.full(len(taken), time, np.uint64))
-    everything = np.concatenate(vals)
-    columns = [everything, np.concatenate(times)]
-    report.digest = digest(columns, np.ones(len(everything), np.int64))
-    report.rows = len(everything)
+        times = map_offsets(bound(highs, bindings), owners, offsets)
+    report.digest = digest([vals, times], np.ones(rows, np.int64))
+    report.rows = rows
     return report
 
 

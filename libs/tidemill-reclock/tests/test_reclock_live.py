@@ -16,13 +16,13 @@ from tidemill.reclock import (
     UNBOUND,
     Bindings,
     LiveReclock,
-    ReclockOperator,
     RemapTrace,
     map_offsets,
     rows_of_bindings,
     target_times,
 )
 from tidemill.testkit.generators import partition_histories, remap_histories
+from tidemill.testkit.twins.reclock_operator import ReclockOperator
 from tidemill.testkit.twins.reclocking import bindings_of_history
 from tidemill.time import (
     PARTITIONED,

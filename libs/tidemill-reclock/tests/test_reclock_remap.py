@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement.update_sets import split_updates
 from tidemill.reclock import (
-    ChainBatch,
-    DeferredUpdates,
     RemapTrace,
     bindings_of_rows,
     remap_problems,
@@ -32,6 +30,7 @@ from tidemill.testkit.generators import (
     times_of,
 )
 from tidemill.testkit.twins import reclocking as twin
+from tidemill.testkit.twins.deferred_updates import ChainBatch, DeferredUpdates
 from tidemill.testkit.twins.reclocking import bindings_of_history
 from tidemill.time import (
     PARTITIONED,

@@ -4,7 +4,6 @@ A remap collection binds source frontiers to our times. Here it is minted, trans
 used to give each source update its time, and asked where to go on after a restart.
 """
 
-from tidemill.reclock.chains import ChainBatch, DeferredUpdates
 from tidemill.reclock.covering import covered_since
 from tidemill.reclock.keyed import (
     CHANGE_SCHEMA,
@@ -20,7 +19,6 @@ from tidemill.reclock.live import LiveReclock, LiveUpdates
 from tidemill.reclock.mapping import contents_at, source_upper, target_frontier, target_times
 from tidemill.reclock.minting import MintAt, Minter, Proposal, Wait, mint_time
 from tidemill.reclock.offsets import UNBOUND, Bindings, map_offsets, prepare_mapping
-from tidemill.reclock.operator import Reclocked, ReclockOperator
 from tidemill.reclock.remap import Binding, RemapTrace
 from tidemill.reclock.remap_rows import (
     REMAP_SCHEMA,
@@ -47,9 +45,7 @@ __all__ = [
     "unpack_row",
     "Binding",
     "Bindings",
-    "ChainBatch",
     "CommitFeedback",
-    "DeferredUpdates",
     "LiveReclock",
     "LiveUpdates",
     "MintAt",
@@ -57,8 +53,6 @@ __all__ = [
     "Minter",
     "Proposal",
     "REMAP_SCHEMA",
-    "ReclockOperator",
-    "Reclocked",
     "RemapShard",
     "RemapTrace",
     "UNBOUND",

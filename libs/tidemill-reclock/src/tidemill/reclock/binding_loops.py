@@ -29,19 +29,24 @@ def bind_offsets(
 ) -> None:  # fmt: skip
     """For each row the time of the first binding of its range that is above its offset.
 
-    The columns are those of `Bindings`. Rows mostly come in the order of their log: each is looked
-    for where the one before was.
-    Cost: O(n) where neighbours share range and binding, else O(n log bindings).
+    The columns are those of `Bindings`. Rows of one range mostly come in the order of their log,
+    however ranges are mixed: each row is looked for where the one before it in its range was.
+    Cost: O(n) for rows in that order, else O(n log bindings).
     """
-    at, place = -1, 0
+    places, last = first[:-1].copy(), starts.size - 1
+    at = 0
     for i in range(partitions.size):
         partition, offset = np.uint64(partitions[i]), offsets[i]
-        inside = at >= 0 and starts[at] <= partition
-        if not inside or (at + 1 < starts.size and starts[at + 1] <= partition):
-            at = _upper_bound(starts, 0, starts.size, partition) - 1
-            place = int(first[at])
-        end = int(first[at + 1])
-        here = place < end and bound[place] > offset
-        if not here or (place > first[at] and bound[place - 1] > offset):
-            place = _upper_bound(bound, int(first[at]), end, offset)
+        if starts[at] > partition or (at < last and starts[at + 1] <= partition):
+            at = min(partitions[i], last)  # partitions that are bound one by one count from 0
+            if starts[at] != partition:
+                at = _upper_bound(starts, 0, starts.size, partition) - 1
+        low, end, place = first[at], first[at + 1], places[at]
+        if place > low and bound[place - 1] > offset:
+            place = _upper_bound(bound, low, place - 1, offset)
+        elif place < end and bound[place] <= offset:
+            place += 1
+            if place < end and bound[place] <= offset:
+                place = _upper_bound(bound, place + 1, end, offset)
+        places[at] = place
         targets[i] = times[place] if place < end else ended[at]

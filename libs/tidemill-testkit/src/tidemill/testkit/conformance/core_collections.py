@@ -13,7 +13,6 @@ from tidemill.arrangement.update_sets import (
     consolidate_updates,
     updates_of_versions,
 )
-from tidemill.reclock.chains import DeferredUpdates
 from tidemill.testkit.conformance.core_orders import lattice_of
 from tidemill.testkit.conformance.expectations import run_single, run_steps
 from tidemill.testkit.conformance.registry import Case, Options
@@ -30,6 +29,7 @@ from tidemill.testkit.conformance.values import (
     write_frontier,
     write_updates,
 )
+from tidemill.testkit.twins.deferred_updates import DeferredUpdates
 
 
 def run_consolidate(case: Case, options: Options) -> list[str]:

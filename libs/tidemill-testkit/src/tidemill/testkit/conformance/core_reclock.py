@@ -7,7 +7,6 @@ from typing import Any
 
 from tidemill.arrangement.update_sets import advance_updates
 from tidemill.reclock.mapping import contents_at, target_times
-from tidemill.reclock.operator import ReclockOperator
 from tidemill.reclock.remap import Binding, RemapTrace
 from tidemill.testkit.conformance.expectations import run_single, run_steps
 from tidemill.testkit.conformance.registry import Case, Options
@@ -23,13 +22,17 @@ from tidemill.testkit.conformance.values import (
     write_frontier,
     write_updates,
 )
+from tidemill.testkit.live_operator import operator_of
 from tidemill.time import U64_MAX, U64_TIME, Antichain, Frontier, frontier
 
 
 def run_reclock(case: Case, options: Options) -> list[str]:
-    """`reclock`: a script of bindings, data and progress on one operator."""
+    """`reclock`: a script of bindings, data and progress on one operator.
+
+    A partitioned log is reclocked by the operator that the service runs.
+    """
     domain = domain_named(case["from_time"])
-    operator: ReclockOperator[str, Any] = ReclockOperator(domain, read_u64(case["as_of"]))
+    operator = operator_of(domain, read_u64(case["as_of"]))
 
     def perform(step: Mapping[str, Json]) -> Mapping[str, Json]:
         upper = read_frontier(U64_TIME, step["bind_upper"]) if "bind_upper" in step else None
@@ -80,12 +83,12 @@ def run_reclock_compaction(case: Case, options: Options) -> list[str]:
     to = read_u64(case["to"])
 
     def output_compacted() -> Mapping[str, Json]:
-        operator: ReclockOperator[str, Any] = ReclockOperator(domain, 0)
+        operator = operator_of(domain, 0)
         messages = operator.step(bindings, upper, data, Antichain(domain)).messages
         return {"updates": write_updates(advance_updates(messages, frontier(to), U64_TIME))}
 
     def bindings_compacted() -> Mapping[str, Json]:
-        operator: ReclockOperator[str, Any] = ReclockOperator(domain, to)
+        operator = operator_of(domain, to)
         closed = [binding for binding in bindings if not upper.less_equal(binding[1])]
         advanced = advance_updates(closed, frontier(to), U64_TIME)
         messages = operator.step(advanced, _past(upper, to), data, Antichain(domain)).messages

@@ -116,8 +116,8 @@ async def stage(
 def _instants(arrivals: Sequence[Arrival]) -> tuple[list[int], int]:
     """An instant for each arrival, ascending, and the factor of all times of the case.
 
-    The wall clock may stand still between arrivals where instants ascend: times are multiplied, so
-    that as many instants are inside of one tick of it.
+    The wall clock may stand still between arrivals, and instants ascend. A factor on all times puts
+    as many instants inside one tick of the wall clock.
     """
     walls = [each.wall for each in arrivals]
     known = [wall for wall in walls if wall is not None]

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tidemill.reclock.chains import ChainBatch, DeferredUpdates
 from tidemill.reclock.mapping import target_frontier
 from tidemill.reclock.remap import Binding, RemapTrace
+from tidemill.testkit.twins.deferred_updates import ChainBatch, DeferredUpdates
 from tidemill.time import Antichain, Frontier, TimeDomain, UsageError
 
 D = TypeVar("D", bound=Hashable)

@@ -52,7 +52,7 @@ class SoleClaimant:
         return [claim for item, claim in self._claims.items() if item not in items]
 
     async def give_up(self, claims: Collection[Claim]) -> None:
-        """Let items go whose work has stopped."""
+        """Release items whose work has stopped."""
         for claim in claims:
             if self._claims.get(claim.item) == claim:
                 del self._claims[claim.item]

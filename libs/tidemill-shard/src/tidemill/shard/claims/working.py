@@ -60,7 +60,7 @@ class ClaimedTasks:
         self._renewing = asyncio.Lock()
 
     async def run(self) -> None:
-        """As `work_claimed`."""
+        """Run claimed work, with the promises of `work_claimed`."""
         watching: asyncio.Task[None] | None = None
         try:
             watching = asyncio.create_task(_stop_in_time(self._claimant, self._tasks, self._clock))

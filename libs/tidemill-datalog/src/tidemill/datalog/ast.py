@@ -137,7 +137,7 @@ class AsyncTo:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a rule derives."""
+    """Head of a rule: the fact that it derives."""
 
     application: Application
     parafacts: tuple[Application, ...]

@@ -44,11 +44,11 @@ Positions = frozenset[int]
 
 
 def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPlan:
-    """A plan that derives the facts of `predicate` that fit the pattern as `plan` does, at every
+    """A plan that derives the facts of `predicate` that fit the pattern, as `plan` does at every
     instant.
 
-    Of that predicate and of others it derives perhaps fewer facts that do not fit, never a wrong
-    one; a fact that only helps may end earlier, with the last fact that needs it. Predicates whose
+    It may derive fewer facts that do not fit, of that predicate and of others, and never a wrong
+    one. A fact that only helps may end earlier, with the last fact that needs it. Predicates whose
     solutions outlive their facts, and all below them, are derived whole. Cost: O(text squared).
     """
     if plan.checked.ticked:

@@ -1,6 +1,4 @@
-"""Which lattices every record of a predicate carries, so that a null there is a value and not an
-absence.
-"""
+"""Lattices that every record of a predicate carries: a null there is a value and not an absence."""
 
 from __future__ import annotations
 

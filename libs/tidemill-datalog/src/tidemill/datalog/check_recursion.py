@@ -1,6 +1,4 @@
-"""Recursion: which cycles are refused (S119, S115), and what may happen inside a fixed point (S107,
-S112).
-"""
+"""Recursion: refused cycles (S119, S115), and the limits inside a fixed point (S107, S112)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Safety: every variable has a value, every function and lattice exists, heads are what heads may
-be.
+"""Safety: every variable has a value, every function and lattice exists, heads are well formed.
 
-The checks are grouped in the order in which a mistake that shows in several places is reported:
-how long a rule is; definitions, functions and lattices; clock arguments; body; guard; head.
+A mistake that shows in several places is reported once, in the order of the groups of checks. First
+comes the length of a rule; then definitions, functions and lattices; clock arguments; body; guard;
+head.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from tidemill.datalog.scope import Scope, bound_alone, bound_names
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 ATOMS_MAX = 64
-"""Atoms that one rule matches: each is a loop in the one before, and Python indents a hundred
-levels deep.
-"""
+"""Atoms of one rule: each is a loop in the one before, and Python indents a hundred levels deep."""
 Check = Callable[[Scope], Iterator[Diagnostic]]
 _EXAMPLE = "pair(x, x) := e(x); p(x) @{0}(y) := pair(x, y);"
 _EXAMPLES = {

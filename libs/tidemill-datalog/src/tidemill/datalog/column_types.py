@@ -67,7 +67,7 @@ class _Mismatch(Exception):
 
 @dataclass(slots=True)
 class Types:
-    """What was inferred, and the mistakes; `lattices` by predicate, then by name."""
+    """Inferred types, and the mistakes; `lattices` by predicate, then by name."""
 
     columns: dict[str, tuple[ColumnType, ...]]
     lattices: dict[str, dict[str, tuple[ColumnType, ...]]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is wrong with a program: where, what, and what to write instead."""
+"""Diagnostics of a program: the place, the mistake, and the correction."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ class Diagnostic:
 
     @property
     def line(self) -> int:
+        """Line of its beginning."""
         return self.span.line
 
     @property
     def column(self) -> int:
+        """Column of its beginning."""
         return self.span.column
 
     def render(self, text: str) -> str:

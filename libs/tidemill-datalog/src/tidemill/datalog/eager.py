@@ -1,9 +1,8 @@
-"""Whether a goal may fire before its events are definite (S129): whether more events only ever add
-to its own.
+"""Eager goals (S129): may a goal fire before its events are definite?
 
-Then whatever a part of the events derives is derived of all of them too, and a key that is found in
-what has come so far is one that will be definite. So nothing below the goal may look for what is
-absent, at a value that more events change, or at an input of which rows are taken back.
+It may if more events only ever add to its matches. Then a match of a part of the events is a match
+of all of them too, and an early key will be definite. So nothing below the goal may look for an
+absence, at a value that more events change, or at an input with deletions.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ _HINT = "leave eager out: the goal then fires what is definite"
 def eager_refusal(
     checked: CheckedProgram, goal: Goal, unfit: Mapping[str, str]
 ) -> Diagnostic | None:
-    """What keeps the goal from firing early, at its place in the program or in the goal; None if
-    nothing does.
+    """The reason that keeps the goal from firing early, with its place; None if there is none.
 
-    `unfit` are the inputs whose rows are not events that stay until they expire, with what each is.
-    Cost: O(program).
+    `unfit` are the inputs whose rows are not events that stay until they expire, with the kind of
+    each. Cost: O(program).
     """
     for rule in checked.rules:
         if rule.temporal is not None:

@@ -1,5 +1,6 @@
-"""Elements of sets, which keep their types apart: to Python `1`, `1.0` and `True` are one key, here
-they are three.
+"""Elements of sets, which keep their types apart: `1`, `1.0` and `True` are three elements.
+
+To Python they are one key.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FloatElement(float):
 
 
 def element(value: Any) -> Any:
-    """A value as sets hold it. What is an element already stays as it is."""
+    """The form of a value in sets. An element stays as it is."""
     kind = type(value)
     if kind is bool:
         return TruthElement(value)
@@ -45,10 +46,10 @@ def element(value: Any) -> Any:
 
 
 def holds(elements: frozenset[Any], value: Any) -> bool:
-    """Whether some element equals the value as the language compares: a whole number its float, a
-    truth no number.
+    """Whether some element equals the value as the language compares them.
 
-    Cost: O(1); O(n) for a float beyond 2^53, of which several whole numbers may be one.
+    A whole number equals its float, a truth value no number. Cost: O(1); O(n) for a float beyond
+    2^53, of which several whole numbers may be one.
     """
     if element(value) in elements:
         return True

@@ -1,6 +1,6 @@
 """The canonical text of a program. Comments and the author's line breaks are not kept.
 
-What is printed parses to the same rules: `same_rules(parse(format_program(p)), p)`.
+The text parses to the same rules: `same_rules(parse(format_program(p)), p)`.
 """
 
 from __future__ import annotations

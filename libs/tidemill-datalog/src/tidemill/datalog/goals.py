@@ -1,5 +1,6 @@
-"""Goals: one atom that is asked, or bound to an action that runs once for each event that matches
-(language.md 8).
+"""Goals: one atom that is asked, or bound to an action that runs once for each matching event.
+
+Source: language.md 8.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def goal_over(
     name: str | None = None,
     lattices: Mapping[tuple[str, str], Sequence[ColumnType]] = MappingProxyType({}),
 ) -> Goal:
-    """As `compile_goal`, over predicates with these columns: (name, type) each.
+    """The goal of a text, over predicates with these columns: (name, type) each.
 
-    `lattices` are the types of the values that ride beside their facts, by predicate and lattice.
+    `lattices` are the types of the parafacts, by predicate and lattice. Raises: as `compile_goal`.
     """
     rules = _parsed(text)
     rule = rules[0]
@@ -212,9 +213,9 @@ def _values_of(record: Record, lattice: str) -> tuple[Value, ...] | None:
 def fired(goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]) -> list[Firing]:
     """The actions of a history: for each goal, each distinct event that matches it fires once.
 
-    An event fires at the first instant at which it matches, with its record as of then; ordered by
-    that instant, then by the text of the record. Presence that begins at the lower end of a window
-    may have begun before: the caller keeps the keys that have fired.
+    An event fires at the first instant at which it matches, with its record as of then. Firings are
+    ordered by that instant, then by the text of the record. Presence that begins at the lower end
+    of a window may have begun before: the caller keeps the keys that have fired.
     """
     firings: list[Firing] = []
     for goal in goals:

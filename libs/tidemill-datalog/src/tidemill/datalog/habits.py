@@ -1,6 +1,4 @@
-"""What people write by habit from other languages where the grammar refuses it, and what to write
-here.
-"""
+"""Habits from other languages that the grammar refuses, with their correction."""
 
 from __future__ import annotations
 
@@ -43,10 +41,10 @@ _UNITS_MS: Mapping[str, int] = {
 
 
 def habit(token: str, doubled: str, number: str, *, begins: bool) -> str:
-    """What to write instead of a token that was refused; empty where it is no known habit.
+    """The correction of a token that was refused; empty where it is no known habit.
 
-    `doubled` is the token with the one that touches it, `number` the digits that it touches, each
-    empty if there are none; `begins` says whether a rule begins with the token.
+    `doubled` is the token with the one that touches it. `number` are the digits that it touches.
+    Each is empty if there are none. `begins` says whether a rule begins with the token.
     """
     word = token.lower()
     if number and word in _UNITS_MS:

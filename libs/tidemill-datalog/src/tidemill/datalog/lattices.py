@@ -199,7 +199,7 @@ INSTANTS: Mapping[str, str] = {
     "time": "The instant from which on a fact is present.",
     "expires": "The instant from which on it is present no more; `inf` where nothing ends it.",
 }
-"""What every fact may carry: bounds of its presence, in milliseconds of its timeline."""
+"""Parafacts of every fact: bounds of its presence, in milliseconds of its timeline."""
 
 
 def merge_parafacts(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice]) -> Parafacts:
@@ -226,7 +226,7 @@ def _by_name(item: tuple[str, Any]) -> str:
 
 
 def observe_parafacts(parafacts: Parafacts, lattices: Mapping[str, Lattice]) -> tuple[Any, ...]:
-    """What is seen of the values: (lattice, value), or (lattice, tuple of values) for a product."""
+    """Observed parafacts: (lattice, value), or (lattice, tuple of values) for a product."""
     if parafacts is None:
         return ()
     seen = []

@@ -1,6 +1,4 @@
-"""Matches of one rule at one instant, found by interpretation: for explanations, where few facts
-are looked at.
-"""
+"""Matches of one rule at one instant, by interpretation: for explanations, with few facts."""
 
 from __future__ import annotations
 
@@ -209,7 +207,7 @@ class Matcher:
         return further
 
     def parafact(self, row: Row, name: str) -> tuple[Value, ...] | None:
-        """What a row shows of a lattice, None if it does not carry it."""
+        """The observed value of a row's lattice, None if the row does not carry it."""
         if name == "time":
             return None if row[TIME] is None else (row[TIME],)
         if name == "expires":
@@ -285,7 +283,7 @@ def clock_row(offset: int, period: int, time: int) -> Row:
 
 
 def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) -> Bindings | None:
-    """What a derived fact says of the variables of its rule, None if the head cannot be it.
+    """Values of a rule's variables in a derived fact, None if the head cannot be it.
 
     Only lone variables and constants are read; other expressions are compared after the match.
     """

@@ -1,6 +1,4 @@
-"""The facts of single instants, with the solutions that live on from earlier ones: what
-explanations read.
-"""
+"""The facts of single instants, with solutions that live on from earlier ones: for explanations."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from tidemill.datalog.values import INT_MIN
 
 
 class History(Protocol):
-    """Where an explanation gets facts from: the inputs of any instant, and the state just before
-    it.
-    """
+    """Facts for an explanation: the inputs of any instant, and the state just before it."""
 
     def inputs_at(self, at: int) -> Mapping[str, Sequence[Record]]:
         """The input records present at an instant; more than needed does no harm."""
@@ -77,7 +73,7 @@ class RecordedHistory:
         }
 
     def state_before(self, at: int) -> EngineState:
-        """What the evaluation has found to live just before the instant."""
+        """Solutions that the evaluation has found to live just before the instant."""
         established = {
             number: tuple(
                 _until(solution, at)

@@ -1,8 +1,8 @@
-"""Where a `min`, `max` or `set` may be used inside its own recursion (S117).
+"""Monotone uses of `min`, `max` and `set` inside their own recursion (S117).
 
-While a recursion runs, such a value is unfinished: it only improves, a `min` downward, a `max`
-upward, a `set` by more elements. So it may occur only where a better value gives a better result:
-in the head parafact of the same lattice, and in guards that stay true.
+While a recursion runs, its values are unfinished: a `min` only falls, a `max` only rises, a `set`
+only grows. So a value may occur only where a better one gives a better result. These places are the
+head parafact of the same lattice, and guards that stay true.
 """
 
 from __future__ import annotations

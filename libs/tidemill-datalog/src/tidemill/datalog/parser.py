@@ -44,7 +44,7 @@ from tidemill.time import MARKS_MAX, UsageError, normal
 
 INT_MAX = (1 << 63) - 1
 DEPTH_MAX = 200
-"""How deep an expression may nest: checks and engines walk it by recursion."""
+"""Levels of a nested expression: checks and engines walk it by recursion."""
 _DIGITS_MAX = 30
 """Longer numbers are beyond 64 bits whatever their digits."""
 
@@ -120,7 +120,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def unescaped(body: str, span: Span) -> str:
-    """What the characters between two quotes stand for, in normal form C. Raises: _Refused."""
+    """Text of the characters between two quotes, in normal form C. Raises: _Refused."""
     if "\\" not in body:
         return _normal(body, span)
 

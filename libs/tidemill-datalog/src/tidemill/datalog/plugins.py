@@ -1,9 +1,8 @@
-"""Functions and lattices of a host: what they declare, what a program may count on, and the laws
-they have to keep.
+"""Functions and lattices of a host: their declarations, guarantees and laws.
 
-A plugin never sees null, nor a value of another type than it declares, and what it gives is held to
-its own declaration. What it raises is an error of the solution, as a division by zero is. A value
-of a host's lattice is kept as what is seen of it: that is a value of the language, so it is stored,
+A plugin never sees null, nor a value of another type than it declares, and its results are held to
+its own declaration. Its exceptions are errors of the solution, as a division by zero is. A value of
+a host's lattice is kept as its observed tuple. That is a value of the language, so it is stored,
 sent and read as one.
 """
 
@@ -76,10 +75,10 @@ class PluginFunction:
 class PluginLattice:
     """A semilattice: `merge` is commutative, associative and idempotent.
 
-    `inject(*written)` makes an element of what a head writes, of the types `takes`;
-    `observe(element)` is the tuple that is seen, of the types `gives`, by default the same. What is
-    seen says all of an element: injected once more it gives an equal one. `samples` gives written
-    values for the check at load.
+    `inject(*written)` makes an element of the values that a head writes, of the types `takes`.
+    `observe(element)` is the tuple that is seen, of the types `gives`, by default the same. It
+    determines the element: injected once more it gives an equal one. `samples` gives written values
+    for the check at load.
     """
 
     version: str

@@ -1,5 +1,4 @@
-"""Presence: sets of half-open intervals [start, end) of instants, and values that are functions of
-the instant.
+"""Presence: sets of half-open intervals [start, end) of instants, and functions of the instant.
 
 An instant is a whole number of milliseconds of the timeline; `-inf` is before all of them and `inf`
 after. A set of intervals is a list in ascending order, without empty intervals and without two that

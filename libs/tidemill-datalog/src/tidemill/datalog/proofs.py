@@ -17,16 +17,16 @@ Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived", "hand
 """
 
 DEPTH_MAX = 60
-"""How deep a drawn tree goes before it goes on in another."""
+"""Levels of a drawn tree before it goes on in another."""
 
 
 @dataclass(slots=True, eq=False)
 class Proof:
-    """One fact at one instant and what it follows from.
+    """One fact at one instant and its premises.
 
-    `solutions` is empty for leaves, has one list of premises for a plain derivation and one for
-    each solution of an aggregate. `text` is the fact with its time, or the atom under `not`; `rule`
-    the number of the rule and `rule_text` its text; `place` names the tick in proofs over ticks,
+    `solutions` is empty for leaves. It has one list of premises for a plain derivation and one for
+    each solution of an aggregate. `text` is the fact with its time, or the atom under `not`. `rule`
+    is the number of the rule and `rule_text` its text. `place` names the tick in proofs over ticks,
     and the other program of a `view`. Proofs share equal parts; no fact stands above itself.
     """
 
@@ -64,8 +64,8 @@ class Proof:
     def render(self) -> str:
         """The proof as a tree for people; a part that was shown before is only named again.
 
-        What lies `DEPTH_MAX` lines below goes on in a tree of its own under a number, so that no
-        line grows with the depth. Cost: O(parts of the proof).
+        Parts more than `DEPTH_MAX` lines below go on in a tree of their own under a number, so that
+        no line grows with the depth. Cost: O(parts of the proof).
         """
         lines: list[str] = []
         shown: set[int] = set()

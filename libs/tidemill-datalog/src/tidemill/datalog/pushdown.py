@@ -20,10 +20,9 @@ thousand, as of a program with so many rules over one input, end the process.
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read of a collection: rows with the values `equal` for which `where` is true, in
-    `columns`.
+    """A read of a collection: rows with the values `equal` for which `where` is true, in `columns`.
 
-    None asks for all. What is left out is filled in by `whole`.
+    None asks for all. `whole` fills in the columns that are left out.
     """
 
     schema: pa.Schema | None = None
@@ -49,10 +48,10 @@ EVERYTHING = Reading()
 
 
 def reading_of(scan: Scan, schema: pa.Schema, arguments: int, *, columns: bool = True) -> Reading:
-    """How a collection is read of which a program needs only the scan.
+    """The read of a collection of which a program needs only the scan.
 
-    `schema` are its data columns, the first `arguments` of them arguments; what follows (time,
-    expiry, parafacts) is always read. Without `columns` all columns are.
+    `schema` are its data columns, the first `arguments` of them arguments. The others (time,
+    expiry, parafacts) are always read. Without `columns` all columns are.
     """
     names = schema.names
     timed = len(names) > arguments and names[arguments] == "time"

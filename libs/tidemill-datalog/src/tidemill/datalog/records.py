@@ -145,7 +145,7 @@ def format_presence(record: Record, start: float, end: float) -> str:
 
 
 NESTING_MAX = 50
-"""How deep sets may stand in each other in a record that somebody writes."""
+"""Levels of sets inside each other in a record that a user writes."""
 RECORD_CHARS_MAX = 1 << 20
 _DIGITS_MAX = 30
 _OUTSIDE_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}]')

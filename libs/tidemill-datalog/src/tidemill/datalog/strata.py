@@ -13,7 +13,7 @@ from tidemill.datalog.cycles import strong_components
 
 
 class EdgeKind(Enum):
-    """How a head depends on an atom of its body."""
+    """Kind of a head's dependency on an atom of its body."""
 
     POSITIVE = "positive"
     NEGATION = "not"

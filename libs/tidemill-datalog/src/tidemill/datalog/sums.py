@@ -1,5 +1,6 @@
-"""Sums and averages that are exact inside, so that every engine gives the same digits (language.md
-5.4).
+"""Sums and averages that are exact inside, so that every engine gives the same digits.
+
+Source: language.md 5.4.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, whole
 
 
 class Wide(int):
-    """A whole number among floats that is none: a contribution that makes its sum a float, and is
-    not rounded.
-    """
+    """A whole number among floats that is no float: its sum is one, and does not round it."""
 
 
 def among_floats(value: Value) -> Value:
-    """What a value adds to a sum of floats: a float where it is one exactly."""
+    """Contribution of a value to a sum of floats: a float if it is one exactly."""
     if type(value) is not int:
         return value
     nearest = float(value)

@@ -1,9 +1,7 @@
-"""What is wrong with a text that the grammar refused: codes E001 … E014, their places, and what to
-write.
+"""Syntax errors: codes E001 … E014, their places, and corrections.
 
 The parser's tables say that a token is wrong, not why. So the tokens are read once more, from left
-to right, by functions that follow the grammar and know at each place what people write there by
-mistake.
+to right, by functions that follow the grammar and know the usual mistakes at each place.
 """
 
 from __future__ import annotations

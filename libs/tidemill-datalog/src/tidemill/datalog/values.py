@@ -150,8 +150,9 @@ def negate(a: Value) -> Value:
 
 
 def equal(a: Value, b: Value) -> bool:
-    """Whether the two are one value; null equals only itself, a whole number its float, a truth
-    value no number.
+    """Whether two values are equal: null only to itself, a whole number to its float.
+
+    A truth value equals no number.
     """
     if type(a) is int and type(b) is float:
         return float(a) == b

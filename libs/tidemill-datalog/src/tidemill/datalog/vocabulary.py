@@ -1,6 +1,4 @@
-"""The functions and lattices that a program may name: those of the language, and those of a host
-beside them.
-"""
+"""Vocabulary of a program: functions and lattices of the language, and those of a host."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from tidemill.datalog.lattices import INSTANTS, LATTICES, Lattice
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a host adds, as it is written where it is asked for: `name@version` each."""
+    """Additions of a host, as a program writes them: `name@version` each."""
 
     lattices: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
@@ -32,9 +30,9 @@ class Vocabulary:
 
     @property
     def arities(self) -> Mapping[str, int]:
-        """How many values each lattice has, the two that every fact may carry among them."""
+        """Number of values of each lattice, the two that every fact may carry among them."""
         return dict.fromkeys(INSTANTS, 1) | {name: x.arity for name, x in self.lattices.items()}
 
 
 STANDARD = Vocabulary()
-"""What every program may name."""
+"""Vocabulary of every program."""

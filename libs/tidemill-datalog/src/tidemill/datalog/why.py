@@ -43,7 +43,7 @@ Context: TypeAlias = "frozenset[Fact] | None"
 """The facts above one in its cycle; None where solutions of earlier rounds are enough."""
 
 EXACT_WORK_MAX = 300_000
-"""Above this many facts and matches looked at again a proof of recursive groups keeps to earlier
+"""Facts and matches looked at again above which a proof of recursive groups keeps to earlier
 rounds.
 """
 
@@ -74,9 +74,9 @@ def why(
 
     `inputs` are all presences up to `at`; only facts that the record can depend on are evaluated.
     The record is a fact, with its time where facts differ by it; expiry and parafacts are not
-    compared. Cost: one look at the inputs, then the evaluation of what fits the arguments of the
-    record, at the instants of the proof; from the beginning on only for rules whose solutions
-    outlive their facts.
+    compared. Cost: one look at the inputs, then the evaluation of the facts that fit the arguments,
+    at the instants of the proof. Rules whose solutions outlive their facts are evaluated from the
+    beginning on.
     """
     engine = engine or Engine(checked)
     patterns = demanded(engine.forms, record.predicate, record.arguments)
@@ -105,7 +105,7 @@ def explain(
     only: Collection[str] | None = None,
     evaluating: Engine | None = None,
 ) -> Proof | None:
-    """As `why`, with facts and states from a history that can be asked for any instant.
+    """A proof as `why` gives it, with facts and states from a history that has any instant.
 
     `evaluating` derives the facts, by default `engine`, whose rules the proof names.
     """
@@ -237,6 +237,7 @@ class Builder:
         ]
 
     def node(self, predicate: str, key: Key, at: Instant, context: Context) -> Proof:
+        """The proof of a fact at an instant, made once; its premises are derived later."""
         known = self._nodes.get((predicate, key, at, context))
         if known is None:
             record = self.moment(at).record(predicate, key)
@@ -280,7 +281,7 @@ class Builder:
         at: Instant,
         context: Context,
     ) -> None:
-        """Let the part be derived by these solutions of a rule."""
+        """Add these solutions of a rule to a part of the proof."""
         node.rule, node.rule_text = form.number, self._text(form.number)
         node.solutions = [self._premises(form, each, fact, at, context) for each in solutions]
 
@@ -366,7 +367,7 @@ class Builder:
         return at
 
     def place_of(self, at: Instant, now: Moment) -> Instant:
-        """Where facts of an instant are found, as seen from a moment."""
+        """Instant at which the facts of an instant are found, as seen from a moment."""
         return INT_MIN if at == BEGINNING else int(at)
 
     def _recalled(

@@ -1,5 +1,6 @@
-"""Why a record is absent at an instant: for each rule the furthest it came, and the reason
-(language.md 10).
+"""Reasons for which a record is absent at an instant: for each rule the furthest match.
+
+Source: language.md 10.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FURTHER: Mapping[str, int] = {
 }  # fmt: skip
 
 PARTIAL_MATCHES_MAX = 100_000
-"""How many partial matches of one rule are looked at before the furthest so far is reported."""
+"""Partial matches of one rule that are looked at before the furthest so far is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +491,7 @@ def _shown(start: Any) -> str:
 
 
 def rank(reason: Reason) -> tuple[int, int]:
-    """How far a match came: an atom further beats a better reason at an earlier atom."""
+    """Progress of a match: an atom further beats a better reason at an earlier atom."""
     if reason.atom is not None:
         return (0, reason.atom * 10 + _FURTHER[reason.reason])
     return (_FURTHER[reason.reason], 0)

@@ -48,7 +48,7 @@ class MemoryCatalog:
         return []
 
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
-        """As the catalog: refused if it reads what is not there, or changes what may not."""
+        """Apply documents; refused for a missing input, or a change of a fixed field."""
         return [
             self._applied(resource)
             for document in documents
@@ -70,7 +70,7 @@ class MemoryCatalog:
         return Applied(resource.kind, resource.name, outcome)
 
     async def delete(self, kind: str, name: str) -> None:
-        """As the catalog: refused while another resource reads it."""
+        """Delete a resource; refused while another resource reads it."""
         if (kind, name) not in self.resources:
             raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)
         users = [

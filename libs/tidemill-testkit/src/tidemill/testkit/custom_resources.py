@@ -1,5 +1,4 @@
-"""What an API server says to an object of a custom resource: schema, then rules, as far as ours
-need.
+"""Answers of an API server to an object of a custom resource: schema, then rules.
 
     refusals(schema, {"spec": …})              on create
     refusals(schema, new, old)                 on update: rules that name oldSelf run, too

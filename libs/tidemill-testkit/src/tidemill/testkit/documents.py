@@ -1,4 +1,4 @@
-"""What tests declare to a server: documents of resources, and secrets in files."""
+"""Declarations of tests to a server: documents of resources, and secrets in files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLIGHTS = document("Table", "flights", "{columns: [{name: plane, type: text}]}")
 
 
 def told_to(sink: str) -> str:
-    """What an action is that tells a sink each row of FLIGHTS."""
+    """An action that tells a sink each row of FLIGHTS."""
     return f'{{view: planes, goal: "seen(p)", fireFrom: beginning, sink: {sink}}}'
 
 

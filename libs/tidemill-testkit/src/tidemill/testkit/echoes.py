@@ -1,6 +1,4 @@
-"""Ends of connections that refuse every login and repeat what they were sent: for tests of what is
-shown of it.
-"""
+"""Servers that refuse every login and repeat the bytes of it: for tests of redaction."""
 
 from __future__ import annotations
 

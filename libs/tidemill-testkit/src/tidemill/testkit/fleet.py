@@ -40,7 +40,7 @@ class Member:
 
     @property
     def log(self) -> str:
-        """What it has written to its log."""
+        """Text of its log."""
         return (self.folder / "log").read_text()
 
     @property
@@ -72,7 +72,7 @@ class Fleet:
 
     @property
     def consensus(self) -> str:
-        """Where the versions are."""
+        """Address of the versions."""
         stores: Mapping[str, str] = self.options.get("store", {})
         return stores.get("consensus", f"sqlite:{self.folder / 'consensus.sqlite'}")
 
@@ -116,7 +116,7 @@ class Fleet:
         return self.members[name]
 
     def address(self, name: str, server: str = "grpc") -> str:
-        """Where a process answers, once it does."""
+        """Address of a process, once it answers."""
         member = self.members[name]
         file = member.folder / f"{server}.address"
 
@@ -129,7 +129,7 @@ class Fleet:
         return until(written)
 
     def asked(self, name: str, ask: Callable[[Client], T | None]) -> T:
-        """What a process answers, asked again until it is something."""
+        """Answer of a process, asked again until it is something."""
         said: object = None
         deadline = time.monotonic() + WAIT_S_MAX
         with Client(self.address(name), timeout_s=CALL_S) as client:
@@ -150,7 +150,7 @@ class Fleet:
         pytest.fail(f"no answer of {name}; last: {said}\n{self.logs()}")
 
     def owner(self, role: str, item: str) -> Owned | None:
-        """Who has claimed an item of a role, as the stores say."""
+        """Owner of an item of a role, by the stores."""
 
         async def asked() -> Owned | None:
             consensus = open_claims(self.consensus)
@@ -165,7 +165,7 @@ class Fleet:
         return None
 
     def owned(self, role: str, item: str, than: int = -1) -> Owned:
-        """Who has claimed an item by an epoch greater than `than`, once somebody has."""
+        """Owner of an item by an epoch greater than `than`, once there is one."""
 
         def found() -> Owned | None:
             owned = self.owner(role, item)
@@ -179,7 +179,7 @@ class Fleet:
 
 
 def until(ask: Callable[[], T | None], said: Callable[[], str] = lambda: "") -> T:
-    """What `ask` answers, asked again until it is something."""
+    """Answer of `ask`, asked again until it is something."""
     deadline = time.monotonic() + WAIT_S_MAX
     while time.monotonic() < deadline:
         answer = ask()

@@ -112,8 +112,8 @@ def remap_histories(
 
 
 def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
-    """Few different times of a lattice, so that updates meet at most of them; no number in a tuple
-    beyond `most`.
+    """Few different times of a lattice, so that updates meet; no number beyond `most` in a
+    tuple.
     """
     if lattice is U64_TIME:
         return st.integers(0, most + 2)
@@ -127,9 +127,7 @@ def small_antichains(lattice: Domain) -> st.SearchStrategy[Antichain[Any]]:
 
 
 Round = tuple[list[Any], Antichain[Any], Antichain[Any]]
-"""Updates of each input ((key, value), time, diff), the upper after them, and what may be compacted
-then.
-"""
+"""Updates of each input ((key, value), time, diff), the upper after them, and then a since."""
 
 
 @st.composite
@@ -141,8 +139,9 @@ def rounds_of(
     keys: Sequence[object] = ("j", "k"),
     idle: bool = True,
 ) -> tuple[Any, list[Round]]:
-    """A lattice, and rounds that an operator of so many inputs takes until its end; with `idle`
-    some advance nothing.
+    """A lattice, and rounds that an operator of so many inputs takes until its end.
+
+    With `idle` some rounds advance nothing.
     """
     lattice: Any = draw(st.sampled_from(lattices))
     edit = st.tuples(

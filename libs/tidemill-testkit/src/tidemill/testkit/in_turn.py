@@ -1,8 +1,7 @@
 """Work of threads in turns of the event loop, for tests that move a virtual clock.
 
-Virtual time that is moved on with every turn of the loop does not wait for a real thread: how far
-it runs ahead until the thread is done is settled by the load of the machine. Here it is settled by
-a seed.
+Virtual time that moves with every turn of the loop does not wait for a real thread. The load of the
+machine would settle how far it runs ahead until the thread is done. Here a seed settles it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ TURNS_MAX = 4
 
 
 def threads_in_turn(seed: int) -> None:
-    """Let the running event loop do itself what it is asked to have done by threads, a few turns
-    later.
+    """Make the running event loop do the work of threads itself, a few turns later.
 
-    The work is done, and its outcome told, after numbers of turns drawn from the seed; whoever
-    gives up waiting does not stop it, as with a thread. Not for work that waits for something to
-    happen on the loop.
+    Numbers of turns drawn from the seed pass before the work is done, and before its outcome is
+    told. A caller that gives up waiting does not stop it, as with a thread. Not for work that waits
+    for something to happen on the loop.
     """
     random, loop = Random(seed), asyncio.get_running_loop()
 

@@ -1,3 +1,1 @@
-"""Conformance kits: what every implementation of a port must do, as functions that raise if it does
-not.
-"""
+"""Conformance kits: laws of every implementation of a port, as functions that raise on a breach."""

@@ -24,9 +24,9 @@ OpenLog = Callable[[], Awaitable[Log]]
 Law = Callable[[OpenLog, str], Awaitable[None]]
 
 PATIENCE_S = 240.0
-"""How long a law waits for what must come; nothing waits that long if the log is right."""
+"""Seconds that a law waits for an expected event; with a right log nothing waits that long."""
 QUIET_S = 0.2
-"""How long a law waits for what must not come."""
+"""Seconds that a law waits for a forbidden event."""
 
 LAWS: list[Law] = []
 

@@ -25,8 +25,8 @@ demo: setup ## the main job: a year of flights from a log to exact answers, veri
 
 test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
 	@infra/setup.sh spark kafka redis objectstore prometheus buf compiler
-	@$(MAKE) --no-print-directory lint types contracts
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 3 types contracts unit
 
 .PHONY: fuzz
 fuzz: setup ## every parser and decoder under random bytes; INPUTS=10000000 SEED=1 ONLY=avro-values
@@ -58,7 +58,11 @@ contracts: ## import-linter: the layers of ARCHITECTURE.md
 	@.venv/bin/lint-imports --no-cache
 
 unit: ## pytest alone, WORKERS=3 files side by side; T="path or -k expression" narrows it
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(T)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
+
+.PHONY: weights
+weights: ## write which files of tests begin first, from the last make unit
+	@$(PY) -m tidemill.testkit.weights .state/junit.xml
 
 laws: ## random programs on the engines against each other: make laws LAW_EXAMPLES=2000
 	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q \

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,14 +31,6 @@ from tidemill.testkit.faults.simulation import Simulation, Violation
 
 SEEDS = range(5)
 SECONDS = 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _what_stays_is_not_looked_at_again() -> Iterator[None]:
-    """Runs make and drop many cycles; looking for them among all that is imported takes a fifth of the time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -283,9 +283,10 @@ def test_a4_processes_of_a_run_that_is_killed_end_with_it(tmp_path: Path) -> Non
 import sys, time
 from pathlib import Path
 from tidemill.testkit.fleet import fleet
+from tidemill.testkit.fork_server import fork_server
 with fleet(Path({str(tmp_path)!r})) as system:
     member = system.start("query-a", "query")
-    Path("pid").write_text(f"{{member.pid}} {{system._zygote.pid}}")
+    Path("pid").write_text(f"{{member.pid}} {{fork_server().pid}}")
     Path("begun").touch()
     time.sleep(600)
 """

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +20,7 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.ids import random_id
 from tidemill.shard.claims import Claimant, Owned
 from tidemill.shard.stores import open_claims
+from tidemill.testkit.fork_server import fork_server
 from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")
@@ -64,7 +63,6 @@ class Fleet:
 
     folder: Path
     lease_s: float
-    _zygote: subprocess.Popen[str]
     options: Mapping[str, Any] = field(default_factory=dict)
     arguments: Sequence[str] = ()
     """Of the command line of each process, beside those that it needs."""
@@ -97,22 +95,9 @@ class Fleet:
             **self.options,
         }
         (folder / "settings.yaml").write_text(json.dumps(settings))
-        wanted = {
-            "arguments": [
-                "--dir",
-                str(folder),
-                "--config",
-                str(folder / "settings.yaml"),
-                *self.arguments,
-            ],
-            "folder": str(self.folder),
-            "log": str(folder / "log"),
-        }
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.write(json.dumps(wanted) + "\n")
-        self._zygote.stdin.flush()
-        self.members[name] = Member(name, roles, folder, int(self._zygote.stdout.readline()))
+        arguments = ["--dir", str(folder), "--config", str(folder / "settings.yaml")]
+        pid = fork_server().start([*arguments, *self.arguments], self.folder, folder / "log")
+        self.members[name] = Member(name, roles, folder, pid)
         return self.members[name]
 
     def address(self, name: str, server: str = "grpc") -> str:
@@ -192,20 +177,11 @@ def until(ask: Callable[[], T | None], said: Callable[[], str] = lambda: "") -> 
 @contextmanager
 def fleet(folder: Path, lease_s: float = 2.0) -> Iterator[Fleet]:
     """A system without processes yet; all that were started are gone at the end."""
-    command = [sys.executable, "-m", "tidemill.testkit.zygote"]
-    with (folder / "zygote.log").open("w") as log:
-        zygote = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    made = Fleet(folder, lease_s, zygote)
+    made = Fleet(folder, lease_s)
     try:
         yield made
     finally:
         for member in made.members.values():
             with suppress(ProcessLookupError):
-                os.kill(member.pid, signal.SIGKILL)
-        assert zygote.stdin is not None
-        assert zygote.stdout is not None
-        zygote.stdin.close()
-        zygote.wait(WAIT_S_MAX)
-        zygote.stdout.close()
+                member.signalled(signal.SIGKILL)
+        until(lambda: all(not member.running for member in made.members.values()) or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tidemill.client import Client
+from tidemill.testkit.fork_server import fork_server, starts_alike
 from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")
@@ -30,33 +32,40 @@ class UpProcess:
         self.folder = folder
         self.log = folder / "server.log"
         self._arguments = arguments
+        self._pid = 0
         self._process: subprocess.Popen[bytes] | None = None
+        """A process of its own, if its interpreter imports more than the fork server has."""
 
     def start(self) -> None:
         """Start the process; returns before it answers."""
-        assert self._process is None
+        assert not self._pid
         for server in ("grpc", "http"):
             (self.folder / "state" / f"{server}.address").unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "tidemill.client", "up", "--dir", "state", "--grpc", "127.0.0.1:0",
-            "--http-port", "0", *self._arguments,
-        ]  # fmt: skip
+        words = ["--dir", "state", "--grpc", "127.0.0.1:0", "--http-port", "0", *self._arguments]
+        if starts_alike():
+            self._pid = fork_server().start(words, self.folder, self.log)
+            return
+        command = [sys.executable, "-m", "tidemill.client", "up", *words]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        self._pid = self._process.pid
 
     def stop(self, how: signal.Signals) -> int:
         """End the process with a signal; its exit status."""
-        assert self._process is not None
-        self._process.send_signal(how)
-        status = self._process.wait(START_S_MAX)
-        self._process = None
-        return status
+        assert self._pid
+        if self._status() is None:
+            os.kill(self._pid, how)
+        return self.ended()
 
     def ended(self) -> int:
         """The exit status of a process that ends by itself."""
-        assert self._process is not None
-        status = self._process.wait(START_S_MAX)
-        self._process = None
+        assert self._pid
+        deadline = time.monotonic() + START_S_MAX
+        while (status := self._status()) is None:
+            if time.monotonic() > deadline:
+                pytest.fail(f"tidemill up does not end:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.01)
+        self._pid, self._process = 0, None
         return status
 
     def fetched(self, path: str) -> str:
@@ -68,7 +77,12 @@ class UpProcess:
     @property
     def running(self) -> bool:
         """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
+        return self._pid != 0 and self._status() is None
+
+    def _status(self) -> int | None:
+        if self._process is not None:
+            return self._process.poll()
+        return fork_server().status(self._pid)
 
     @contextmanager
     def client(self) -> Iterator[Client]:

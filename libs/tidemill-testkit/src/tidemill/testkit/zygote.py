@@ -1,6 +1,6 @@
-"""`tidemill up` in processes that share what they have imported: a line of JSON starts one, its pid
-is the answer.
+"""`tidemill up` in processes that share what they have imported.
 
+A line of JSON starts one, and its pid is the answer; another line asks for its exit status.
 Starting a process costs a fork instead of seconds of imports, so that tests may kill many.
 """
 
@@ -13,7 +13,9 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from itertools import count
+from types import FrameType
 
 import pyarrow as pa
 
@@ -49,15 +51,32 @@ def warm() -> None:
 
 
 def serve() -> None:
-    """Start a process for each line of standard input: {"arguments", "folder", "log"}."""
+    """Answer each line of standard input.
+
+    {"arguments", "folder", "log", "environment"} starts a process: its pid. {"status": pid}: its
+    exit status, null while it runs.
+    """
     warm()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: they are never zombies
+    ended: dict[int, int] = {}
+
+    def reap(number: int, frame: FrameType | None) -> None:
+        """Keep the statuses of all that have ended: none stays a zombie."""
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+
+    signal.signal(signal.SIGCHLD, reap)
     for line in sys.stdin:
         wanted = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _become(wanted["arguments"], wanted["folder"], wanted["log"])
-        print(pid, flush=True)
+        if "status" in wanted:
+            answer = ended.get(wanted["status"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                os.environ.clear()  # noqa: TID251  it is a process of the caller from here on
+                os.environ.update(wanted["environment"])  # noqa: TID251
+                _become(wanted["arguments"], wanted["folder"], wanted["log"])
+        print(json.dumps(answer), flush=True)
 
 
 def _become(arguments: list[str], folder: str, log: str) -> None:

@@ -13,6 +13,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import consolidate, stamp
+from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decisions
+from tidemill.catalog.records.decoding import RecordDecoder
+from tidemill.catalog.records.schemas import SchemaBook
 from tidemill.reclock import rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats import (
@@ -34,9 +37,6 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.schema_registry import Registry, schema_registry
 from tidemill.time import PARTITIONED, Antichain, Partitions, partition_frontier
-from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
-from tidemill_ingest.decoding import RecordDecoder
-from tidemill_ingest.schemas import SchemaBook
 from tidemill_reclock.bulk import Backlog, LogPlace
 from tidemill_reclock.bulk_spark import SparkBulkReclock
 

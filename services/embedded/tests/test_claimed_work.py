@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.catalog.source_collections import SourceCollections
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard.stores import claims_file
+from tidemill_compute.holds import Holds
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -101,3 +103,43 @@ async def test_what_is_stopped_for_a_while_begins_again_as_it_is_declared(tmp_pa
             while not (await process.system.describe("Table", "t")).ready:
                 await asyncio.sleep(0.01)
         assert parts(process) == {"Table/t"}
+
+
+TIMED = SOURCE.replace("type: int}]", "type: int}, {name: at, type: int}]") + (
+    "  eventTime: {column: at, timeline: events}\n"
+)
+FOLLOWING = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: f}
+spec:
+  file: {path: PATH, format: csv}
+  columns: [{name: n, type: int}]
+  timestampInterval: 50ms
+  retain: all
+  timeline: events
+"""
+
+
+async def test_what_a_stage_reads_is_held_before_another_part_can_write(tmp_path: Path) -> None:
+    """Any part makes all collections of a source, also where the stage is another process's."""
+    async with running(tmp_path / "state") as process:
+        await process.world.log.create_topic("s", 1)
+        (tmp_path / "f.csv").write_text("n\n1\n")
+        await apply(process, TIMED, FOLLOWING.replace("PATH", str(tmp_path / "f.csv")))
+        for name, kind in (("s", "events"), ("f", "reference")):
+            stored = process.store.get("Source", name)
+            assert stored is not None
+            made = SourceCollections(stored, process.world.collections, process.store)
+            async with process.system.work.stopped(stored):
+                stage = Holds(process.world.collections, f"{kind}:{name}")
+                (held,) = [each for owner, each in made.held().items() if owner.startswith(kind)]
+                holders = {c: await owners(process, c) for c in made.made()}
+                assert {c for c, found in holders.items() if f"{kind}:{name}" in found} == set(held)
+                for collection in held:
+                    await stage.take(collection)
+                assert {c: await owners(process, c) for c in made.made()} == holders
+
+
+async def owners(process: Process, collection: str) -> set[str]:
+    return {each.owner for each in (await process.world.collections.status(collection)).holders}

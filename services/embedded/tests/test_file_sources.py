@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import sole_time
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_remap.part import BindPart
 
 
 def source(name: str, path: Path, form: str, more: str = "") -> str:
@@ -86,9 +86,8 @@ async def test_a_folder_of_csv_files_grows_over_a_restart(tmp_path: Path) -> Non
         await until(process, "rows", [1, 2, 3, 4, 5])
         rows = (await process.query.snapshot("rows", None, 120.0)).table.to_pylist()
         assert {row["n"]: row["t"] for row in rows}[3] == "p\nq"
-        made = next(made for _, _, made in process.system.each())
-        assert isinstance(made, SourceRunner)
-        bound = made.remap.counts.bound
+        parts = [part for _, _, part in process.system.each() if isinstance(part, BindPart)]
+        bound = parts[0].driver.counts.bound
         assert bound == {0: 3, 1: 1, 2: 1}
 
 

@@ -29,8 +29,8 @@ from tidemill.testkit.schema_registry import schema_registry
 from tidemill.testkit.servers import Server, kafka_server
 from tidemill.time import TidemillError, heartbeat, sole_time
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.running.keyed_job import KeyedSpec
 from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_reclock.keyed_job import KeyedSpec
 
 pytestmark = pytest.mark.server
 NUMBERS = count()
@@ -255,7 +255,7 @@ async def test_records_that_were_taken_before_they_were_read_stall_the_source(
 async def test_records_that_are_taken_from_under_a_starved_reader_stall_the_source(
     broker: tuple[Server, Path], tmp_path: Path
 ) -> None:
-    from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
+    from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decisions
     from tidemill_ingest.driver import SourceBroken, SourceReader
     from tidemill_ingest.settings import IngestSettings
 

@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import accumulate
+from tidemill.catalog.bindings import bound_offsets
+from tidemill.catalog.records.decoding import RecordDecoder
 from tidemill.reclock import (
     CHANGE_SCHEMA,
     REMAP_SCHEMA,
@@ -43,13 +45,12 @@ from tidemill.testkit.in_turn import threads_in_turn
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
-from tidemill_embedded.running.keyed_job import keyed_job
-from tidemill_ingest.decoding import RecordDecoder
 from tidemill_ingest.driver import SourceReader
 from tidemill_ingest.settings import IngestSettings
 from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.bulk_spark import SparkBulkReclock
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
+from tidemill_reclock.keyed_job import keyed_job
 from tidemill_reclock.settings import ReclockSettings
 from tidemill_remap.driver import RemapDriver
 
@@ -177,7 +178,7 @@ class World:
     async def run(self, collections: Collections) -> None:
         """One process of the source, until cancelled or killed."""
         reader, remap, reclock = self.parts(collections)
-        reader.expect(await remap.bound_before())
+        reader.expect(await bound_offsets(collections, "s/remap", 0, "s"))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(remap.mint_forever(reader.probe))
             await collections.wait_for_upper("s/remap", 1, 600.0)

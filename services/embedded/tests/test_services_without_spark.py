@@ -19,7 +19,7 @@ PROCESSES = "tidemill_embedded.up, tidemill_embedded.process, tidemill_operator.
 LAUNCHING = (
     "tidemill_reclock.bulk_spark, tidemill_compute.views.bulk_spark, tidemill_compaction.bulk_spark,"
     "tidemill_compaction.arranging, tidemill_compaction.merge_job, tidemill_compaction.arrange_job,"
-    "tidemill_compute.views.hydrate_job, tidemill_embedded.running.keyed_job, tidemill_reclock.bulk_records,"
+    "tidemill_compute.views.hydrate_job, tidemill_reclock.keyed_job, tidemill_reclock.bulk_records,"
     "tidemill.spark.pod_launcher, tidemill.kubernetes.api"
 )
 

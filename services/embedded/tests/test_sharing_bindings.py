@@ -27,9 +27,10 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_reclock.settings import ReclockSettings
+from tidemill_remap.driver import RemapDriver
+from tidemill_remap.part import BindPart
 
 SOURCE = """apiVersion: tidemill.dev/v1alpha1
 kind: Source
@@ -92,10 +93,9 @@ def stored(process: Process, source: str) -> Stored:
     return found
 
 
-def runner(process: Process, source: str) -> SourceRunner:
-    found = next(made for (_, name), _, made in process.system.each() if name == source)
-    assert isinstance(found, SourceRunner)
-    return found
+def binder(process: Process, source: str) -> RemapDriver:
+    found = ((name, part) for (_, name), _, part in process.system.each())
+    return next(p.driver for name, p in found if name == source and isinstance(p, BindPart))
 
 
 @pytest.mark.rule("G13")
@@ -123,7 +123,7 @@ async def test_d3_a_record_is_at_the_same_instant_in_all_sources_that_share_bind
         since = await process.query.translate("b", offsets[0].offsets, 30.0)
         assert since.as_of == last
         # One of them binds, the other stands by and sees as much.
-        each = [runner(process, name).remap for name in ("a", "b")]
+        each = [binder(process, name) for name in ("a", "b")]
         assert sorted(driver.stands_by for driver in each) == [False, True]
         async with asyncio.timeout(30):
             while any(sum(driver.counts.bound.values()) < 150 for driver in each):
@@ -183,7 +183,7 @@ async def test_d3_who_stands_by_binds_once_nobody_else_does(tmp_path: Path) -> N
         await apply(process, A, B)
         await write(process, 0, 30)
         await instants(process, "a", 30)
-        drivers = {name: runner(process, name).remap for name in ("a", "b")}
+        drivers = {name: binder(process, name) for name in ("a", "b")}
         async with asyncio.timeout(30):
             while not any(driver.stands_by for driver in drivers.values()):
                 await asyncio.sleep(0.02)

@@ -12,6 +12,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.bindings import bound_offsets
+from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows, target_times
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats import LETTER_SCHEMA, Column, JsonFormat, RowDecoder
@@ -21,7 +23,6 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.in_turn import threads_in_turn
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
-from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill_ingest.driver import SourceBroken, SourceReader
 from tidemill_ingest.settings import IngestSettings
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
@@ -95,7 +96,7 @@ class World:
         reclock = ReclockDriver(
             TARGET, collections, self.clock, ReclockSettings(hold_interval_s=0.0)
         )
-        reader.expect(await remap.bound_before())
+        reader.expect(await bound_offsets(collections, "s/remap", 0, "s"))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(remap.mint_forever(reader.probe))
             await collections.wait_for_upper("s/remap", 1, 600.0)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.bindings import bound_offsets
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus, UpperMismatch
@@ -171,12 +172,12 @@ async def test_d3_who_stands_by_sees_what_is_bound_and_binds_when_nobody_else_do
 
 async def test_a_minter_that_comes_later_goes_on_where_the_last_one_ended() -> None:
     world = await World().created()
-    assert await world.driver().bound_before() == {}
+    assert await bound_offsets(world.collections, "s/remap", 0, "s") == {}
     world.offsets = {0: 7, 1: 1}
     async with world.minting(world.driver()):
         await world.clock.advance(1.0)
     again = world.driver()
-    assert await again.bound_before() == {0: 7, 1: 1}
+    assert await bound_offsets(world.collections, "s/remap", 0, "s") == {0: 7, 1: 1}
     world.offsets = {0: 9, 1: 1}
     await world.clock.advance(30.0)
     async with world.minting(again):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
+from tidemill.catalog.source_collections import SourcePart
 from tidemill.rpc import call_metrics
 from tidemill.rpc.handlers import QueryHandlers
 from tidemill.rpc.messages import (
@@ -66,9 +68,10 @@ from tidemill.time import SourceFrontier, sole_time
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.running.readers import ActionRunner
 from tidemill_embedded.running.runner import Supervised
-from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.system import System
+from tidemill_reclock.part import WritePart
+from tidemill_remap.part import BindPart
 
 log = logs.get_logger("calls")
 
@@ -91,9 +94,9 @@ def watch(
     metrics.watch(STORE_NOT_DURABLE, lambda: [({"risk": risk}, 1) for risk in risks])
     metrics.watch(INSECURE, lambda: [({"port": port}, 1) for port in exposed])
     metrics.watch_collections(lambda: _collections(collections, system, mine))
-    metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(system, "known")))
-    metrics.watch(SOURCE_OFFSET_BOUND, lambda: list(_offsets(system, "bound")))
-    metrics.watch(SOURCE_OFFSET_COMMITTED, lambda: list(_offsets(system, "committed")))
+    metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_probed(system, "known")))
+    metrics.watch(SOURCE_OFFSET_BOUND, lambda: list(_probed(system, "bound")))
+    metrics.watch(SOURCE_OFFSET_COMMITTED, lambda: list(_committed(system)))
     metrics.watch(SOURCE_UNBOUND_UPDATES, lambda: list(_unbound(system)))
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(system)))
     metrics.watch(VIEW_GLOBAL_LAG, lambda: list(_global_lags(system, collections)))
@@ -273,8 +276,8 @@ def _by_collection(counts: Mapping[str, int]) -> Iterator[Reading]:
 
 
 def _mints(system: System, which: str) -> Iterator[Reading]:
-    for name, runner in _sources(system):
-        counts = runner.remap.counts
+    for name, part in _parts(system, BindPart):
+        counts = part.driver.counts
         yield {"source": name}, counts.minted if which == "minted" else counts.lost
 
 
@@ -315,29 +318,36 @@ def _collections(
     return found
 
 
-def _sources(system: System) -> Iterator[tuple[str, SourceRunner]]:
-    found = {
-        name: runner for (_, name), _, runner in system.each() if isinstance(runner, SourceRunner)
-    }
-    yield from found.items()
+Part = TypeVar("Part", bound=SourcePart)
 
 
-def _offsets(system: System, which: str) -> Iterator[Reading]:
-    for name, runner in _sources(system):
-        counts = runner.remap.counts
-        offsets = {
-            "known": counts.known,
-            "bound": counts.bound,
-            "committed": runner.committed(),
-        }[which]
-        for partition, offset in offsets.items():
-            yield {"source": name, "partition": str(partition)}, offset
+def _parts(system: System, kind: type[Part]) -> Iterator[tuple[str, Part]]:
+    """The sources of which this process has that part."""
+    for (_, name), _, runner in system.each():
+        if isinstance(runner, kind):
+            yield name, runner
+
+
+def _probed(system: System, which: str) -> Iterator[Reading]:
+    for name, part in _parts(system, BindPart):
+        counts = part.driver.counts
+        yield from _by_partition(name, counts.known if which == "known" else counts.bound)
+
+
+def _committed(system: System) -> Iterator[Reading]:
+    for name, part in _parts(system, WritePart):
+        yield from _by_partition(name, part.committed())
+
+
+def _by_partition(source: str, offsets: Mapping[int, int]) -> Iterator[Reading]:
+    for partition, offset in offsets.items():
+        yield {"source": source, "partition": str(partition)}, offset
 
 
 def _unbound(system: System) -> Iterator[Reading]:
-    for name, runner in _sources(system):
-        if runner.writing:
-            yield {"source": name}, runner.unbound()
+    for name, part in _parts(system, WritePart):
+        if part.writing:
+            yield {"source": name}, part.unbound()
 
 
 def _view_lags(system: System) -> Iterator[Reading]:

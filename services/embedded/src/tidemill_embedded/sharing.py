@@ -32,7 +32,6 @@ from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.leaving import Leaving
 from tidemill_embedded.running.readers import ActionRunner
 from tidemill_embedded.running.runner import STARTING, Health, Made, Runner, Supervised
-from tidemill_embedded.running.runners import SourcePart
 from tidemill_embedded.running.unmade import inner
 from tidemill_embedded.world import World
 
@@ -407,8 +406,7 @@ class ClaimedWork:
             held, claim = self._held.get((role, item)), self._claimants[role].held().get(item)
             if held is not None:
                 runner, health, epoch = held.supervised.runner, held.supervised.health, held.epoch
-                whole = runner.source if isinstance(runner, SourcePart) else runner
-                details = details_of(inner(whole), role)
+                details = details_of(inner(runner))
             elif claim is not None:
                 health, epoch, details = STARTING, claim.epoch, {}
             else:

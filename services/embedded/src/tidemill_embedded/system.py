@@ -13,6 +13,7 @@ from tidemill.catalog.apply.permissions import refuse_foreign_push, refuse_used
 from tidemill.catalog.apply.plan import Plan, plan_apply
 from tidemill.catalog.entry import CREATED, columns_of, read_name
 from tidemill.catalog.own_log import in_own_log, topic_of
+from tidemill.catalog.source_collections import kept_with
 from tidemill.catalog.store import CatalogMoved, Key, ResourceStore, Stored
 from tidemill.catalog.versions import changing, plan_version, served
 from tidemill.rpc.audited import touch
@@ -49,16 +50,13 @@ from tidemill.time import (
 )
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
+from tidemill_embedded.pushed_entries import entries_of
 from tidemill_embedded.running.origins import apply_context
 from tidemill_embedded.running.readers import (
     TableRunner,
 )
 from tidemill_embedded.running.runner import Made, Supervised, refuse_stalled
-from tidemill_embedded.running.runners import Runners, SourcePart
-from tidemill_embedded.running.sources import (
-    entries_of,
-    kept_with,
-)
+from tidemill_embedded.running.runners import Runners
 from tidemill_embedded.running.unmade import erase, inner
 from tidemill_embedded.running.write_back import written_into
 from tidemill_embedded.sharing import BEGINNING_MAX, ClaimedWork, Reports
@@ -444,11 +442,10 @@ class System:
         }
 
     def each(self) -> Iterator[tuple[Key, Supervised, Made]]:
-        """The work of this process, for metrics; parts of one source share its runner."""
+        """The work of this process, part by part, for metrics."""
         for held in self.work.held():
             resource, runner = held.stored.resource, held.supervised.runner
-            whole = runner.source if isinstance(runner, SourcePart) else runner
-            yield (resource.kind, resource.name), held.supervised, inner(whole)
+            yield (resource.kind, resource.name), held.supervised, inner(runner)
 
 
 def _key(stored: Stored) -> Key:

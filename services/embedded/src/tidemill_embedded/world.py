@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Description
-from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.spark.launcher import SparkLauncher
 from tidemill.time import (
     Frontier,
-    UnknownCapability,
     UnknownCollection,
     frontier,
     sole_time,
@@ -62,14 +61,8 @@ class World:
     async def ensure(
         self, collection: str, description: Description, start: Frontier | None = None
     ) -> None:
-        """Create a collection that is not there yet; nobody holds it."""
-        kept = description
-        if kept.retain_ms is None:
-            kept = replace(kept, retain_ms=KEEP_ALL_MS)
-        if await self.collections.bind(collection, kept, start or frontier(0)):
-            return
-        if description.retain_ms is None:
-            await self.collections.retain(collection, None)
+        """As `ensure_collection`."""
+        await ensure_collection(self.collections, collection, description, start)
 
     async def discover(self) -> None:
         """Let what users have created since be read by its name, and what was deleted be forgotten.
@@ -95,29 +88,12 @@ class World:
                     self.catalog.forget(name)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:
-        """Close a collection for good and give up the holds that `owners` have on it.
-
-        Other holders keep the history that they hold; once the last one has let go, its storage is free.
-        """
-        with suppress(UnknownCollection):
-            await self.release(collection, owners)
-            await self.collections.retire(collection)
+        """As `close_collection`."""
+        await close_collection(self.collections, collection, owners)
 
     async def release(self, collection: str, owners: frozenset[str]) -> None:
-        """Give up the holds without lease that `owners` have, and what they write by: then it is another's to write."""
-        status = await self.collections.status(collection)
-        for holder in status.writing:
-            if holder.owner in owners and holder.named:
-                writer = await self.collections.write_hold(collection, owner=holder.owner)
-                with suppress(UnknownCapability):
-                    await self.collections.drop(writer)
-        for holder in status.holders:
-            if holder.owner in owners and holder.lease_end_ms is None:
-                held = await self.collections.read_hold(
-                    collection, owner=holder.owner, lease_ms=None
-                )
-                with suppress(UnknownCapability):
-                    await self.collections.drop(held)
+        """As `release_holds`."""
+        await release_holds(self.collections, collection, owners)
 
     async def timeline_frontier(self, timeline: str) -> int:
         """How far the furthest event stream of a timeline has come; 0 if there is none."""

@@ -9,8 +9,6 @@ import pyarrow as pa
 from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import frontier, sole_time
 
-FILES_SCHEMA = pa.schema([pa.field("partition", pa.int64()), pa.field("path", pa.string())])
-
 
 class CollectionRegistry:
     """Guarantees of FileRegistry. A file that was added is known before any of its rows is read."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
@@ -188,11 +187,6 @@ def reordered(row: bytes, order: Sequence[int], delimiter: str) -> bytes:
         [fields[place] for place in order]
     )
     return written.getvalue().removesuffix("\r\n").encode()
-
-
-def names_many(pattern: str) -> bool:
-    """Whether a path may stand for more than one file: a pattern, or a folder."""
-    return glob.has_magic(pattern) or Path(pattern).is_dir()
 
 
 async def count_rows(file: RowFile, now_ms: int) -> int:

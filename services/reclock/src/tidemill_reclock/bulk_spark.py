@@ -41,7 +41,7 @@ PLAIN = BulkJob(JOB, msgspec.msgpack.encode)
 
 
 class BulkSchemas(Protocol):
-    """Schemas that records name by number; tidemill_ingest.schemas.SchemaBook."""
+    """Schemas that records name by number; tidemill.catalog.records.schemas.SchemaBook."""
 
     async def known(self) -> KnownSchemas:
         """Everything that has been decided."""

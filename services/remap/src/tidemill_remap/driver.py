@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from tidemill.arrangement.updates import DIFF, stamp
+from tidemill.catalog.bindings import begin_bindings, latest_bindings
 from tidemill.reclock import (
     Minter,
     Proposal,
     Wait,
-    bindings_of_rows,
     mint_time,
     rows_of_bindings,
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Appended, Collections
 from tidemill.time import (
-    PARTITIONED,
-    U64_MAX,
     Antichain,
     Frontier,
     Indeterminate,
@@ -86,11 +83,6 @@ class RemapDriver:
         """Whether another driver has won the last race, and mints."""
         self.counts = MintCounts()
 
-    async def bound_before(self) -> dict[int, int]:
-        """Offsets that the durable bindings have for the source, per partition."""
-        await self._begin()
-        return partition_offsets((await self._read()).view.current)
-
     async def mint_forever(self, probe: Probe) -> None:
         """Probe and mint until cancelled, or until a probe finds the source in trouble."""
         await self._begin()
@@ -134,27 +126,10 @@ class RemapDriver:
         return before != self.counts.known
 
     async def _begin(self) -> None:
-        """Bind nothing of the source where it begins, unless something is bound already."""
-        nothing = Partitions(0, U64_MAX, 0)
-        await self._collections.compare_and_append(
-            self._collection,
-            frontier(self._begins),
-            frontier(self._begins + 1),
-            rows_of_bindings([(nothing, self._begins, 1)]),
-            writer=self._source,
-        )
+        await begin_bindings(self._collections, self._collection, self._begins, self._source)
 
     async def _read(self) -> Minter[Partitions]:
-        """A view of the collection as it is now; the latest binding is all that minting needs."""
-        reader, _ = await self._collections.acquire(self._collection, owner=f"remap:{self._source}")
-        try:
-            upper = (await self._collections.status(self._collection)).upper
-            as_of = U64_MAX if upper.empty else sole_time(upper) - 1
-            rows = await self._collections.snapshot(reader, as_of)
-        finally:
-            await self._collections.drop(reader)
-        bindings = stamp(rows.drop_columns([DIFF]), as_of)
-        return Minter(PARTITIONED, as_of, bindings_of_rows(bindings), upper)
+        return await latest_bindings(self._collections, self._collection, self._source)
 
     async def _mint(self, minter: Minter[Partitions], at: int) -> Minter[Partitions]:
         """Bind the last probe, proposing again after each lost race; the view afterwards."""

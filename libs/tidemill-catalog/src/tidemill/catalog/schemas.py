@@ -62,3 +62,7 @@ def corrections_schema(shape: PredicateShape) -> pa.Schema:
 def event_schema(data: pa.Schema) -> pa.Schema:
     """The columns of an event collection: those of the data, then `time` and `expires`."""
     return pa.schema([*data, pa.field("time", pa.int64()), pa.field("expires", pa.int64())])
+
+
+FILES_SCHEMA = pa.schema([pa.field("partition", pa.int64()), pa.field("path", pa.string())])
+"""Which file of a source is which partition."""

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill.catalog.source_collections import SourcePart
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.readers import ActionRunner
-from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.running.view_runner import ViewRunner
 
 
-def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
-    """The details that a runner knows; of a source with a role, those of that part."""
-    if isinstance(runner, SourceRunner):
-        found: dict[str, Any] = {}
-        if role in (None, "remap"):
-            counts = runner.remap.counts
-            found |= {
-                "offsetsKnown": _by_partition(counts.known),
-                "offsetsBound": _by_partition(counts.bound),
-                "bindings": counts.minted,
-                "mintsLost": counts.lost,
-                **runner.sharing(),
-            }
-        if role in (None, "reclock"):
-            found["backfilled"] = runner.backfilled
-        if role in (None, "compute"):
-            found |= runner.progress()
-        return found
+def details_of(runner: object) -> dict[str, Any]:
+    """The details that a runner knows."""
+    if isinstance(runner, SourcePart | ArrangementRunner):
+        return runner.details()
     if isinstance(runner, ViewRunner):
         progress = runner.driver.progress
         return {
@@ -48,10 +34,4 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
             "duplicatesSuppressed": done.repeated,
             "effects": done.effects,
         }
-    if isinstance(runner, ArrangementRunner):
-        return runner.details()
     return {}
-
-
-def _by_partition(offsets: dict[int, int]) -> dict[str, int]:
-    return {str(partition): offset for partition, offset in sorted(offsets.items())}

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from tidemill.catalog.apply.context import ApplyContext
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.record_shape import shape_of
+from tidemill.catalog.records.source_decoder import refuse_undecodable
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.runtime.log import Log
 from tidemill.runtime.resources import SourceSpec
-from tidemill_embedded.running.source_files import file_origin, header_of
 from tidemill_embedded.world import World
 from tidemill_ingest.driver import Origin
-from tidemill_ingest.source_decoder import refuse_undecodable
+from tidemill_ingest.source_files import file_origin, header_of
 
 _SAMPLE_WAIT_S = 2.0
 """Seconds that the first rows of a source are waited for."""
@@ -72,7 +72,13 @@ class SourceOrigins:
         """The log or the files of a source, with the topic in it."""
         spec = _spec(stored)
         if spec.file is not None:
-            yield file_origin(stored, self._world), spec.file.path
+            yield (
+                file_origin(
+                    stored, self._world.places.read, self._world.clock,
+                    self._world.settings.limits.parquet_cells_max,
+                ),
+                spec.file.path,
+            )  # fmt: skip
         elif spec.kafka is not None and spec.kafka.bootstrap is not None:
             log: Log = await self._world.open_kafka(spec.kafka)
             try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from weakref import WeakValueDictionary
 
 from tidemill.catalog.apply.plan import watched_by
-from tidemill.catalog.entry import columns_of, read_name, row_schema
+from tidemill.catalog.entry import read_name
+from tidemill.catalog.source_collections import SourceCollections, SourcePart
 from tidemill.catalog.store import CatalogMoved, ResourceStore, Stored
 from tidemill.catalog.unreadable import Unreadable
 from tidemill.catalog.versions import changing, plan_version, served
@@ -23,14 +24,18 @@ from tidemill.runtime.resources import (
     UnreadableSpec,
     ViewSpec,
 )
-from tidemill_embedded.replicas.roles import item_of, share_of
+from tidemill_compute.events.part import StageContext, StagePart
+from tidemill_embedded.replicas.roles import item_of, share_of, shares_of
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.readers import ActionRunner, HoldRunner, TableRunner
 from tidemill_embedded.running.runner import Made, Runner
-from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.running.unmade import Unmade
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.world import World
+from tidemill_ingest.driver import WHOLE, Share
+from tidemill_ingest.part import ReadContext, ReadPart
+from tidemill_reclock.part import WriteContext, WritePart
+from tidemill_remap.part import BindContext, BindPart
 
 log = get_logger("resources")
 
@@ -57,33 +62,6 @@ class Decisions:
             return False
 
 
-class SourcePart:
-    """One role's part of the work on a source; for ingest perhaps one share of the partitions."""
-
-    def __init__(self, source: SourceRunner, role: str, share: int | None = None) -> None:
-        self.source = source
-        self.name = f"{source.name} ({role if share is None else share_of(role, share)})"
-        runs: dict[str, Callable[[Callable[[], None]], Awaitable[None]]] = {
-            "ingest": partial(source.read, number=share), "remap": source.bind,
-            "reclock": source.write, "compute": source.stage,
-        }  # fmt: skip
-        self._run = runs[role]
-        self._again = False
-
-    async def prepare(self) -> None:
-        """Make the collections: once for all parts in this process, again after a failure."""
-        await self.source.prepare_shared(self._again)
-
-    async def run(self, ready: Callable[[], None]) -> None:
-        """The part until it is cancelled."""
-        self._again = True
-        await self._run(ready)
-
-    async def release(self) -> None:
-        """Close everything: the source is deleted."""
-        await self.source.release()
-
-
 class Runners:
     """Makes the work of resources; parts of one source in this process share what they know."""
 
@@ -91,7 +69,7 @@ class Runners:
         self._world = world
         self._store = store
         self.decisions = Decisions(world, store)
-        self._sources: WeakValueDictionary[str, SourceRunner] = WeakValueDictionary()
+        self._sources: WeakValueDictionary[str, SourceCollections] = WeakValueDictionary()
 
     def part(self, stored: Stored, role: str, share: int | None = None) -> Runner:
         """The work of a role on a resource; work that cannot be made says why when prepared."""
@@ -111,9 +89,37 @@ class Runners:
         if not isinstance(stored.resource.spec, SourceSpec):
             return self._undivided(stored)
         known = self._sources.get(item_of(stored))
-        if known is None or known.rows != row_schema(columns_of(stored)):
+        if known is None or known.stored != stored:
             known = self._source(stored)
-        return SourcePart(known, role, share)
+        return self._source_part(known, role, share)
+
+    def _source_part(self, made: SourceCollections, role: str, number: int | None) -> SourcePart:
+        """The part of one service in the work on a source."""
+        world, stored = self._world, made.stored
+        item, shares = item_of(stored), shares_of(stored.resource)
+        chosen = world.settings
+        if role == "ingest":
+            reading = ReadContext(
+                world.collections, world.log, world.open_kafka, world.clock, world.metrics,
+                world.places, world.readers, chosen.ingest, chosen.limits.parquet_cells_max,
+            )  # fmt: skip
+            if number is None:
+                return ReadPart(made, role, item, WHOLE, reading)
+            share = Share(number, shares)
+            return ReadPart(made, share_of(role, number), share_of(item, number), share, reading)
+        if role == "remap":
+            binding = BindContext(world.collections, world.clock, world.paces)
+            return BindPart(made, role, world.feeds.of(item, shares).probe, binding)
+        if role == "reclock":
+            writing = WriteContext(
+                world.collections, world.clock, world.metrics, world.places, world.launcher,
+                chosen.reclock, world.root / "log", chosen.log.partition(":")[2], chosen.log_kafka,
+            )  # fmt: skip
+            return WritePart(made, role, world.feeds.of(item, shares), writing)
+        staging = StageContext(
+            world.collections, world.clock, world.metrics, chosen.compute, world.timeline_frontier
+        )
+        return StagePart(made, role, staging)
 
     def make(self, stored: Stored) -> Made:
         """All that a resource makes. Raises: why its work cannot be made."""
@@ -130,8 +136,9 @@ class Runners:
             make = partial(self._make_anew, stored, partial(self._undivided, stored))
             return Unmade(stored, make, self._world, self._store)
 
-    def _source(self, stored: Stored) -> SourceRunner:
-        made = self._sources[item_of(stored)] = SourceRunner(stored, self._world, self._store)
+    def _source(self, stored: Stored) -> SourceCollections:
+        made = SourceCollections(stored, self._world.collections, self._store)
+        self._sources[item_of(stored)] = made
         return made
 
     def _undivided(self, stored: Stored) -> Runner:

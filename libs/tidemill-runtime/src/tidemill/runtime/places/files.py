@@ -227,3 +227,8 @@ def private_files(
     apart = [folder for folder in folders if folder != here and folder not in here.parents]
     system = [Path(folder) for folder in SYSTEM_FOLDERS]
     return (directory.resolve(), *system, *sorted(apart)), tuple(files)
+
+
+def names_many(pattern: str) -> bool:
+    """Whether a path may stand for more than one file: a pattern, or a folder."""
+    return glob.has_magic(pattern) or Path(pattern).is_dir()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decision, Decisions
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import frontier
-from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decision, Decisions
 
 FIRST, SECOND = (Decision("first-offset", "t", partition=p, first=7) for p in (0, 1))
 

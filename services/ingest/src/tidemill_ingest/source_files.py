@@ -5,39 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemill.catalog.store import Stored
+from tidemill.runtime.clock import Clock
 from tidemill.runtime.places import Files
+from tidemill.runtime.places.files import names_many
 from tidemill.runtime.resources import SourceSpec
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.time import Unavailable, UsageError
-from tidemill_embedded.world import World
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.files import (
     LineFile,
     RowFile,
     csv_header,
-    names_many,
 )
 from tidemill_ingest.parquet_files import ParquetFile
 
 
-def file_origin(stored: Stored, world: World, registry: FileRegistry | None = None) -> FileLog:
-    """The files of a source as a log; several of them with a registry, else the first alone."""
+def file_origin(
+    stored: Stored, files: Files, clock: Clock, cells_max: int, registry: FileRegistry | None = None
+) -> FileLog:
+    """The files of a source as a log; several of them with a registry, else the first alone.
+
+    A row group of Parquet has at most `cells_max` cells.
+    """
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     assert spec.file is not None
     kind, delimiter = spec.file.format, delimiter_of(spec)
-    files = world.places.read
     columns = tuple(stored.resolved.get("header") or header_of(stored, files))
 
     def open_file(path: Path) -> RowFile:
         if kind == "parquet":
-            return ParquetFile(path, world.settings.limits.parquet_cells_max, files)
+            return ParquetFile(path, cells_max, files)
         return LineFile(path, columns, delimiter, quoted=kind == "csv", files=files)
 
     path = spec.file.path
     if registry is not None and names_many(path):
-        return FileLog(path, registry, open_file, world.clock, files)
-    return FileLog(path, OneFile(first_file(path, files)), open_file, world.clock, files)
+        return FileLog(path, registry, open_file, clock, files)
+    return FileLog(path, OneFile(first_file(path, files)), open_file, clock, files)
 
 
 def first_file(path: str, files: Files) -> str:

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decision, Decisions
+from tidemill.catalog.records.decoding import RecordDecoder
+from tidemill.catalog.records.schemas import SchemaBook
 from tidemill.reclock import Change, pack_row
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats.avro import AvroReader
@@ -18,9 +21,6 @@ from tidemill.runtime.resources.decoding import record_shape
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.schema_registry import Registry, schema_registry
 from tidemill.time import Unavailable, UsageError
-from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decision, Decisions
-from tidemill_ingest.decoding import RecordDecoder
-from tidemill_ingest.schemas import SchemaBook
 
 ITEM = {
     "type": "record",

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.arrangement.arrow_bytes import read_schema
+from tidemill.catalog.records.decoding import RecordDecoder
 from tidemill.reclock import CHANGE_SCHEMA, KeyedRows, letters_of, map_offsets
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.formats import LETTER_SCHEMA
@@ -22,7 +23,6 @@ from tidemill.spark.backfill import Decoded, Fold, backfill_folded
 from tidemill.spark.collection_target import collection_target
 from tidemill.spark.log_ranges import OffsetRange
 from tidemill.spark.workplace import Workplace
-from tidemill_ingest.decoding import RecordDecoder
 from tidemill_reclock.backfill_job import BackfillSpec, bindings_of, packed_result, target_of
 from tidemill_reclock.bulk_records import records_of
 from tidemill_reclock.bulk_spark import BulkJob

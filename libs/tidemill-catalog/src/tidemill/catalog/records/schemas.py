@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tidemill.catalog.records.decisions import Decision, Decisions
 from tidemill.runtime.formats.avro import AvroReader
 from tidemill.runtime.formats.registry import RegisteredSchema, SchemaRegistry
 from tidemill.runtime.formats.schema_memory import (
@@ -17,7 +18,6 @@ from tidemill.runtime.formats.schema_memory import (
     spans,
 )
 from tidemill.runtime.log import LogRecord
-from tidemill_ingest.decisions import Decision, Decisions
 
 
 class SchemaBook:

@@ -8,20 +8,20 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from tidemill.catalog.records.debezium import change_reader
 from tidemill.reclock import CHANGE_SCHEMA, Change, pack_row
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, BadRow, RowDecoder
 from tidemill.runtime.formats.lengths import long_records, too_long
 from tidemill.runtime.formats.rows import HEARTBEAT, shown
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources.decoding import RecordShape
-from tidemill_ingest.debezium import change_reader
 
 Decoded: TypeAlias = tuple[pa.Table, pa.Table]
 """Rows or changes with their places, and dead letters."""
 
 
 class Schemas(Protocol):
-    """Knows schemas of records before they are decoded; tidemill_ingest.schemas.SchemaBook."""
+    """Knows schemas of records before they are decoded; tidemill.catalog.records.schemas.SchemaBook."""
 
     async def prepare(
         self, records: Sequence[LogRecord], values: Sequence[bytes | None]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemill.catalog.places import check_registry
+from tidemill.catalog.records.decisions import Decisions
+from tidemill.catalog.records.decoding import RecordDecoder, Schemas
 from tidemill.runtime.formats import AvroFormat
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.kafka_access import tls_context
@@ -16,11 +18,9 @@ from tidemill.runtime.resources.decoding import (
     RecordShape,
     registries_of,
 )
-from tidemill_ingest.decisions import Decisions
-from tidemill_ingest.decoding import RecordDecoder, Schemas
 
 if TYPE_CHECKING:
-    from tidemill_ingest.schemas import SchemaBook
+    from tidemill.catalog.records.schemas import SchemaBook
 
 
 def open_decoder(
@@ -50,7 +50,7 @@ def open_book(
 def _book(
     registry: RegistrySpec, field: str, decisions: Decisions, reader: Any, places: Places
 ) -> SchemaBook:  # an AvroReader
-    from tidemill_ingest.schemas import SchemaBook
+    from tidemill.catalog.records.schemas import SchemaBook
 
     # Values and keys are decided apart, also by one registry.
     found = HttpRegistry(_access(registry, places))

@@ -1,0 +1,1 @@
+"""Records of sources as rows: decoders, the schemas that they learn, and the decisions kept of both."""

@@ -1,0 +1,226 @@
+"""The part of reclock in the work on a source: its rows are written at their instants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tidemill.catalog.own_log import topic_of
+from tidemill.catalog.places import check_source
+from tidemill.catalog.records.decisions import Decisions
+from tidemill.catalog.records.source_decoder import open_book
+from tidemill.catalog.source_collections import SourceCollections, SourcePart
+from tidemill.reclock import KeyedRows
+from tidemill.rpc.messages import Delivered
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
+from tidemill.runtime.kafka_access import KafkaFiles, KafkaPlace, egress_of, kafka_files
+from tidemill.runtime.logs import get_logger
+from tidemill.runtime.metrics import DECODE_ERRORS, RECLOCK_DURATION, Metrics
+from tidemill.runtime.places import Places
+from tidemill.shard import Collections
+from tidemill.spark.launcher import SparkLauncher
+from tidemill.time import Unavailable, UsageError
+from tidemill_reclock.bulk import LogPlace
+from tidemill_reclock.driver import ReclockDriver, ReclockTarget
+from tidemill_reclock.settings import ReclockSettings
+
+COMMIT_INTERVAL_S = 5.0
+log = get_logger("sources")
+
+
+class Feed(Protocol):
+    """One source, read by the process that has it now."""
+
+    async def deliver_from(
+        self, starts: Mapping[int, int], deliver: Callable[[Delivered], Awaitable[None]]
+    ) -> None:
+        """Deliver everything from `starts` on, in the order of each partition, for ever."""
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell outside tools how far the source has been written."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """Dependencies of writing."""
+
+    collections: Collections
+    clock: Clock
+    metrics: Metrics
+    places: Places
+    launcher: SparkLauncher
+    settings: ReclockSettings
+    log_directory: Path
+    """The files of the own log, for jobs beside this process."""
+    log_brokers: str
+    """The brokers of the own log; nothing if it is in files."""
+    log_kafka: KafkaFiles
+
+
+class WritePart(SourcePart):
+    """Writes rows of a feed at their instants; a big backlog by a Spark job first."""
+
+    def __init__(
+        self, made: SourceCollections, part: str, feed: Feed, context: WriteContext
+    ) -> None:
+        super().__init__(made, part)
+        self._feed = feed
+        self._context = context
+        key = made.spec.envelope.key
+        self.driver = ReclockDriver(
+            ReclockTarget(
+                made.source, made.remap, made.raw, made.raw_letters, made.raw_schema,
+                LETTER_SCHEMA, made.stored.begins,
+            ),
+            context.collections, context.clock, context.settings,
+            KeyedRows(made.rows, key) if key else None,
+        )  # fmt: skip
+        self.driver.broke = lambda count: context.metrics.increment(
+            DECODE_ERRORS, count, source=made.source
+        )
+        self.driver.timed = lambda seconds: context.metrics.observe(
+            RECLOCK_DURATION, seconds, source=made.source
+        )
+        self.writing = False
+        """Whether this process writes the rows now."""
+        self._backfilled = 0
+
+    def details(self) -> dict[str, object]:
+        """Count of records that jobs have written."""
+        return {"backfilled": self._backfilled}
+
+    def committed(self) -> dict[int, int]:
+        """The offsets up to which everything is written; none before the source has begun."""
+        return self.driver.committed() if self.writing else {}
+
+    def unbound(self) -> int:
+        """Rows that wait for a binding."""
+        return self.driver.unbound if self.writing else 0
+
+    async def work(self, ready: Callable[[], None]) -> None:
+        """Write until cancelled."""
+        made = self.made
+        try:
+            await self._context.collections.wait_for_upper(made.remap, made.stored.begins + 1, 60.0)
+            starts = await self._write_backlog(await self.driver.resume())
+            self.writing = True
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.driver.write_forever())
+                tasks.create_task(self._feed.deliver_from(self._from(starts), self._take))
+                tasks.create_task(self._commit_forever())
+                ready()
+        finally:
+            self.writing = False
+
+    async def _take(self, delivered: Delivered) -> None:
+        """Hand rows on to be written.
+
+        A source gains columns in one process after the other; none of them writes rows as they
+        were before. Raises: Unavailable if the reader knows more columns, or fewer.
+        """
+        expected = {*self.made.raw_schema.names, "_partition", "_offset"}
+        if expected.symmetric_difference(delivered.rows.column_names):
+            raise Unavailable(
+                f"the rows of {self.made.name} have the columns "
+                f"{', '.join(delivered.rows.column_names)}: not every process knows those that it "
+                "has now",
+                reason="elsewhere",
+            )
+        await self.driver.take(delivered)
+
+    def _from(self, starts: dict[int, int]) -> dict[int, int]:
+        """Offsets at which reading resumes: not before the offset at which the source was told to begin."""
+        first = self.made.stored.resolved.get("first", {})
+        wanted = {int(p): offset for p, offset in first.items()}
+        places = {int(p): offset for p, offset in starts.items()}
+        return {p: max(places.get(p, 0), wanted.get(p, 0)) for p in places | wanted}
+
+    async def _write_backlog(self, starts: dict[int, int]) -> dict[int, int]:
+        """Write what is bound and not written by Spark, if that is much or asked for."""
+        made, context = self.made, self._context
+        spec, shape = made.spec, made.shape
+        place = self._log_place()
+        if spec.engine == "local" or place is None or not self._spark_reads():
+            return starts
+        backlog = self.driver.backlog(await self._kept_from(starts))
+        if backlog is None or not backlog.records:
+            return starts
+        if spec.envelope.key and backlog.lower > made.stored.begins:
+            return starts  # earlier rows are held by this process
+        if spec.engine == "auto" and backlog.records < context.settings.spark_backlog_rows:
+            return starts
+        # few processes launch jobs
+        from tidemill_reclock.bulk_spark import PLAIN, SparkBulkReclock
+        from tidemill_reclock.keyed_job import keyed_job
+
+        decisions = Decisions(context.collections, made.decided)
+        book = open_book(spec, shape, decisions, context.places)
+        bulk = SparkBulkReclock(
+            context.launcher, context.collections, place, shape.value, shape.value_format, book,
+            keyed_job(shape) if spec.envelope.key else PLAIN, shape.heartbeats, shape.row_bytes,
+        )  # fmt: skip
+        try:
+            await bulk.write(backlog)
+        finally:
+            if book is not None:
+                await book.close()
+        self._backfilled += backlog.records
+        return await self.driver.resume()
+
+    async def _kept_from(self, starts: dict[int, int]) -> dict[int, int]:
+        """First offsets of a job: not with what a retention took before the source first saw it."""
+        wanted = self._from(starts)
+        if self.made.spec.kafka is None:
+            return wanted
+        decided = await Decisions(self._context.collections, self.made.decided).all()
+        first = {d.partition: d.first for d in decided if d.about == "first-offset"}
+        return {p: max(wanted.get(p, 0), first.get(p, 0)) for p in wanted | first}
+
+    def _log_place(self) -> LogPlace | None:
+        """The place of the records for a job, by names of files; None if it cannot reach them."""
+        spec, context = self.made.spec, self._context
+        check_source(spec, context.places)
+        if spec.file is not None:
+            return None
+        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
+        bootstrap = bootstrap or context.log_brokers or None
+        if bootstrap is None and context.launcher.remote:
+            return None
+        topic = topic_of(self.made.stored)
+        if bootstrap is None:
+            return LogPlace(topic, context.log_directory)
+        if spec.kafka is None or not spec.kafka.bootstrap:
+            return LogPlace(topic, kafka=KafkaPlace(topic, bootstrap, context.log_kafka))
+        files = kafka_files(spec.kafka, context.places)
+        egress = egress_of(spec.kafka, context.places)
+        return LogPlace(topic, kafka=KafkaPlace(topic, bootstrap, files, egress))
+
+    def _spark_reads(self) -> bool:
+        """Whether a job can decode the records."""
+        if not self.made.spec.envelope.key:
+            return True
+        shape = self.made.shape
+        return not any(isinstance(f, AvroFormat) for f in (shape.value_format, shape.key_format))
+
+    async def _commit_forever(self) -> None:
+        """Tell outside tools how far the source has been written, when it has got further."""
+        told: dict[int, int] = {}
+        while True:
+            await self._context.clock.sleep(COMMIT_INTERVAL_S)
+            committed = self.driver.committed()
+            if committed == told:
+                continue
+            # Nothing depends on it: a reader that moves is told the next time.
+            with suppress(Unavailable, DeadlinePassed):
+                try:
+                    await self._feed.commit(committed)
+                    told = committed
+                except UsageError as error:
+                    log.warning("offsets are not told", resource=self.made.name, error=str(error))
+                    return

@@ -124,9 +124,9 @@ async def test_a3_a_long_body_is_cut_into_lines_beside_the_loop() -> None:
             await asyncio.sleep(0)
 
     turning = asyncio.create_task(turn())
-    assert await _rows_of(b"1\n \n2\n") == [b"1", b"2"]
+    assert await _rows_of(b"1\n \n2\n", 10) == [b"1", b"2"]
     assert turns == 0
-    assert len(await _rows_of(b"1\n" * 500_000)) == 500_000
+    assert len(await _rows_of(b"1\n" * 500_000, 500_000)) == 500_000
     turning.cancel()
     assert turns > 0
 

@@ -28,10 +28,10 @@ from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
 from tidemill.shard.offloading import ROWS_INLINE_MAX
+from tidemill_embedded import pushed_entries
 from tidemill_embedded.observing import expect_refusals, watch_loop
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.pushing import _rows_of
-from tidemill_embedded.running import sources
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_query import driver, histories
 from tidemill_reclock import driver as reclocking
@@ -137,7 +137,7 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
     written: list[str] = []
     bound: list[str] = []
     for module, name in (
-        (sources, "_plain_entries"), (log_groups, "_runs"), (log_groups, "_answers"),
+        (pushed_entries, "_plain_entries"), (log_groups, "_runs"), (log_groups, "_answers"),
         (log_embedded, "check_entries"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, noting(written, getattr(module, name)))

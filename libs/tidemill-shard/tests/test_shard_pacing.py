@@ -292,7 +292,7 @@ class Acts:
                 assert await self._total(process, name, at) == known
 
     async def _total(self, process: Collections, name: str, at: int) -> int:
-        rows = await process.glance(name, at)
+        rows = await process.read_without_hold(name, at)
         assert rows is not None
         return sum(rows.column("_diff").to_pylist())
 

@@ -407,7 +407,7 @@ async def test_s9_reading_ends_where_who_asked_has_enough(monkeypatch: pytest.Mo
     async def given_up(**hears: Any) -> None:
         for reading_ in (
             world.store.snapshot(read, 4, **hears),
-            world.store.glance("c", 4, **hears),
+            world.store.read_without_hold("c", 4, **hears),
         ):
             with pytest.raises(UsageError, match="enough"):
                 await reading_

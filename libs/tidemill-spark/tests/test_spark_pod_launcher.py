@@ -86,7 +86,7 @@ async def site(
         blob, board = MemoryBlob(), JobBoard()
         launcher = PodLauncher(
             KubernetesApi(configuration, "tests"), blob, BlobPlace("s3://bucket"), settings,
-            SystemClock(), board.hear, drivers,
+            SystemClock(), board.record, drivers,
         )  # fmt: skip
         try:
             node = PodNode if drivers is PODS else SparkOperator

@@ -75,14 +75,14 @@ async def until(process: Process, goal: str, expected: list[dict[str, object]]) 
 async def asked_of(process: Process, monkeypatch: pytest.MonkeyPatch, goal: str) -> list[str]:
     """The collections whose rows a question reads."""
     read: list[str] = []
-    glance = Collections.glance
+    read_without_hold = Collections.read_without_hold
 
     async def noted(self: Collections, collection: str, *args: object, **named: object) -> object:
         read.append(collection)
-        return await glance(self, collection, *args, **named)  # type: ignore[arg-type]
+        return await read_without_hold(self, collection, *args, **named)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Collections, "glance", noted)
+        patched.setattr(Collections, "read_without_hold", noted)
         answer = await process.query.ask(goal, None, 240.0)
     assert answer.collection not in read or read == [answer.collection]
     return read

@@ -198,7 +198,10 @@ class Paused:
 
     def __init__(self, world: World, times: int) -> None:
         self.times = 0
-        glance, history = world.collections.glance, world.collections.read_hold
+        read_without_hold, history = (
+            world.collections.read_without_hold,
+            world.collections.read_hold,
+        )
 
         async def pause() -> None:
             if self.times < times:
@@ -207,15 +210,15 @@ class Paused:
                     upper = sole_time((await world.collections.status(name)).upper)
                     await world.write(name, upper + 100)
 
-        async def late_glance(*args: Any, **named: Any) -> pa.Table | None:
+        async def late_read(*args: Any, **named: Any) -> pa.Table | None:
             await pause()
-            return await glance(*args, **named)
+            return await read_without_hold(*args, **named)
 
         async def late_hold(*args: Any, **named: Any) -> ReadCapability:
             await pause()
             return await history(*args, **named)
 
-        world.collections.glance = late_glance  # type: ignore[method-assign]
+        world.collections.read_without_hold = late_read  # type: ignore[method-assign]
         world.collections.read_hold = late_hold  # type: ignore[method-assign]
 
 
@@ -347,8 +350,8 @@ class Moved(Collections):
 
     moves = 0
 
-    async def glance(self, collection: str, as_of: int, **how: Any) -> pa.Table | None:
-        table = await super().glance(collection, as_of, **how)
+    async def read_without_hold(self, collection: str, as_of: int, **how: Any) -> pa.Table | None:
+        table = await super().read_without_hold(collection, as_of, **how)
         upper = sole_time((await self.status(collection)).upper)
         await self.compare_and_append(
             collection, frontier(upper), frontier(upper + 50), None, writer="w"

@@ -86,7 +86,9 @@ class TableDriver:
         """
         held: pa.Table | None = gone.slice(0, 0)
         if upper > self._begins:
-            held = await self._collections.glance(self._collection, upper - 1, where=like(gone))
+            held = await self._collections.read_without_hold(
+                self._collection, upper - 1, where=like(gone)
+            )
         if held is None:
             return False
         refuse_absent(self._collection, gone, held)

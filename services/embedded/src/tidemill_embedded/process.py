@@ -203,7 +203,7 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         peers = _peers(chosen, asked, stack)
         feeds = Feeds(readers, peers, clock)
         board = JobBoard()
-        launcher = await launcher_of(chosen, clock, board.hear)
+        launcher = await launcher_of(chosen, clock, board.record)
         stack.push_async_callback(launcher.close)
         world = World(
             collections, own, _kafka_opener(places), clock, metrics, chosen, catalog, readers, feeds,

@@ -178,7 +178,7 @@ class QueryDriver:
                 self._refuse_large(others + size)
 
         told = self._workers.allowance().take
-        found = await self._collections.glance(
+        found = await self._collections.read_without_hold(
             collection, at, equal=equal, told=told, settled=settled
         )
         if found is not None:

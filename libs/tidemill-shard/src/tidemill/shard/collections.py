@@ -67,14 +67,17 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         """The newest states that this process has seen, without looking: for metrics."""
         return self._core.versions.seen()
 
-    def tell_commits(self, told: Callable[[str], None]) -> None:
-        """Call `told` with the id of each collection of which this process commits a version."""
-        self._core.versions.wakeups.told = told
+    def on_commit(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the id of a collection after each version that this process commits.
 
-    def heard(self, collection: str) -> None:
-        """Another process has made a version, it is said: who waits for it looks at once.
+        A second call replaces the callback of the first.
+        """
+        self._core.versions.wakeups.told = callback
 
-        Any hint may be wrong.
+    def on_remote_commit(self, collection: str) -> None:
+        """Wake the readers that wait for a collection, after a hint of another process's commit.
+
+        Each of them looks at the store at once. A wrong hint costs one look and changes nothing.
         """
         self._core.versions.log(collection).outdated()
         self._core.versions.wakeups.wake(collection)

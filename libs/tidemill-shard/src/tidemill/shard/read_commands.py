@@ -84,7 +84,7 @@ class ReadCommands:
 
         return await self._read(capability, read)
 
-    async def glance(
+    async def read_without_hold(
         self,
         collection: str,
         as_of: int,

@@ -12,15 +12,13 @@ STATES = ("pending", "running", "succeeded", "failed")
 
 @dataclass(slots=True)
 class JobBoard:
-    """The newest state of each job, and how often attempts were begun again, by why the last one
-    failed.
-    """
+    """The newest state of each job, and the number of retries by the kind of failure before."""
 
     retries: Counter[FailureKind] = field(default_factory=Counter)
     _states: dict[tuple[JobKind, str], str] = field(default_factory=dict)
 
-    def hear(self, said: JobSaid) -> None:
-        """Take in what a launcher says."""
+    def record(self, said: JobSaid) -> None:
+        """Keep the state of a job, or count a retry by the failure before it."""
         if said.failure is not None:
             self.retries[said.failure] += 1
         elif said.state in STATES:

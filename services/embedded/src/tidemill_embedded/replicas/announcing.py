@@ -56,7 +56,7 @@ class Announcements:
         """How often telling or hearing ended with an error that nobody foresaw."""
         self.listening = asyncio.Event()
         """Set once what others tell from then on is heard."""
-        collections.tell_commits(self._note)
+        collections.on_commit(self._note)
 
     def watch(self, metrics: Metrics) -> None:
         """Let what was passed over, and what nobody foresaw, be read at each scrape."""
@@ -119,7 +119,7 @@ class Announcements:
                         self.passed_over += 1
                     elif announced.process != self._process:
                         self.heard += 1
-                        self._collections.heard(announced.collection)
+                        self._collections.on_remote_commit(announced.collection)
         finally:
             await reader.close()
 

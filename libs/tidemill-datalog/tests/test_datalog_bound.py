@@ -22,7 +22,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, Record
 from tidemill.datalog.scratch import Engine
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 14
@@ -53,7 +53,7 @@ def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() ->
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
+        max_examples=EXAMPLES, backend=seeded_backend(SEED), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(

@@ -41,13 +41,13 @@ from tidemill.datalog.scratch.changing import ColumnChanges
 from tidemill.datalog.scratch.engine import presences_of
 from tidemill.testkit import tidelog, tidelog_columns
 from tidemill.testkit.column_windows import ColumnWindows, RecordChanges, compared_columns
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import Example
 from tidemill.time import UsageError
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    backend=steady(int(os.environ.get("LAW_SEED", "1"))),
+    backend=seeded_backend(int(os.environ.get("LAW_SEED", "1"))),
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),

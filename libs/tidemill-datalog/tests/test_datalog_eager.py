@@ -21,7 +21,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence, normalise
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import FORMS, UPPER, Example, accepted, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
@@ -160,7 +160,7 @@ def found_early(examples: st.SearchStrategy[Example]) -> Counter[str]:
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
+        max_examples=EXAMPLES, backend=seeded_backend(SEED), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(examples, inputs(rows_min=2, rows_max=4), st.integers(1, UPPER - 1), st.data())

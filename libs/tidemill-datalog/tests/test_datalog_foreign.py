@@ -16,7 +16,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
 from tidemill.testkit.foreign import clingo, metric
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
 Inputs = Mapping[str, Sequence[Presence]]
@@ -26,7 +26,7 @@ INSTANTS = range(-1, UPPER)
 SEED = int(os.environ.get("LAW_SEED", "1"))
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "200"))
 PROGRAMS = settings(
-    max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
+    max_examples=EXAMPLES, backend=seeded_backend(SEED), deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 

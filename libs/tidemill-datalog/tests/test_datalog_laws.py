@@ -24,7 +24,7 @@ from tidemill.datalog.records import Value, format_record
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.datalog.why import why
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import (
     CATALOG,
     DERIVED,
@@ -230,7 +230,9 @@ def test_every_step_of_a_proof_follows_from_what_stands_below_it_alone() -> None
     seen: Counter[str] = Counter()
     examples = int(os.environ.get("LAW_EXAMPLES", "25"))
 
-    @settings(LAW, max_examples=examples, derandomize=False, backend=steady(9), database=None)
+    @settings(
+        LAW, max_examples=examples, derandomize=False, backend=seeded_backend(9), database=None
+    )
     @given(
         programs(12, rules_min=6),
         inputs(rows_min=2, rows_max=8),

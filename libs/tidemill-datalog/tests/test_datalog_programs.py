@@ -24,7 +24,7 @@ from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record
 from tidemill.datalog.scratch import Engine
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 
 PROGRAMS = int(os.environ.get("PROGRAMS", "2000"))
@@ -186,7 +186,7 @@ def test_two_thousand_programs_answer_as_from_scratch_and_hit_every_form() -> No
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=PROGRAMS, backend=steady(SEED), deadline=None, database=None,
+        max_examples=PROGRAMS, backend=seeded_backend(SEED), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(

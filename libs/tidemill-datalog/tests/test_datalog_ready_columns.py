@@ -22,11 +22,11 @@ from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, 
 from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 
 LAW = settings(
     max_examples=300,
-    backend=steady(1),
+    backend=seeded_backend(1),
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -22,7 +22,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.testkit import tidelog
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
@@ -126,7 +126,7 @@ def test_no_answer_and_no_error_changes_without_what_scans_leave_out() -> None:
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
+        max_examples=EXAMPLES, backend=seeded_backend(SEED), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(GUARDED, inputs(rows_min=1), st.booleans())

@@ -26,7 +26,7 @@ from tidemill.datalog.scratch import Engine
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
 from tidemill.testkit import tidelog_columns
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs_alike
 
 SHARINGS: tuple[Sharing, ...] = ("none", "all")
@@ -34,7 +34,7 @@ LIMITS = Limits(rounds=500)
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "150"))
 Inputs = Mapping[str, Sequence[Presence]]
 STEADY = settings(
-    max_examples=EXAMPLES, backend=steady(7), deadline=None, database=None,
+    max_examples=EXAMPLES, backend=seeded_backend(7), deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.testkit.faults.campaign import LIVES, Report
+from tidemill.testkit.faults.campaign import CLIENT, Report
 from tidemill.testkit.faults.chaos import Felt, Outcome, Place, Round
-from tidemill.testkit.faults.lives import Lives
+from tidemill.testkit.faults.forked_processes import ForkedProcesses
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.testkit.servers import redis_server
 
@@ -24,14 +24,14 @@ ENDS = ("silent", "refusing", "slow", "cut")
 
 
 @pytest.fixture(scope="module")
-def lives() -> Iterator[Lives]:
-    with Lives(LIVES) as begun:
+def processes() -> Iterator[ForkedProcesses]:
+    with ForkedProcesses(CLIENT) as begun:
         yield begun
 
 
-def survived(place: Place, folder: Path, lives: Lives, *more: Felt) -> Outcome:
+def survived(place: Place, folder: Path, processes: ForkedProcesses, *more: Felt) -> Outcome:
     """A round without a violation in which every kind of fault came about and was felt."""
-    there = Round(place, 5, folder / "histories", lives, (*FELT, *more))
+    there = Round(place, 5, folder / "histories", processes, (*FELT, *more))
     outcome = asyncio.run(there.run(SECONDS))
     happened = outcome.happened
     assert outcome.violations == [], outcome.schedule
@@ -45,17 +45,21 @@ def survived(place: Place, folder: Path, lives: Lives, *more: Felt) -> Outcome:
 
 
 @pytest.mark.rule("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
-def test_histories_on_sqlite_and_a_directory_are_in_order(tmp_path: Path, lives: Lives) -> None:
+def test_histories_on_sqlite_and_a_directory_are_in_order(
+    tmp_path: Path, processes: ForkedProcesses
+) -> None:
     consensus, blob = f"sqlite:{tmp_path}/consensus.sqlite", f"file:{tmp_path}/blob"
-    survived(Place("sqlite", consensus, blob), tmp_path, lives)
+    survived(Place("sqlite", consensus, blob), tmp_path, processes)
 
 
 @pytest.mark.server
 @pytest.mark.rule("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
-def test_histories_on_redis_and_a_directory_are_in_order(tmp_path: Path, lives: Lives) -> None:
+def test_histories_on_redis_and_a_directory_are_in_order(
+    tmp_path: Path, processes: ForkedProcesses
+) -> None:
     with redis_server("chaos") as server:
         place = Place("redis", f"{server.address}?prefix=chaos", f"file:{tmp_path}/blob", server)
-        happened = survived(place, tmp_path, lives, AWAY).happened
+        happened = survived(place, tmp_path, processes, AWAY).happened
     for mode in ENDS:
         assert happened[f"fault: {mode} redis"], mode
     assert happened["fault: restart redis"]
@@ -65,12 +69,12 @@ def test_histories_on_redis_and_a_directory_are_in_order(tmp_path: Path, lives: 
 @pytest.mark.server
 @pytest.mark.rule("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
 def test_histories_on_redis_and_a_bucket_are_in_order(
-    tmp_path: Path, lives: Lives, object_store: str
+    tmp_path: Path, processes: ForkedProcesses, object_store: str
 ) -> None:
     with redis_server("chaos") as server:
         blob = f"s3://tidemill/{tmp_path.name}?endpoint={object_store}"
         place = Place("s3", f"{server.address}?prefix=chaos", blob, server)
-        happened = survived(place, tmp_path, lives, AWAY).happened
+        happened = survived(place, tmp_path, processes, AWAY).happened
     for mode in ENDS:
         assert happened[f"fault: {mode} s3"], mode
     assert happened["Unavailable"] + happened["Indeterminate"]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tidemill.testkit.faults.claims_client import FencedSink, Replica
-from tidemill.testkit.faults.lives import Lives
+from tidemill.testkit.faults.forked_processes import ForkedProcesses
 
 ITEMS = ("a", "b", "c", "d", "e")
 LEASE_S = 0.8
@@ -21,8 +21,8 @@ STOP_S_MAX = 8.0
 
 
 @pytest.fixture(scope="module")
-def lives() -> Iterator[Lives]:
-    with Lives("tidemill.testkit.faults.claims_client") as begun:
+def processes() -> Iterator[ForkedProcesses]:
+    with ForkedProcesses("tidemill.testkit.faults.claims_client") as begun:
         yield begun
 
 
@@ -36,18 +36,18 @@ def sink() -> Iterator[FencedSink]:
 class Role:
     """Three replicas of a role, and what their sink says."""
 
-    def __init__(self, consensus: str, sink: FencedSink, lives: Lives) -> None:
-        self._consensus, self._sink, self._lives = consensus, sink, lives
+    def __init__(self, consensus: str, sink: FencedSink, processes: ForkedProcesses) -> None:
+        self._consensus, self._sink, self._processes = consensus, sink, processes
         self._pids: dict[str, int] = {}
         for name in ("one", "two", "three"):
             self.begin(name)
 
     def begin(self, name: str) -> None:
         replica = Replica(name, self._consensus, self._sink.port, ITEMS, LEASE_S)
-        self._pids[name] = self._lives.begin(msgspec.json.encode(replica))
+        self._pids[name] = self._processes.begin(msgspec.json.encode(replica))
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        self._lives.signal(self._pids[name], number)
+        self._processes.signal(self._pids[name], number)
 
     def doing(self) -> dict[str, str]:
         """Who did the last effect of each item."""
@@ -68,7 +68,7 @@ class Role:
 
     def end(self) -> None:
         self._sink.ended = True
-        self.until(lambda: not any(self._lives.alive(pid) for pid in self._pids.values()))
+        self.until(lambda: not any(self._processes.alive(pid) for pid in self._pids.values()))
 
 
 def lived_through_it(role: Role) -> None:
@@ -97,15 +97,15 @@ def happened_once(sink: FencedSink) -> None:
 
 
 def test_what_replicas_on_sqlite_do_happens_once(
-    tmp_path: Path, lives: Lives, sink: FencedSink
+    tmp_path: Path, processes: ForkedProcesses, sink: FencedSink
 ) -> None:
-    lived_through_it(Role(f"sqlite:{tmp_path}/state", sink, lives))
+    lived_through_it(Role(f"sqlite:{tmp_path}/state", sink, processes))
     happened_once(sink)
 
 
 @pytest.mark.server
 def test_what_replicas_on_redis_do_happens_once(
-    tmp_path: Path, lives: Lives, sink: FencedSink, redis_url: str
+    tmp_path: Path, processes: ForkedProcesses, sink: FencedSink, redis_url: str
 ) -> None:
-    lived_through_it(Role(f"{redis_url}?prefix={tmp_path.name}", sink, lives))
+    lived_through_it(Role(f"{redis_url}?prefix={tmp_path.name}", sink, processes))
     happened_once(sink)

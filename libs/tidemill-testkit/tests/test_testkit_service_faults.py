@@ -21,21 +21,21 @@ from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.faults.proxies import proxies
+from tidemill.testkit.service_faults.cluster import ALIVE_MS, FLIGHTS, METER, SKEW_MS
 from tidemill.testkit.service_faults.effects import check_effects
+from tidemill.testkit.service_faults.fault_injector import FaultInjector, Parts, said_of_work
 from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
-from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.poison import records as poisoned_records
-from tidemill.testkit.service_faults.scene import ALIVE_MS, FLIGHTS, METER, SKEW_MS
-from tidemill.testkit.service_faults.trouble import Parts, Trouble, said_of_work
-from tidemill.testkit.service_faults.truth import (
+from tidemill.testkit.service_faults.oracle import (
     Flight,
+    Oracle,
     Reading,
     Topic,
-    Truth,
     bound_by,
     difference,
     row_of,
 )
+from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.poison import records as poisoned_records
 
 AT = 1_700_000_000_000
 
@@ -63,14 +63,14 @@ def flight(plane: str, delay: int, at: int, number: int) -> bytes:
     return json.dumps({"plane": plane, "delay": delay, "at": at, "id": number}).encode()
 
 
-async def truth_of(
+async def oracle_of(
     folder: Path,
     flights: list[bytes],
     meter: list[bytes],
     book: Sequence[tuple[bytes, bytes]] = (),
     crew: Sequence[tuple[bytes, bytes]] = (),
-) -> Truth:
-    """The truth of topics with one partition each."""
+) -> Oracle:
+    """The oracle of topics with one partition each."""
     log, clock = EmbeddedLog(folder), ManualClock()
     topics = []
     plain = {"flights": flights, "meter": meter}
@@ -83,9 +83,9 @@ async def truth_of(
         topic.records[0] = {at: row for at, (_, row) in enumerate(records)}
         topics.append(topic)
     await log.close()
-    truth = Truth(*topics)
-    truth.take()
-    return truth
+    oracle = Oracle(*topics)
+    oracle.take()
+    return oracle
 
 
 async def test_what_holds_follows_from_the_records_by_the_definitions(tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ async def test_what_holds_follows_from_the_records_by_the_definitions(tmp_path: 
         flight("N1", 40, AT, 1), b"{not a row", flight("N5", 50, AT + 1, 2), flight("N1", 30, AT + 2, 3),
     ]  # fmt: skip
     meter = [b'{"n": 4, "k": 0}', b'{"n": 5, "k": 0}', b'{"n": 6, "k": 1}']
-    truth = await truth_of(tmp_path, rows, meter)
-    assert truth.bad == {(0, 1): 1}
-    assert not truth.disordered
-    at_first = truth.events_at(AT)
+    oracle = await oracle_of(tmp_path, rows, meter)
+    assert oracle.bad == {(0, 1): 1}
+    assert not oracle.disordered
+    at_first = oracle.events_at(AT)
     assert at_first["delays/late"] == {("N1", 40, 1, AT, AT + ALIVE_MS): 1}
-    assert truth.events_at(AT + 2)["delays/busy"] == {("N1", 2, 40): 1, ("N5", 1, 50): 1}
-    assert truth.events_at(AT + ALIVE_MS + 2)["flights"] == Counter()
-    assert truth.alarms(AT + 1) == {1: 1}
-    assert truth.alarms(AT) == Counter()
-    assert truth.readings_at({0: 2})["totals/total"] == {(0, 9, 2): 1}
+    assert oracle.events_at(AT + 2)["delays/busy"] == {("N1", 2, 40): 1, ("N5", 1, 50): 1}
+    assert oracle.events_at(AT + ALIVE_MS + 2)["flights"] == Counter()
+    assert oracle.alarms(AT + 1) == {1: 1}
+    assert oracle.alarms(AT) == Counter()
+    assert oracle.readings_at({0: 2})["totals/total"] == {(0, 9, 2): 1}
     assert bound_by(Counter({(0, 0, 2): 1, (0, 9, 1): 1}), 2) == {0: 2, 1: 1}
     assert "lacks 1" in difference(Counter(), at_first["delays/late"])
 
@@ -120,15 +120,15 @@ async def test_rows_by_key_follow_from_the_changes_before_the_offsets(tmp_path: 
         (b"", json.dumps({"op": op, "before": before, "after": after}).encode())
         for op, before, after in changes
     ]
-    truth = await truth_of(tmp_path, [], [], book, crew)
-    assert truth.book_at({0: 2}) == {"book": {("P1", 80): 1, ("P2", 9): 1}, "seated/big": {("P1", 80): 1}}  # fmt: skip
-    assert truth.book_at({0: 4}) == {"book": {("P1", 7): 1}, "seated/big": {}}
-    assert truth.crew_at({0: 2}) == {"crew": {(1, "N1"): 1}}
-    assert truth.crew_at({0: 3}) == {"crew": {(1, "N2"): 1}}
-    assert truth.crew_at({0: 4}) == {"crew": {}}
-    assert truth.broken() == {}
+    oracle = await oracle_of(tmp_path, [], [], book, crew)
+    assert oracle.book_at({0: 2}) == {"book": {("P1", 80): 1, ("P2", 9): 1}, "seated/big": {("P1", 80): 1}}  # fmt: skip
+    assert oracle.book_at({0: 4}) == {"book": {("P1", 7): 1}, "seated/big": {}}
+    assert oracle.crew_at({0: 2}) == {"crew": {(1, "N1"): 1}}
+    assert oracle.crew_at({0: 3}) == {"crew": {(1, "N2"): 1}}
+    assert oracle.crew_at({0: 4}) == {"crew": {}}
+    assert oracle.broken() == {}
     gone = [*crew[:1], (b"", json.dumps({"op": "u", "before": moved, "after": None}).encode())]
-    assert (await truth_of(tmp_path / "gone", [], [], [], gone)).broken() == {(0, 1): 1}
+    assert (await oracle_of(tmp_path / "gone", [], [], [], gone)).broken() == {(0, 1): 1}
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_machine_knows_what_its_own_processes_use() -> None:
 
 async def test_an_event_behind_what_its_partition_promised_is_noticed(tmp_path: Path) -> None:
     rows = [flight("N1", 40, AT, 1), flight("N1", 40, AT - SKEW_MS - 1, 2)]
-    truth = await truth_of(tmp_path, rows, [])
-    assert [late.id for late in truth.disordered] == [2]
+    oracle = await oracle_of(tmp_path, rows, [])
+    assert [late.id for late in oracle.disordered] == [2]
 
 
 async def test_proxies_in_their_process_count_what_meets_a_fault() -> None:
@@ -234,8 +234,8 @@ async def test_who_keeps_what_others_have_is_found(
             return since
 
     outcome = Outcome()
-    trouble = Trouble(Place(), Random(0), outcome)  # type: ignore[arg-type]  # all of a scene that is asked for
-    await trouble._let_go("reclock-a", Parts({("reclock", "Source/book"): 3}))
+    injector = FaultInjector(Place(), Random(0), outcome)  # type: ignore[arg-type]  # all of a cluster that is asked for
+    await injector._let_go("reclock-a", Parts({("reclock", "Source/book"): 3}))
     assert outcome.violations == violations
 
 
@@ -283,7 +283,7 @@ def test_a4_processes_of_a_run_that_is_killed_end_with_it(tmp_path: Path) -> Non
 import sys, time
 from pathlib import Path
 from tidemill.testkit.fleet import fleet
-from tidemill.testkit.fork_server import fork_server
+from tidemill.testkit.fork_client import fork_server
 with fleet(Path({str(tmp_path)!r})) as system:
     member = system.start("query-a", "query")
     Path("pid").write_text(f"{{member.pid}} {{fork_server().pid}}")

@@ -41,8 +41,8 @@ from tidemill.shard import (
 )
 from tidemill.shard.stores import BlobPlace
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.testkit.in_turn import threads_in_turn
 from tidemill.testkit.jobs import SessionLauncher
+from tidemill.testkit.loop_threads import run_threads_on_loop
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
 from tidemill_ingest.driver import SourceReader
@@ -217,7 +217,7 @@ class World:
 @pytest.fixture
 async def in_turn() -> None:
     """Virtual time does not wait for a thread that reads or writes a file."""
-    threads_in_turn(1)
+    run_threads_on_loop(1)
 
 
 async def until_all_is_written(

@@ -14,7 +14,18 @@ import pytest
 from tidemill.client.rows import table_of
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
+from tidemill.testkit.service_faults.cluster import (
+    BOOK,
+    CREW,
+    DROP,
+    FLIGHTS,
+    GRAIN,
+    METER,
+    POISONED,
+    SPOIL,
+)
 from tidemill.testkit.service_faults.endpoints import ANSWERS, endpoints
+from tidemill.testkit.service_faults.oracle import Change, Flight, Reading, Seats, row_of
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.poison import (
     BROKEN_ROWS,
@@ -26,17 +37,6 @@ from tidemill.testkit.service_faults.poison import (
     prepare_files,
     records,
 )
-from tidemill.testkit.service_faults.scene import (
-    BOOK,
-    CREW,
-    DROP,
-    FLIGHTS,
-    GRAIN,
-    METER,
-    POISONED,
-    SPOIL,
-)
-from tidemill.testkit.service_faults.truth import Change, Flight, Reading, Seats, row_of
 from tidemill.time import Exhausted, UsageError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings

@@ -21,7 +21,7 @@ from tidemill.runtime.log import Entry, LogRecord
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.testkit.in_turn import threads_in_turn
+from tidemill.testkit.loop_threads import run_threads_on_loop
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
 from tidemill_ingest.driver import SourceBroken, SourceReader
 from tidemill_ingest.settings import IngestSettings
@@ -134,7 +134,7 @@ async def until(world: World, process: asyncio.Task[None], n: int) -> None:
 @pytest.fixture(autouse=True)
 async def files_are_read_and_written_in_turn() -> None:
     """Virtual time does not wait for a thread that reads or writes a file."""
-    threads_in_turn(1)
+    run_threads_on_loop(1)
 
 
 async def ended(process: asyncio.Task[None]) -> None:

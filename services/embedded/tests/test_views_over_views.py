@@ -23,7 +23,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import format_presence, parse_record
 from tidemill.testkit.conformance.language_engines import Answer, by_instant, evaluate_case
 from tidemill.testkit.conformance.registry import Options
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import CATALOG, FORMS, Example, programs
 from tidemill.testkit.tidelog import UPPER as RANDOM_UPPER
 from tidemill.testkit.tidelog import inputs as facts_of_inputs
@@ -232,7 +232,7 @@ def emptied(drawn: Facts) -> Facts:
 def test_w5_a_random_program_over_nulls_says_the_same_wherever_it_is_cut() -> None:
     met = 0
 
-    @settings(LAW, backend=steady(1), database=None)
+    @settings(LAW, backend=seeded_backend(1), database=None)
     @given(
         programs(8, NULLS, without_contributions, rules_min=3),
         facts_of_inputs(rows_min=2),

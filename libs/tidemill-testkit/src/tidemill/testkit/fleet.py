@@ -20,7 +20,7 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.ids import random_id
 from tidemill.shard.claims import Claimant, Owned
 from tidemill.shard.stores import open_claims
-from tidemill.testkit.fork_server import fork_server
+from tidemill.testkit.fork_client import fork_server
 from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")

@@ -1,84 +1,105 @@
-"""Starts of `tidemill up` by the fork server of this process: see `tidemill.testkit.zygote`."""
+"""The fork server: `tidemill up` in processes that share the imports of their parent.
+
+A line of JSON starts a process, and its pid is the answer. Another line asks for its exit status. A
+start costs a fork instead of seconds of imports, so that tests may kill many processes.
+"""
 
 from __future__ import annotations
 
-import atexit
+import asyncio
+import ctypes
 import json
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from threading import Lock
-from typing import Any
+import traceback
+from contextlib import suppress
+from itertools import count
+from types import FrameType
 
-PATIENCE_S = 60.0
-"""Of the end of the fork server."""
+import pyarrow as pa
+
+from tidemill.client.plugins import function_command
+from tidemill.datalog.check import check
+from tidemill.datalog.inputs import InputSchemas
+from tidemill.datalog.parser import parse
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.command_host import PR_SET_PDEATHSIG
+from tidemill.time import frontier
+from tidemill_embedded.up import up
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
-class ForkServer:
-    """A process that has imported the server once and forks at each start.
+def warm() -> None:
+    """Build the grammar and load the kernels once, before the first fork."""
+    check(parse("p(x, n) := q(x, n, _) if n > 1;", "warm"), InputSchemas(closed=False))
 
-    Its children end with it, and it ends with the process of the tests.
+    async def write_and_read() -> None:
+        unique = map(str, count())
+        stores = MemoryConsensus(), MemoryBlob()
+        collections = Collections(*stores, SystemClock(), unique.__next__)
+        read, _ = await collections.create("c", Description(SCHEMA))
+        rows = [{"a": n, "b": str(n), "_time": 1, "_diff": 1} for n in range(50)]
+        table = pa.Table.from_pylist(rows, Description(SCHEMA).update_schema())
+        await collections.compare_and_append("c", frontier(0), frontier(2), table, writer="w")
+        await collections.snapshot(read, 1)
+        await collections.changes(read, 1, 2)
+
+    asyncio.run(write_and_read())
+
+
+def serve() -> None:
+    """Answer each line of standard input.
+
+    {"arguments", "folder", "log", "environment"} starts a process: its pid. {"status": pid}: its
+    exit status, null while it runs.
     """
+    warm()
+    ended: dict[int, int] = {}
 
-    def __init__(self) -> None:
-        self._turn = Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill.testkit.zygote"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.pid = self._process.pid
+    def reap(number: int, frame: FrameType | None) -> None:
+        """Keep the exit status of each child that has ended: none stays a zombie."""
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                ended[found[0]] = os.waitstatus_to_exitcode(found[1])
 
-    def start(self, arguments: Sequence[str], folder: Path, log: Path) -> int:
-        """Start `tidemill up` in `folder` with the environment of this process; its pid."""
-        said = self._asked(
-            arguments=list(arguments), folder=str(folder), log=str(log),
-            environment=dict(os.environ),  # noqa: TID251  as a child of this process has it
-        )  # fmt: skip
-        assert isinstance(said, int)
-        return said
-
-    def status(self, pid: int) -> int | None:
-        """The exit status of one of its processes, None while that runs; a signal is negative."""
-        said = self._asked(status=pid)
-        assert said is None or isinstance(said, int)
-        return said
-
-    def close(self) -> None:
-        """End it, with all that it has started."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(PATIENCE_S)
-        self._process.stdout.close()
-
-    def _asked(self, **question: Any) -> object:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with self._turn:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            return json.loads(self._process.stdout.readline())
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        if "status" in wanted:
+            answer = ended.get(wanted["status"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                os.environ.clear()  # noqa: TID251  it is a process of the caller from here on
+                os.environ.update(wanted["environment"])  # noqa: TID251
+                _become(wanted["arguments"], wanted["folder"], wanted["log"])
+        print(json.dumps(answer), flush=True)
 
 
-def starts_alike() -> bool:
-    """Whether a process of its own would import the modules that the fork server has imported."""
-    return _search_path() == _SEARCH_PATH
+def _become(arguments: list[str], folder: str, log: str) -> None:
+    """Run the command in this process; never returns."""
+    code = 1
+    try:
+        # This process ends with its parent, also when a run of tests is killed.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.chdir(folder)
+        written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, nothing), (1, written), (2, written)):
+            os.dup2(source, target)
+        function_command(up).main(args=arguments, prog_name="up", standalone_mode=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:  # the outermost frame of the process
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
-@cache
-def fork_server() -> ForkServer:
-    """The fork server of this process. Cost of the first call: two to four seconds."""
-    made = ForkServer()
-    atexit.register(made.close)
-    return made
-
-
-def _search_path() -> str | None:
-    return os.environ.get("PYTHONPATH")  # noqa: TID251  it decides what a process imports
-
-
-_SEARCH_PATH = _search_path()
-"""The search path of all tests that do not set one."""
+if __name__ == "__main__":
+    serve()

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tidemill.client import Client
-from tidemill.testkit.fork_server import fork_server, starts_alike
+from tidemill.testkit.fork_client import fork_server, starts_alike
 from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")

@@ -19,13 +19,13 @@ from tidemill.testkit.faults.exhaustive import (
     faults_of_every_step,
     tell,
 )
-from tidemill.testkit.faults.lives import Lives
+from tidemill.testkit.faults.forked_processes import ForkedProcesses
 from tidemill.testkit.faults.network import OUTCOMES
 from tidemill.testkit.faults.simulation import Simulation, Violation
 from tidemill.testkit.servers import Server, object_server, redis_server
 
 KINDS = ("story", "simulation", "sqlite", "redis", "s3")
-LIVES = "tidemill.testkit.faults.chaos_client"
+CLIENT = "tidemill.testkit.faults.chaos_client"
 VIRTUAL_S = 200.0
 ROUND_S = 20.0
 FAULTS = (
@@ -74,7 +74,7 @@ class Campaign:
         self._clock = clock
         self._say = say
         self._stack = ExitStack()
-        self._lives: Lives | None = None
+        self._processes: ForkedProcesses | None = None
         self._redis: Server | None = None
         self._objects: Server | None = None
 
@@ -144,10 +144,12 @@ class Campaign:
 
     def _trouble(self, kind: str, seed: int, seconds: float) -> None:
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{kind}-{seed}-"))
-        if self._lives is None:
-            self._lives = self._stack.enter_context(Lives(LIVES))
+        if self._processes is None:
+            self._processes = self._stack.enter_context(ForkedProcesses(CLIENT))
         place = self._place(kind, seed, folder)
-        outcome = asyncio.run(Round(place, seed, folder / "histories", self._lives).run(seconds))
+        outcome = asyncio.run(
+            Round(place, seed, folder / "histories", self._processes).run(seconds)
+        )
         self.report.add(kind, outcome.happened)
         for violation in outcome.violations:
             self._broken(kind, seed, f"{kind} {seed}: {violation}\n  histories: {folder}")

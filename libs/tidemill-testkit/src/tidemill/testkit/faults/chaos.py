@@ -30,10 +30,10 @@ from tidemill.testkit.faults.chaos_client import (
     open_collections,
     open_stores,
 )
+from tidemill.testkit.faults.forked_processes import ForkedProcesses
 from tidemill.testkit.faults.histories import Operation, read_history
 from tidemill.testkit.faults.linearizability import first_impossible, upper_after
 from tidemill.testkit.faults.list_append import FAILED, Transaction, anomalies
-from tidemill.testkit.faults.lives import Lives
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.testkit.servers import Server
 from tidemill.time import Frontier, Indeterminate, Unavailable
@@ -77,7 +77,12 @@ class Round:
     """
 
     def __init__(
-        self, place: Place, seed: int, folder: Path, lives: Lives, felt: Collection[Felt] = ()
+        self,
+        place: Place,
+        seed: int,
+        folder: Path,
+        processes: ForkedProcesses,
+        felt: Collection[Felt] = (),
     ) -> None:
         self.outcome = Outcome()
         self._felt = felt
@@ -86,7 +91,7 @@ class Round:
         self._random = Random(seed)
         self._folder = folder
         self._clock = SystemClock()
-        self._lives = lives
+        self._processes = processes
         self._pids: dict[str, int] = {}
         self._begun = 0
         self._ends: dict[str, Proxy] = {}
@@ -149,7 +154,7 @@ class Round:
             name=f"{name}.{self._begun}", part=name.split("-")[0], seed=self._seed + self._begun,
             consensus=consensus, blob=blob, history=str(history), stop=str(self._folder / "stop"),
         )  # fmt: skip
-        self._pids[name] = self._lives.begin(msgspec.json.encode(life))
+        self._pids[name] = self._processes.begin(msgspec.json.encode(life))
 
     async def _until_all_speak(self) -> None:
         """Faults begin when every process has begun to ask."""
@@ -204,8 +209,8 @@ class Round:
         )
 
     async def _kill(self, name: str) -> None:
-        self._lives.signal(self._pids[name], signal.SIGKILL)
-        while self._lives.alive(self._pids[name]):
+        self._processes.signal(self._pids[name], signal.SIGKILL)
+        while self._processes.alive(self._pids[name]):
             await self._clock.sleep(0.005)
 
     def _stop(self, name: str, seconds: float) -> None:
@@ -215,9 +220,9 @@ class Round:
         self._stopped[name] = asyncio.create_task(self._stand_still(self._pids[name], seconds))
 
     async def _stand_still(self, pid: int, seconds: float) -> None:
-        self._lives.signal(pid, signal.SIGSTOP)
+        self._processes.signal(pid, signal.SIGSTOP)
         await self._clock.sleep(seconds)
-        self._lives.signal(pid, signal.SIGCONT)
+        self._processes.signal(pid, signal.SIGCONT)
 
     async def _restart_redis(self) -> None:
         server = self._place.redis
@@ -234,12 +239,12 @@ class Round:
         await self._clock.sleep(0.3)
         (self._folder / "stop").touch()
         end_s = self._clock.monotonic_s() + STOPPED_S_MAX
-        while any(self._lives.alive(pid) for pid in self._pids.values()):
+        while any(self._processes.alive(pid) for pid in self._pids.values()):
             if self._clock.monotonic_s() > end_s:
                 break
             await self._clock.sleep(0.05)
         for name, pid in self._pids.items():
-            if self._lives.alive(pid):
+            if self._processes.alive(pid):
                 self.outcome.violations.append(f"{name} did not come to an end")
             await self._kill(name)
 

@@ -36,8 +36,8 @@ from tidemill.shard import (
 from tidemill.shard.blob_objects import Bucket, bucket_blob
 from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
+from tidemill.testkit.faults.forked_processes import serve_forks
 from tidemill.testkit.faults.histories import Recorder
-from tidemill.testkit.faults.lives import bear
 from tidemill.time import (
     BeforeSince,
     Fenced,
@@ -389,4 +389,4 @@ def _rows(table: pa.Table) -> Counter[Row]:
 
 
 if __name__ == "__main__":
-    bear(live, sys.stdin.buffer)
+    serve_forks(live, sys.stdin.buffer)

@@ -17,7 +17,7 @@ import msgspec
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.claims import Claim, Claimant, Keeper, work_claimed
 from tidemill.shard.stores import open_claims
-from tidemill.testkit.faults.lives import bear
+from tidemill.testkit.faults.forked_processes import serve_forks
 from tidemill.time import Fenced
 
 EFFECT_S = 0.05
@@ -143,4 +143,4 @@ def live(encoded: bytes) -> None:
 
 
 if __name__ == "__main__":
-    bear(live, sys.stdin.buffer)
+    serve_forks(live, sys.stdin.buffer)

@@ -8,19 +8,19 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
+from tidemill.testkit.service_faults.cluster import ALARMS, Cluster
+from tidemill.testkit.service_faults.oracle import Topic
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.scene import ALARMS, Scene
-from tidemill.testkit.service_faults.truth import Topic
 
 TARGETS = ("tell-file", "tell-topic", "tell-redis", "tell-http")
 
 
-async def effects(scene: Scene, alarms: Topic) -> dict[str, Counter[int]]:
+async def effects(cluster: Cluster, alarms: Topic) -> dict[str, Counter[int]]:
     """How often each event is in each target."""
     await alarms.caught_up()
-    file = scene.folder / "alarms.jsonl"
+    file = cluster.folder / "alarms.jsonl"
     lines = file.read_bytes().splitlines() if file.exists() else []
-    client = Redis.from_url(scene.redis.address)
+    client = Redis.from_url(cluster.redis.address)
     try:
         entries = await cast("Any", client.xrange(ALARMS))
     finally:
@@ -29,7 +29,7 @@ async def effects(scene: Scene, alarms: Topic) -> dict[str, Counter[int]]:
         "tell-file": Counter(map(_event, lines)),
         "tell-topic": Counter(map(_event, alarms.records[0].values())),
         "tell-redis": Counter(_event(entry[b"body"]) for _, entry in entries),
-        "tell-http": Counter(map(_event, scene.endpoints.done.values())),
+        "tell-http": Counter(map(_event, cluster.endpoints.done.values())),
     }
 
 

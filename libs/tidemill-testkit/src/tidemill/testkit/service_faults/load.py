@@ -9,8 +9,7 @@ from typing import Any
 from tidemill.client.rows import table_of
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry, Log
-from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.scene import (
+from tidemill.testkit.service_faults.cluster import (
     BOOK,
     CREW,
     FLIGHTS,
@@ -18,9 +17,10 @@ from tidemill.testkit.service_faults.scene import (
     PARTITIONS,
     SKEW_MS,
     VIPS,
-    Scene,
+    Cluster,
 )
-from tidemill.testkit.service_faults.truth import Topic
+from tidemill.testkit.service_faults.oracle import Topic
+from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.time import Indeterminate, TidemillError, Unavailable
 
 PLANES = (*VIPS, "N4", "N5", "N6")
@@ -177,8 +177,8 @@ class Ledger:
     it.
     """
 
-    def __init__(self, scene: Scene, random: Random, outcome: Outcome) -> None:
-        self._scene = scene
+    def __init__(self, cluster: Cluster, random: Random, outcome: Outcome) -> None:
+        self._cluster = cluster
         self._random = random
         self._outcome = outcome
         self._said: dict[int, str] = {}
@@ -186,11 +186,11 @@ class Ledger:
     async def run(self) -> None:
         """Insert until cancelled."""
         while True:
-            fronts = self._scene.fronts()
+            fronts = self._cluster.fronts()
             if fronts:
                 _, client = self._random.choice(fronts)
                 await self._insert(client, len(self._said))
-            await self._scene.clock.sleep(INSERT_S)
+            await self._cluster.clock.sleep(INSERT_S)
 
     async def _insert(self, client: Any, number: int) -> None:
         self._said[number] = "unknown"

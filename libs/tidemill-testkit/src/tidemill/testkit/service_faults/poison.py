@@ -26,9 +26,7 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.metrics import ANNOUNCEMENTS_PASSED_OVER as PASSED_OVER
-from tidemill.testkit.service_faults.load import Load
-from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
-from tidemill.testkit.service_faults.scene import (
+from tidemill.testkit.service_faults.cluster import (
     BOOK,
     CREW,
     DROP,
@@ -38,9 +36,11 @@ from tidemill.testkit.service_faults.scene import (
     PARTITIONS,
     SPOIL,
     WEB,
-    Scene,
+    Cluster,
 )
-from tidemill.testkit.service_faults.truth import Rows, Topic, difference
+from tidemill.testkit.service_faults.load import Load
+from tidemill.testkit.service_faults.oracle import Rows, Topic, difference
+from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
 from tidemill.testkit.service_faults.watching import rows_of
 from tidemill.time import Exhausted, Indeterminate, TidemillError, Unavailable, UsageError
 
@@ -193,9 +193,9 @@ class Poison:
     """Injects all kinds in turn, and knows what each had to become."""
 
     def __init__(
-        self, scene: Scene, log: Log, load: Load, random: Random, outcome: Outcome
+        self, cluster: Cluster, log: Log, load: Load, random: Random, outcome: Outcome
     ) -> None:
-        self._scene = scene
+        self._cluster = cluster
         self._log = log
         self._load = load
         self._random = random
@@ -217,7 +217,7 @@ class Poison:
             self._random.shuffle(strikes)
             for strike in strikes:
                 await strike()
-                await self._scene.clock.sleep(STEP_S / len(strikes))
+                await self._cluster.clock.sleep(STEP_S / len(strikes))
 
     def _one(self, what: str, of: Mapping[Any, Any]) -> tuple[Any, Any]:
         """Each of them once, in an order of the seed, then anew."""
@@ -260,17 +260,17 @@ class Poison:
         name, value = self._one("lines", LINES)
         self._next += 2
         self._lines += [self._next - 1, self._next]
-        with (self._scene.folder / f"{DROP}.csv").open("ab") as file:
+        with (self._cluster.folder / f"{DROP}.csv").open("ab") as file:
             file.write(b"%d\n%s\n%d\n" % (self._next - 1, value, self._next))
         self._bad_lines += 1
         self._injected("lines of files", name)
         if self._bad_lines == len(LINES):
-            (self._scene.folder / f"{SPOIL}.csv").write_bytes(b"\xff")
+            (self._cluster.folder / f"{SPOIL}.csv").write_bytes(b"\xff")
             self._injected("files", "shorter than it was, and garbage")
 
     async def _ask(self, what: str, name: object, ask: Callable[[Any], Awaitable[Any]]) -> None:
         """Something that has to be refused, by whichever process answers."""
-        fronts = self._scene.fronts()
+        fronts = self._cluster.fronts()
         if not fronts:
             return
         said = "is unknown"
@@ -299,7 +299,7 @@ class Poison:
 
     async def _upload(self) -> None:
         """A row that comes whole, and a body that breaks off."""
-        fronts = self._scene.fronts()
+        fronts = self._cluster.fronts()
         if not fronts:
             return
         process, client = self._random.choice(fronts)
@@ -311,7 +311,7 @@ class Poison:
             self._pushed[number] = "written"
         except AWAY:
             pass
-        file = self._scene.member(process).folder / "http.address"
+        file = self._cluster.member(process).folder / "http.address"
         with suppress(OSError, TimeoutError):
             address = urlsplit(file.read_text().strip())
             async with asyncio.timeout(UPLOAD_S):
@@ -365,13 +365,13 @@ class Poison:
 
     async def _rows(self, asked: Asked, name: str, total: int) -> Rows:
         """The rows of a collection, once there are so many, or after a while."""
-        began_s = self._scene.clock.monotonic_s()
+        began_s = self._cluster.clock.monotonic_s()
         while True:
             answer = await asked(lambda client: client.snapshot(name))
             found = rows_of(name, answer.table)
-            if found.total() >= total or self._scene.clock.monotonic_s() - began_s > SEEN_S_MAX:
+            if found.total() >= total or self._cluster.clock.monotonic_s() - began_s > SEEN_S_MAX:
                 return found
-            await self._scene.clock.sleep(0.2)
+            await self._cluster.clock.sleep(0.2)
 
     async def _check_rows(self, asked: Asked, name: str, wanted: Rows) -> None:
         found = await self._rows(asked, name, wanted.total())
@@ -393,7 +393,7 @@ class Poison:
         """One source stands, whose file was spoiled; all others do their work, and no other one is
         there.
         """
-        began_s = self._scene.clock.monotonic_s()
+        began_s = self._cluster.clock.monotonic_s()
         while True:
             said = {f"{s.kind}/{s.name}": s for s in await asked(lambda client: client.get())}
             wrong = [
@@ -401,9 +401,9 @@ class Poison:
                 for name, status in said.items()
                 if status.ready == (name == f"Source/{SPOIL}")
             ]
-            if not wrong or self._scene.clock.monotonic_s() - began_s > SEEN_S_MAX:
+            if not wrong or self._cluster.clock.monotonic_s() - began_s > SEEN_S_MAX:
                 break
-            await self._scene.clock.sleep(0.5)
+            await self._cluster.clock.sleep(0.5)
         self._outcome.violations.extend(wrong)
         hostile = [name for name in said if "hostile" in name]
         self._outcome.expect(not hostile, f"{hostile} of documents that were refused are there")
@@ -417,12 +417,12 @@ class Poison:
         """Each process that hears announcements has passed some over, of which one more comes now
         and then.
         """
-        began_s, passed = self._scene.clock.monotonic_s(), 0.0
+        began_s, passed = self._cluster.clock.monotonic_s(), 0.0
         async with aiohttp.ClientSession() as session:
-            while not passed and self._scene.clock.monotonic_s() - began_s < SEEN_S_MAX:
+            while not passed and self._cluster.clock.monotonic_s() - began_s < SEEN_S_MAX:
                 await self._announcement()
-                await self._scene.clock.sleep(1.0)
-                for member in self._scene.fleet.members.values():
+                await self._cluster.clock.sleep(1.0)
+                for member in self._cluster.fleet.members.values():
                     file = member.folder / "http.address"
                     with suppress(OSError, TimeoutError, aiohttp.ClientError):
                         async with session.get(f"{file.read_text().strip()}/metrics") as answer:

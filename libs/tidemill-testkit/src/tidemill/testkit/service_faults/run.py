@@ -15,12 +15,7 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard.fsck import StoreCheck
-from tidemill.testkit.service_faults.effects import check_effects, effects
-from tidemill.testkit.service_faults.load import Ledger, Load
-from tidemill.testkit.service_faults.machine import Machine
-from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.poison import Poison, prepare_files
-from tidemill.testkit.service_faults.scene import (
+from tidemill.testkit.service_faults.cluster import (
     BOOK,
     CREW,
     FLIGHTS,
@@ -30,11 +25,16 @@ from tidemill.testkit.service_faults.scene import (
     PROCESSES,
     TICK_MS,
     VIPS,
-    Scene,
-    scene,
+    Cluster,
+    cluster,
 )
-from tidemill.testkit.service_faults.trouble import Trouble
-from tidemill.testkit.service_faults.truth import Topic, Truth
+from tidemill.testkit.service_faults.effects import check_effects, effects
+from tidemill.testkit.service_faults.fault_injector import FaultInjector
+from tidemill.testkit.service_faults.load import Ledger, Load
+from tidemill.testkit.service_faults.machine import Machine
+from tidemill.testkit.service_faults.oracle import Oracle, Topic
+from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.poison import Poison, prepare_files
 from tidemill.testkit.service_faults.watching import Answers, Frontiers, rows_of
 from tidemill.time import (
     BeforeSince,
@@ -74,12 +74,12 @@ class Pace:
 
 
 class Run:
-    """A run on a scene; `outcome` holds what came of it."""
+    """A run on a cluster; `outcome` holds what came of it."""
 
-    def __init__(self, place: Scene, seed: int, pace: Pace, say: Callable[[str], None]) -> None:
+    def __init__(self, place: Cluster, seed: int, pace: Pace, say: Callable[[str], None]) -> None:
         self.outcome = Outcome()
         self._pace = pace
-        self._scene = place
+        self._cluster = place
         self._say = say
         self._clock = place.clock
         self._log: KafkaLog = place.log()
@@ -89,10 +89,10 @@ class Run:
         # Each part has its own numbers: what one of them draws changes nothing for the others.
         self._load = Load(self._log, Random(f"{seed} load"), place.clock, self.outcome)
         self._ledger = Ledger(place, Random(f"{seed} ledger"), self.outcome)
-        self._truth = Truth(*(self._topics[name] for name in (FLIGHTS, METER, BOOK, CREW)))
+        self._oracle = Oracle(*(self._topics[name] for name in (FLIGHTS, METER, BOOK, CREW)))
         self._frontiers = Frontiers(place, self._load, self.outcome)
         self._answers = Answers(place, self._frontiers, Random(f"{seed} answers"), self.outcome)
-        self._trouble = Trouble(place, Random(f"{seed} trouble"), self.outcome)
+        self._fault_injector = FaultInjector(place, Random(f"{seed} trouble"), self.outcome)
         place.endpoints.random, place.endpoints.outcome = Random(f"{seed} endpoints"), self.outcome
         self._poison = Poison(place, self._log, self._load, Random(f"{seed} poison"), self.outcome)
         self._machine = Machine(place.clock, place.marks)
@@ -104,13 +104,13 @@ class Run:
         await self._prepare()
         watching = [
             asyncio.create_task(each.follow()) for each in self._topics.values()
-        ] + self._tasks(self._frontiers.run(), self._answers.run(), self._trouble.revive())
+        ] + self._tasks(self._frontiers.run(), self._answers.run(), self._fault_injector.revive())
         load = self._tasks(self._load.run(), self._ledger.run(), self._poison.run())
         try:
             await self._recover()
             storm_s = STORM_S if seconds >= 2 * STORM_S else seconds
             while True:
-                await self._trouble.storm(storm_s)
+                await self._fault_injector.storm(storm_s)
                 await self._recover(after_faults=True)
                 for _ in range(self._pace.failovers):
                     await self._fail_over()
@@ -124,7 +124,7 @@ class Run:
         finally:
             await self._cancel([*load, *watching])
             await self._log.close()
-            self._trouble.let_go_on()
+            self._fault_injector.let_go_on()
 
     def _tasks(self, *work: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(each) for each in work]
@@ -139,10 +139,10 @@ class Run:
         """Topics, processes and resources, before anything goes wrong."""
         for name, partitions in PARTITIONS.items():
             await self._log.create_topic(name, partitions)
-        prepare_files(self._scene.folder)
+        prepare_files(self._cluster.folder)
         for name in PROCESSES:
-            self._scene.begin(name)
-        text = (self._scene.folder / "resources.yaml").read_text()
+            self._cluster.begin(name)
+        text = (self._cluster.folder / "resources.yaml").read_text()
         await self._ask(lambda client: client.apply([ResourceDocument(text, "resources.yaml")]))
         rows = table_of([{"plane": vip} for vip in VIPS])
         await self._ask(lambda client: client.insert("vip", rows))
@@ -150,7 +150,7 @@ class Run:
     async def _ask(self, ask: Callable[[Any], Any]) -> Any:
         """What any process answers, asked again until one does."""
         while True:
-            for _, client in self._scene.fronts():
+            for _, client in self._cluster.fronts():
                 try:
                     return await ask(client)
                 except TRIED_AGAIN:
@@ -202,10 +202,10 @@ class Run:
         self.outcome.measure("a new row in an answer, nothing wrong", await self._mark())
         for role in FAILOVER_ROLES:
             item = "View/totals" if role == "compute" else f"Source/{METER}"
-            owner = (await self._scene.owners(role)).get(item)
+            owner = (await self._cluster.owners(role)).get(item)
             if owner is None:
                 continue
-            await self._trouble.kill(owner.name)
+            await self._fault_injector.kill(owner.name)
             self.outcome.measure(
                 f"a new row in an answer, {role} killed before", await self._mark()
             )
@@ -223,48 +223,48 @@ class Run:
             if any(row[0] == mark for row in rows_of("totals/total", answer.table)):
                 return self._clock.monotonic_s() - began_s
             await self._clock.sleep(0.05)
-        raise StuckError("a new row", self._scene.fleet.logs())
+        raise StuckError("a new row", self._cluster.fleet.logs())
 
     async def _check(self) -> None:
         """What was answered and done so far, while the load goes on."""
         for name in (FLIGHTS, METER, BOOK, CREW, GRAIN):
             await self._topics[name].caught_up()
-        self._truth.take()
-        self._answers.check(self._truth)
-        done = await effects(self._scene, self._topics["alarms"])
+        self._oracle.take()
+        self._answers.check(self._oracle)
+        done = await effects(self._cluster, self._topics["alarms"])
         # What the targets have was in the topic before.
         await self._topics[FLIGHTS].caught_up()
-        self._truth.take()
-        check_effects(done, self._truth.alarms(2**63), self.outcome, all_done=False)
+        self._oracle.take()
+        check_effects(done, self._oracle.alarms(2**63), self.outcome, all_done=False)
 
     async def _end(self) -> None:
         """Everything is definite; all of it is what it has to be."""
         end = await self._load.end()
         await self._check()
-        wanted = self._truth.alarms(end)
+        wanted = self._oracle.alarms(end)
         began_s = self._clock.monotonic_s()
         while self._clock.monotonic_s() - began_s < GIVEN_UP_S:
-            done = await effects(self._scene, self._topics["alarms"])
+            done = await effects(self._cluster, self._topics["alarms"])
             if all(events.total() >= wanted.total() for events in done.values()):
                 break
             await self._clock.sleep(0.2)
         check_effects(done, wanted, self.outcome, all_done=True)
-        disordered = self._truth.disordered
+        disordered = self._oracle.disordered
         self.outcome.expect(
             not disordered, f"the generator wrote {disordered[:3]} behind its promise"
         )
         self._load.check(self._topics)
-        await self._check_letters(FLIGHTS, self._truth.bad)
-        await self._check_letters(BOOK, self._truth.bad_in_the_book())
-        await self._check_letters(CREW, self._truth.broken())
+        await self._check_letters(FLIGHTS, self._oracle.bad)
+        await self._check_letters(BOOK, self._oracle.bad_in_the_book())
+        await self._check_letters(CREW, self._oracle.broken())
         found: Counter[int] = Counter()
         ledger = await self._ask(lambda client: client.snapshot("ledger"))
         for row, count in rows_of("ledger", ledger.table).items():
             found[int(str(row[0]))] += count
         self._ledger.check(found)
-        await self._check_letters(METER, self._truth.bad_readings())
+        await self._check_letters(METER, self._oracle.bad_readings())
         await self._poison.check(self._ask, self._topics[GRAIN])
-        await self._trouble.check_work()
+        await self._fault_injector.check_work()
         await self._check_store()
 
     async def _check_letters(self, source: str, wanted: Counter[tuple[int, int]]) -> None:
@@ -288,7 +288,7 @@ class Run:
         """Every byte of every object, and what the versions say of them; a store that is away is
         asked again.
         """
-        consensus, blob = self._scene.stores()
+        consensus, blob = self._cluster.stores()
         began_s = self._clock.monotonic_s()
         while True:
             check = StoreCheck(consensus, blob, self._clock)
@@ -341,7 +341,7 @@ async def run(
     """A run from nothing to its end, on servers of its own; takes about 40 seconds more than
     `seconds`.
     """
-    async with scene(folder) as place:
+    async with cluster(folder) as place:
         played = Run(place, seed, pace, say)
         try:
             await played.play(seconds)

@@ -13,10 +13,10 @@ from tidemill.arrangement.updates import DIFF
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard import Collections, CollectionStatus, ReadCapability
+from tidemill.testkit.service_faults.cluster import BOOK, CREW, METER, PARTITIONS, Cluster
 from tidemill.testkit.service_faults.load import Load
+from tidemill.testkit.service_faults.oracle import COLUMNS, Oracle, Rows, bound_by, difference
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.scene import BOOK, CREW, METER, PARTITIONS, Scene
-from tidemill.testkit.service_faults.truth import COLUMNS, Rows, Truth, bound_by, difference
 from tidemill.time import (
     BeforeSince,
     Frontier,
@@ -53,12 +53,12 @@ def rows_of(name: str, table: pa.Table) -> Rows:
 class Frontiers:
     """Every version's frontiers as the stores have them, past the proxies."""
 
-    def __init__(self, scene: Scene, load: Load, outcome: Outcome) -> None:
+    def __init__(self, cluster: Cluster, load: Load, outcome: Outcome) -> None:
         self.seen: dict[str, tuple[Frontier, Frontier]] = {}
-        self._scene = scene
+        self._cluster = cluster
         self._load = load
         self._outcome = outcome
-        self._store: Collections = scene.collections()
+        self._store: Collections = cluster.collections()
         self._held: ReadCapability | None = None
         self._held_s = 0.0
         self._first: Rows | None = None
@@ -71,7 +71,7 @@ class Frontiers:
                     for name in await self._store.ids():
                         self._look(await self._store.status(name))
                     await self._hold()
-                await self._scene.clock.sleep(LOOK_S)
+                await self._cluster.clock.sleep(LOOK_S)
         finally:
             await self._store.close()
 
@@ -87,7 +87,7 @@ class Frontiers:
 
     def behind_s(self) -> tuple[float, str]:
         """How far the slowest collection is behind what it could know, and which it is."""
-        now_ms = self._scene.clock.now_ms()
+        now_ms = self._cluster.clock.now_ms()
         behind = {name: now_ms - self.upper(name) for name in ON_SYSTEM}
         behind |= {name: self._load.promised - self.upper(name) for name in EVENTS}
         slowest = max(behind, key=lambda name: behind[name])
@@ -112,7 +112,7 @@ class Frontiers:
         """Hold a time of a collection for a while: what is there at it stays the same all the
         while.
         """
-        now_s, clock = self._scene.clock.monotonic_s(), self._scene.clock
+        now_s, clock = self._cluster.clock.monotonic_s(), self._cluster.clock
         if METER not in self.seen:
             return
         if self._held is None or now_s - self._held_s > HOLD_S:
@@ -138,9 +138,9 @@ class Answers:
     """Asks the processes that answer users, at random instants, and keeps what they said."""
 
     def __init__(
-        self, scene: Scene, frontiers: Frontiers, random: Random, outcome: Outcome
+        self, cluster: Cluster, frontiers: Frontiers, random: Random, outcome: Outcome
     ) -> None:
-        self._scene = scene
+        self._cluster = cluster
         self._frontiers = frontiers
         self._random = random
         self._outcome = outcome
@@ -151,17 +151,17 @@ class Answers:
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
-            for name, client in self._scene.fronts():
+            for name, client in self._cluster.fronts():
                 try:
                     await self._ask(client, self._random.choice(ASKED))
-                    await self._list(f"{name} {self._scene.member(name).pid}", client)
+                    await self._list(f"{name} {self._cluster.member(name).pid}", client)
                 except (BeforeSince, NotYet):
                     self._outcome.happened["answers refused as not definite"] += 1
                 except UnknownCollection:
                     self._outcome.happened["answers refused as unknown yet"] += 1
                 except AWAY as error:
                     self._outcome.happened[f"felt: an answer was {type(error).__name__}"] += 1
-            await self._scene.clock.sleep(ASK_S)
+            await self._cluster.clock.sleep(ASK_S)
 
     async def _ask(self, client: AsyncClient, names: tuple[str, ...]) -> None:
         at = self._instant(names)
@@ -197,10 +197,10 @@ class Answers:
             self._shown[process, shown.id] = shown.since, shown.upper
             self._outcome.happened["frontiers asked for"] += 1
 
-    def check(self, truth: Truth) -> None:
-        """Every answer since the last check against the definitions. The truth has caught up."""
+    def check(self, oracle: Oracle) -> None:
+        """Every answer since the last check against the definitions. The oracle has caught up."""
         for names, at, told in self._unchecked:
-            wanted = _wanted(truth, names, at, told)
+            wanted = _wanted(oracle, names, at, told)
             for name, rows in wanted.items():
                 self._outcome.happened["answers checked"] += 1
                 self._outcome.happened["rows in them"] += rows.total()
@@ -209,15 +209,15 @@ class Answers:
 
 
 def _wanted(
-    truth: Truth, names: tuple[str, ...], at: int, told: Mapping[str, Rows]
+    oracle: Oracle, names: tuple[str, ...], at: int, told: Mapping[str, Rows]
 ) -> dict[str, Rows]:
     """What has to be there by the definitions, where the bindings that were told say so much."""
     if names == EVENTS:
-        return truth.events_at(at)
+        return oracle.events_at(at)
     by_offsets = {
-        READINGS: (METER, truth.readings_at),
-        BOOKED: (BOOK, truth.book_at),
-        CREWED: (CREW, truth.crew_at),
+        READINGS: (METER, oracle.readings_at),
+        BOOKED: (BOOK, oracle.book_at),
+        CREWED: (CREW, oracle.crew_at),
     }
     source, rows_at = by_offsets[names]
     return rows_at(bound_by(told[f"{source}/remap"], PARTITIONS[source]))

@@ -1,4 +1,4 @@
-"""Work of threads in turns of the event loop, for tests that move a virtual clock.
+"""Threads that the event loop drives (*work in turn*), for tests that move a virtual clock.
 
 Virtual time that moves with every turn of the loop does not wait for a real thread. The load of the
 machine would settle how far it runs ahead until the thread is done. Here a seed settles it.
@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 TURNS_MAX = 4
-"""So many turns at most pass before work is done, and again before anybody is told."""
+"""Turns of the loop, at most, before the work is done, and again before its outcome is told."""
 
 
-def threads_in_turn(seed: int) -> None:
+def run_threads_on_loop(seed: int) -> None:
     """Make the running event loop do the work of threads itself, a few turns later.
 
     Numbers of turns drawn from the seed pass before the work is done, and before its outcome is

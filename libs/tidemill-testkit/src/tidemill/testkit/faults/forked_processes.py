@@ -1,6 +1,4 @@
-"""Lives of processes: one process that has everything imported forks the others, which takes
-milliseconds.
-"""
+"""Processes that one process with all imports forks: a start costs milliseconds, not seconds."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from types import TracebackType
 from typing import IO, Self
 
 SLOW_IMPORTS = ("pandas",)
-"""What is imported at the first use by others, and would be by every life anew."""
+"""Modules that a library imports at its first use: the parent does it once for all children."""
 
 
-class Lives:
-    """Begins lives of `module`, each in a process of its own; all of them end when this is left."""
+class ForkedProcesses:
+    """Forks of the program `module`; all of them end with the context."""
 
     def __init__(self, module: str) -> None:
         self._module = module
         self._pids: list[int] = []
 
     def __enter__(self) -> Self:
-        self._mother = subprocess.Popen(
+        self._parent = subprocess.Popen(
             [sys.executable, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         return self
@@ -39,20 +37,20 @@ class Lives:
     ) -> None:
         for pid in self._pids:
             self.signal(pid, signal.SIGKILL)
-        self._mother.communicate()
+        self._parent.communicate()
 
     def begin(self, told: bytes) -> int:
-        """A new life, which is told one line; its pid."""
-        assert self._mother.stdin is not None
-        assert self._mother.stdout is not None
-        self._mother.stdin.write(told + b"\n")
-        self._mother.stdin.flush()
-        pid = int(self._mother.stdout.readline())
+        """Fork a process and give it one line of bytes; its pid."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        self._parent.stdin.write(told + b"\n")
+        self._parent.stdin.flush()
+        pid = int(self._parent.stdout.readline())
         self._pids.append(pid)
         return pid
 
     def alive(self, pid: int) -> bool:
-        """Whether it has not ended yet."""
+        """Whether this process still runs."""
         with suppress(ProcessLookupError):
             os.kill(pid, 0)
             return True
@@ -61,14 +59,18 @@ class Lives:
         return False
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal to a life, if it has not ended."""
+        """Send a signal to a process, if it still runs."""
         if self.alive(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
-def bear(live: Callable[[bytes], None], lines: IO[bytes]) -> None:
-    """What the module does as a program: fork a life for each line, and print its pid."""
+def serve_forks(live: Callable[[bytes], None], lines: IO[bytes]) -> None:
+    """Fork a process for each line of `lines`, call `live` with the line there, and print the pid.
+
+    The main loop of a module whose name `ForkedProcesses` is given. Ended children are reaped by
+    the system.
+    """
     for name in SLOW_IMPORTS:
         with suppress(ImportError):
             importlib.import_module(name)

@@ -1,6 +1,4 @@
-"""Where a run takes place: three brokers, Redis and a bucket behind proxies, and processes with
-roles.
-"""
+"""The cluster of a run: processes with roles, and three brokers, Redis and a bucket behind proxies."""
 
 from __future__ import annotations
 
@@ -44,13 +42,13 @@ LATE = 30
 VIPS: Final = ("N1", "N2", "N3")
 FLIGHTS, METER, ALARMS, BOOK, CREW = "flights", "meter", "alarms", "book", "crew"
 GRAIN, WEB, DROP, SPOIL = "grain", "web", "drop", "spoil"
-"""What is there to be poisoned: records of Avro, uploads, a file, a file that is spoiled."""
+"""Sources to be poisoned: records of Avro, uploads, a file, a file that is spoiled."""
 
 PARTITIONS: Mapping[str, int] = MappingProxyType(
     {FLIGHTS: 3, METER: 2, ALARMS: 1, BOOK: 2, CREW: 2, GRAIN: 1}
 )
 READERS = 2
-"""Among so many processes of ingest the partitions of a source are shared, where they are."""
+"""Processes of ingest among which a source with shared partitions divides them."""
 SEATS_MIN = 50
 PROCESSES: Mapping[str, str] = MappingProxyType(
     {
@@ -192,10 +190,8 @@ spec: {view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {http: {url
 
 
 @dataclass(slots=True)
-class Scene:
-    """The servers, the proxies before them, the processes, and ways past the proxies for whoever
-    checks.
-    """
+class Cluster:
+    """The servers, the proxies before them, the processes, and direct addresses for the checks."""
 
     folder: Path
     clock: Clock
@@ -287,11 +283,8 @@ def lease_on(busy: float) -> float:
 
 
 @asynccontextmanager
-async def scene(folder: Path) -> AsyncIterator[Scene]:
-    """Servers and proxies, and no process yet; everything is gone at the end.
-
-    The folder is there.
-    """
+async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """Start servers and proxies in an existing folder, no process yet; all of them end with it."""
     (folder / "secret").write_text("test-secret\n")
     own, clock = f"chaos-{token_hex(4)}", SystemClock()
     async with AsyncExitStack() as waiting:
@@ -319,7 +312,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         }
         text = "---".join([RESOURCES.replace("REDIS", url), POISONED, TOLD])
         (folder / "resources.yaml").write_text(text.replace("ENDPOINTS", served.url))
-        made = Scene(
+        made = Cluster(
             folder, clock, lease_s, system, kafka, redis, between, served, f"{redis.address}?prefix={own}",
             BlobPlace(blob, "test", "test-secret"),
         )  # fmt: skip

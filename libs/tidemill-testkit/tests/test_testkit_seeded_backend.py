@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.testkit import tidelog
-from tidemill.testkit.steady import steady
+from tidemill.testkit.seeded_backend import seeded_backend
 
 
 def drawn(seed: int) -> list[object]:
     found: list[object] = []
 
-    @settings(max_examples=40, backend=steady(seed), database=None, deadline=None)
+    @settings(max_examples=40, backend=seeded_backend(seed), database=None, deadline=None)
     @given(
         st.tuples(
             tidelog.programs(2), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(),
@@ -38,7 +38,7 @@ def test_a_seed_draws_the_same_examples_whatever_is_loaded() -> None:
 
 
 def test_failures_are_shrunk() -> None:
-    @settings(backend=steady(3), database=None)
+    @settings(backend=seeded_backend(3), database=None)
     @given(st.lists(st.integers(0, 99)))
     def law(numbers: list[int]) -> None:
         assert sum(numbers) < 50

@@ -1,9 +1,8 @@
-"""Examples for laws that count what they met: drawn each by itself, from a seed and nothing else.
+"""A seeded backend of Hypothesis, for laws that count the cases they met.
 
-What Hypothesis draws by default depends on the constants of all modules loaded and on the examples
-before: what a law meets then changes with code it has nothing to do with, and comes in runs. A law
-that promises to have met something draws through `steady`, so that how often it does is settled by
-its strategies and the seed.
+By default Hypothesis draws from the constants of all loaded modules and from earlier examples. So
+unrelated code changes the cases that a law meets. A law that promises to meet a case draws by
+`seeded_backend`: its strategies and the seed alone decide how often it does.
 """
 
 from __future__ import annotations
@@ -14,26 +13,23 @@ from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, Primit
 from hypothesis.internal.intervalsets import IntervalSet
 
 _SPREAD = 1 << 16
-"""How far from each other the bounds of a whole number may be before small ones are drawn more
-often.
-"""
+"""Distance of the bounds of a whole number beyond which half of the draws are near the centre."""
 
 
-def steady(seed: int) -> str:
-    """The name of a backend, for `settings(backend=…)`, that draws the same examples for the same
-    strategies.
+def seeded_backend(seed: int) -> str:
+    """The name of a backend for `settings(backend=…)` that draws from this seed alone.
 
-    Choices, flags and lengths are drawn evenly, failures are shrunk as ever. Two laws with one seed
-    draw alike.
+    Choices, flags and lengths are drawn evenly, and failures are shrunk as usual. Two laws of the
+    same strategies and the same seed draw the same examples.
     """
 
-    class Steady(_Drawing):
+    class Seeded(_Drawing):
         def __init__(self, conjecturedata: object = None, /) -> None:
             super().__init__(None)
             self._rng = Random(seed)
 
-    name = f"steady-{seed}"
-    AVAILABLE_PROVIDERS[name] = Steady
+    name = f"seeded-{seed}"
+    AVAILABLE_PROVIDERS[name] = Seeded
     return name
 
 

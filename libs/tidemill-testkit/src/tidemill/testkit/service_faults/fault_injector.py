@@ -1,6 +1,4 @@
-"""What goes wrong: processes die and stand still, brokers and Redis die, connections to stores fail
-in every way.
-"""
+"""The fault injector: processes and servers die or pause, connections to stores fail in each way."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ from redis.asyncio import Redis
 
 from tidemill.shard.claims import Owned
 from tidemill.testkit.faults.proxy import Mode
-from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
-from tidemill.testkit.service_faults.scene import (
+from tidemill.testkit.service_faults.cluster import (
     BROKERS,
     PARTITIONS,
     PROCESSES,
-    Scene,
+    Cluster,
 )
+from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
 from tidemill.time import Indeterminate, Unavailable
 
 PAUSE_S = 0.4
@@ -63,11 +61,11 @@ class Parts:
     claims: Mapping[tuple[str, str], int]
 
 
-class Trouble:
-    """Storms of faults, each with everything in it; all is well again when one is over."""
+class FaultInjector:
+    """Storms of faults: each holds every kind of fault, and ends with all servers running again."""
 
-    def __init__(self, scene: Scene, random: Random, outcome: Outcome) -> None:
-        self._scene = scene
+    def __init__(self, cluster: Cluster, random: Random, outcome: Outcome) -> None:
+        self._cluster = cluster
         self._random = random
         self._outcome = outcome
         self._away: set[str] = set()
@@ -75,7 +73,7 @@ class Trouble:
 
     async def storm(self, seconds: float) -> None:
         """Faults of all kinds at once for so long, and until each kind has happened."""
-        end_s = self._scene.clock.monotonic_s() + seconds
+        end_s = self._cluster.clock.monotonic_s() + seconds
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again(SERVICES, self._service, end_s))
             tasks.create_task(self._again(("kill",), self._broker, end_s))
@@ -86,14 +84,14 @@ class Trouble:
         self, kinds: tuple[str, ...], strike: Callable[[str], Awaitable[None]], end_s: float
     ) -> None:
         due, passes = list(kinds), 0
-        while passes == 0 or self._scene.clock.monotonic_s() < end_s:
+        while passes == 0 or self._cluster.clock.monotonic_s() < end_s:
             await self._pause(PAUSE_S)
             await strike(due.pop(self._random.randrange(len(due))))
             if not due:
                 due, passes = list(kinds), passes + 1
 
     async def _pause(self, seconds: float) -> None:
-        await self._scene.clock.sleep(seconds * (0.5 + self._random.random()))
+        await self._cluster.clock.sleep(seconds * (0.5 + self._random.random()))
 
     def _done(self, kind: str) -> None:
         self._outcome.happened[FAULT + kind] += 1
@@ -122,28 +120,28 @@ class Trouble:
                 await self._pause(2.0)
             for each in names:
                 self._killed.discard(each)
-                self._scene.begin(each)
+                self._cluster.begin(each)
         finally:
             self._away -= set(names)
 
     async def kill(self, name: str) -> None:
         """SIGKILL; the process is gone when this returns."""
-        member = self._scene.member(name)
+        member = self._cluster.member(name)
         self._killed.add(name)
         with suppress(ProcessLookupError):  # it did not begin, since its stores are away
             member.signalled(signal.SIGKILL)
         while member.running:
-            await self._scene.clock.sleep(0.005)
+            await self._cluster.clock.sleep(0.005)
 
     async def _stand_still(self, name: str, parts: Parts) -> None:
         """Stop a process until others have its work, then let it go on."""
-        member = self._scene.member(name)
+        member = self._cluster.member(name)
         if not member.running:
             return
         member.signalled(signal.SIGSTOP)
         self._done(f"pause {name.partition('-')[0]}")
         try:
-            await self._scene.clock.sleep(STOPPED_LEASES * self._scene.lease_s)
+            await self._cluster.clock.sleep(STOPPED_LEASES * self._cluster.lease_s)
             moved = await self._await_move(name, parts)
         finally:
             member.signalled(signal.SIGCONT)
@@ -158,28 +156,28 @@ class Trouble:
         a store did not answer, or the claim is of a process of its name that was killed a moment
         before. `check_work` sees what begins late and stays.
         """
-        member, woke_s = self._scene.member(name), self._scene.clock.monotonic_s()
+        member, woke_s = self._cluster.member(name), self._cluster.clock.monotonic_s()
         for (role, item), epoch in parts.claims.items():
             while role != "compaction" and member.running:
-                last = said_of_work(self._scene.said(name)).get((role, item, epoch))
+                last = said_of_work(self._cluster.said(name)).get((role, item, epoch))
                 if last != CLAIMED:
                     known = "let go" if last else "had not begun"
                     self._outcome.happened[
                         f"{FELT}a process woke and {known} what others had taken"
                     ] += 1
                     break
-                if self._scene.clock.monotonic_s() - woke_s > NOTICED_S_MAX:
+                if self._cluster.clock.monotonic_s() - woke_s > NOTICED_S_MAX:
                     self._outcome.violations.append(
                         f"{name} woke and kept {item}, which others have"
                     )
                     break
-                await self._scene.clock.sleep(0.1)
+                await self._cluster.clock.sleep(0.1)
 
     async def check_work(self) -> None:
         """Wait until each process works on what it has claimed, and on nothing else, by what it
         wrote to its log.
         """
-        began_s = self._scene.clock.monotonic_s()
+        began_s = self._cluster.clock.monotonic_s()
         while True:
             claims, works = await self._claims(), self._works()
             wrong = [
@@ -187,9 +185,9 @@ class Trouble:
                 for name, role, item, epoch in works
                 if not _has(claims, role, item, name, epoch)
             ]
-            if not wrong or self._scene.clock.monotonic_s() - began_s > NOTICED_S_MAX:
+            if not wrong or self._cluster.clock.monotonic_s() - began_s > NOTICED_S_MAX:
                 break
-            await self._scene.clock.sleep(0.2)
+            await self._cluster.clock.sleep(0.2)
         self._outcome.happened["parts that one process works on"] += len(works)
         self._outcome.violations.extend(wrong)
 
@@ -197,23 +195,23 @@ class Trouble:
         """Which process works on what, and by which epoch."""
         return [
             (name, role, item, epoch)
-            for name, member in self._scene.fleet.members.items()
+            for name, member in self._cluster.fleet.members.items()
             if member.running
-            for (role, item, epoch), last in said_of_work(self._scene.said(name)).items()
+            for (role, item, epoch), last in said_of_work(self._cluster.said(name)).items()
             if last == CLAIMED
         ]
 
     async def _await_move(self, name: str, parts: Parts) -> bool:
         """Wait until everything that a process had is with another one; whether it had anything."""
-        began_s = self._scene.clock.monotonic_s()
+        began_s = self._cluster.clock.monotonic_s()
         left = dict(parts.claims)
-        while left and self._scene.clock.monotonic_s() - began_s < NOTICED_S_MAX:
+        while left and self._cluster.clock.monotonic_s() - began_s < NOTICED_S_MAX:
             now = await self._claims()
             for key, epoch in list(left.items()):
                 if key in now and now[key].epoch > epoch and now[key].name != name:
                     del left[key]
                     self._outcome.happened[FELT + f"work of {key[0]} moved"] += 1
-            await self._scene.clock.sleep(0.1)
+            await self._cluster.clock.sleep(0.1)
         for role, item in left:
             self._outcome.violations.append(f"{item} of {role} stayed with {name}, which was away")
         return bool(parts.claims) and not left
@@ -227,11 +225,11 @@ class Trouble:
         while True:
             try:
                 for role in ("ingest", "remap", "reclock", "compute", "compaction"):
-                    owners = await self._scene.owners(role)
+                    owners = await self._cluster.owners(role)
                     found |= {(role, item): owned for item, owned in owners.items()}
                 return found
             except (Unavailable, Indeterminate):
-                await self._scene.clock.sleep(0.1)
+                await self._cluster.clock.sleep(0.1)
 
     # -- brokers --------------------------------------------------------------------------------
 
@@ -239,21 +237,21 @@ class Trouble:
         """A broker dies for a while; what it led is led by the others."""
         number = self._random.randint(1, BROKERS)
         led = await self._find_led_by(number)
-        await self._scene.control_broker("kill", number)
+        await self._cluster.control_broker("kill", number)
         self._done("kill a broker")
         try:
             await self._pause(AWAY_S)
             async with asyncio.timeout(NOTICED_S_MAX):
                 while led and led & await self._find_led_by(number):
-                    await self._scene.clock.sleep(0.2)
+                    await self._cluster.clock.sleep(0.2)
             self._outcome.happened[FELT + "partitions got another leader"] += len(led)
         finally:
-            await self._scene.control_broker("start", number)
+            await self._cluster.control_broker("start", number)
 
     async def _find_led_by(self, number: int) -> set[tuple[str, int]]:
         """The partitions of our topics that a broker leads, as the others say."""
         while True:
-            admin: Any = AIOKafkaAdminClient(bootstrap_servers=self._scene.kafka.address)
+            admin: Any = AIOKafkaAdminClient(bootstrap_servers=self._cluster.kafka.address)
             try:
                 await admin.start()
                 topics = await admin.describe_topics()
@@ -265,7 +263,7 @@ class Trouble:
                     if partition["leader"] == number
                 }
             except KafkaError:
-                await self._scene.clock.sleep(0.2)
+                await self._cluster.clock.sleep(0.2)
             finally:
                 await admin.close()
 
@@ -274,10 +272,10 @@ class Trouble:
     async def _redis(self, kind: str) -> None:
         if kind == "restart":
             before = await self._run_of_redis()
-            await asyncio.to_thread(self._scene.redis.control, "kill")
+            await asyncio.to_thread(self._cluster.redis.control, "kill")
             self._done("kill Redis")
             await self._pause(1.0)
-            await asyncio.to_thread(self._scene.redis.control, "up")
+            await asyncio.to_thread(self._cluster.redis.control, "up")
             self._outcome.happened[FELT + "Redis came back as another run"] += (
                 await self._run_of_redis() != before
             )
@@ -285,7 +283,7 @@ class Trouble:
             await self._connection("redis", kind)
 
     async def _run_of_redis(self) -> str:
-        client = Redis.from_url(self._scene.redis.address)
+        client = Redis.from_url(self._cluster.redis.address)
         try:
             return str((await client.info("server"))["run_id"])
         finally:
@@ -298,7 +296,7 @@ class Trouble:
         """Whoever goes through a proxy finds the store silent, refusing or slow for a while, or is
         cut off.
         """
-        proxies = self._scene.proxies
+        proxies = self._cluster.proxies
         self._done(f"{kind} {end}")
         if kind == "cut":
             self._outcome.happened[FELT + f"connections to {end} cut"] += await proxies.cut(end)
@@ -308,11 +306,11 @@ class Trouble:
         try:
             await self._pause(CUT_OFF_S)
             # Not before somebody has come: a fault that nobody met was none.
-            end_s = self._scene.clock.monotonic_s() + NOTICED_S_MAX
+            end_s = self._cluster.clock.monotonic_s() + NOTICED_S_MAX
             while (met := await proxies.met(end, mode)) == before:
-                if self._scene.clock.monotonic_s() > end_s:
+                if self._cluster.clock.monotonic_s() > end_s:
                     break
-                await self._scene.clock.sleep(0.05)
+                await self._cluster.clock.sleep(0.05)
             self._outcome.happened[FELT + f"{end} was met {mode}"] += met - before
         finally:
             await proxies.set_mode(end, "open")
@@ -323,10 +321,10 @@ class Trouble:
         """Begin again what has ended, as a cluster does, until cancelled."""
         while True:
             for name in sorted(set(PROCESSES) - self._away):
-                if not self._scene.member(name).running:
+                if not self._cluster.member(name).running:
                     self._judge(name)
-                    self._scene.begin(name)
-            await self._scene.clock.sleep(0.5)
+                    self._cluster.begin(name)
+            await self._cluster.clock.sleep(0.5)
 
     def _judge(self, name: str) -> None:
         """A process that was killed has ended, and one whose stores are away does not begin; no
@@ -335,7 +333,7 @@ class Trouble:
         if name in self._killed:
             self._killed.discard(name)
             return
-        said = self._scene.said(name)
+        said = self._cluster.said(name)
         self._outcome.happened[FELT + "a process found its stores away and did not begin"] += 1
         if "component=ready" in said:
             failed = [
@@ -345,6 +343,6 @@ class Trouble:
 
     def let_go_on(self) -> None:
         """No process stands still any more."""
-        for member in self._scene.fleet.members.values():
+        for member in self._cluster.fleet.members.values():
             with suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGCONT)

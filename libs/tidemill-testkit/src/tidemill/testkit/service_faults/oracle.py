@@ -1,4 +1,4 @@
-"""What is true: the topics as they are, and by the definitions what has to follow from them."""
+"""The oracle of a run: the contents of the topics, and their consequences by the definitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
-from tidemill.testkit.service_faults.scene import ALIVE_MS, LATE, SEATS_MIN, SKEW_MS, VIPS
+from tidemill.testkit.service_faults.cluster import ALIVE_MS, LATE, SEATS_MIN, SKEW_MS, VIPS
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
 from tidemill.time import Indeterminate, Unavailable
 
@@ -48,11 +48,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "web": ("id",),
     }
 )
-"""What is compared of each collection, in this order."""
+"""Columns that are compared of each collection, in this order."""
 
 
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""What a column of whole numbers holds; neither a fraction nor a truth value is one."""
+"""A value of a column of whole numbers; neither a fraction nor a truth value is one."""
 
 
 class Flight(msgspec.Struct, frozen=True):
@@ -178,8 +178,8 @@ def _texts(found: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-class Truth:
-    """By the definitions, of everything that the topics hold."""
+class Oracle:
+    """The contents of each collection that follow, by the definitions, from the records taken."""
 
     def __init__(self, flights: Topic, meter: Topic, book: Topic, crew: Topic) -> None:
         self._flights = flights

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidemill.time import TidemillError
+from tidemill.errors import TidemillError
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFESTS = ROOT / "e2e/manifests"

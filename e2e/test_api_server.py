@@ -21,12 +21,12 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_kube_config
 from ruamel.yaml import YAML
 
+from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
 from tidemill.runtime.resources import KINDS
 from tidemill.testkit.servers import kubernetes_server
 from tidemill.testkit.up import up_process
-from tidemill.time import TidemillError, UnknownCollection, UsageError
 
 CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 NAMESPACE = "tidemill"

@@ -16,6 +16,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_kube_config
 from ruamel.yaml import YAML
 
+from tidemill.errors import UsageError
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.stores import BlobPlace
@@ -25,7 +26,6 @@ from tidemill.spark.pod_launcher import PodLauncher
 from tidemill.spark.pod_settings import PodSettings, Retries
 from tidemill.spark.pod_specs import Attempt, driver_pod, executor_template
 from tidemill.testkit.servers import kubernetes_server
-from tidemill.time import UsageError
 
 CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 NAMESPACE, JOBS = "tidemill", "jobs"

@@ -20,11 +20,11 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_kube_config
 from ruamel.yaml import YAML
 
+from tidemill.errors import TidemillError, UsageError
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.servers import kubernetes_server
 from tidemill.testkit.up import up_process
-from tidemill.time import TidemillError, UsageError
 
 CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 HOME, TENANTS = "tidemill", ("air", "rail")

@@ -29,10 +29,10 @@ import pyarrow as pa
 
 from bench.hostile.attacks import ATTACKS, HEAD, KEYS, NODES, Place, attack, befriend
 from tidemill.client import Client
+from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.up import up_process
-from tidemill.time import TidemillError
 
 RESULTS = Path(__file__).parent.parent / "results" / "hostile.json"
 SETTLE_S = 2.0

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import aiohttp
 
+from tidemill.errors import TidemillError
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.tls import TlsFiles
-from tidemill.time import TidemillError
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 KEYS = 200_000

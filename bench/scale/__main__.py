@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidemill.client import Client
+from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import TidemillError
 
 RESULTS = Path(__file__).parent.parent / "results" / "scale.json"
 START_S_MAX = 600.0

@@ -33,10 +33,11 @@ from tidemill.arrangement.operators import (
     total,
 )
 from tidemill.arrangement.update_sets import accumulate_updates
+from tidemill.errors import UsageError
 from tidemill.testkit.generators import rounds_of
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import joined, reduced
-from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
+from tidemill.time import U64_TIME, Antichain, ProductOrder, frontier
 
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3), ProductOrder(4)]
 

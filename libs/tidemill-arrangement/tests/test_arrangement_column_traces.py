@@ -26,8 +26,9 @@ from tidemill.arrangement.columns.storage import DiffColumn, InMemory
 from tidemill.arrangement.kernels import Columns, consolidating
 from tidemill.arrangement.trace import Description, ImportedTrace, RowBatch, SharedTrace, Spine
 from tidemill.arrangement.trace.row_batches import sort_updates
+from tidemill.errors import UsageError
 from tidemill.testkit.generators import small_times
-from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
+from tidemill.time import U64_TIME, Antichain, ProductOrder, frontier
 
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3), ProductOrder(4)]
 

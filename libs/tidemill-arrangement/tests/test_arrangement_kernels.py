@@ -24,9 +24,10 @@ from tidemill.arrangement.operators import (
     total,
 )
 from tidemill.arrangement.operators.interesting_times import interesting_times
+from tidemill.errors import UsageError
 from tidemill.testkit.twins import columns as twins
 from tidemill.testkit.twins.columns import Row
-from tidemill.time import Antichain, ProductOrder, UsageError
+from tidemill.time import Antichain, ProductOrder
 
 law = settings(deadline=None)  # the first example may pay for compiling
 

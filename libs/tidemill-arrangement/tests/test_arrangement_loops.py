@@ -20,6 +20,7 @@ from tidemill.arrangement.loops import (
     Loop,
     Output,
 )
+from tidemill.errors import UsageError
 from tidemill.testkit.twins.loops import (
     closure,
     distances,
@@ -27,7 +28,6 @@ from tidemill.testkit.twins.loops import (
     inside_components,
     least_reaching,
 )
-from tidemill.time import UsageError
 
 HALF = np.uint64(32)
 LOW = np.uint64(2**32 - 1)

@@ -24,7 +24,8 @@ from tidemill.arrangement.columns import (
 from tidemill.arrangement.kernels import Columns
 from tidemill.arrangement.operators import Join, Reduce, distinct
 from tidemill.arrangement.trace import Description, RowBatch, SharedTrace, Spine
-from tidemill.time import U64_TIME, Antichain, BeforeSince, NotYet, UsageError, frontier
+from tidemill.errors import BeforeSince, NotYet, UsageError
+from tidemill.time import U64_TIME, Antichain, frontier
 
 MakeBatch = Callable[..., Any]
 

@@ -25,10 +25,11 @@ from tidemill.arrangement.operators import (
 )
 from tidemill.arrangement.operators.replay import joined_histories
 from tidemill.arrangement.update_sets import consolidate_updates
+from tidemill.errors import UsageError
 from tidemill.testkit.generators import rounds_of, small_antichains, small_times
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import active_times, joined, reduced
-from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
+from tidemill.time import U64_TIME, Antichain, ProductOrder, frontier
 
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3), ProductOrder(4)]
 

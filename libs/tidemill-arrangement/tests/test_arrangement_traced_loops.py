@@ -20,15 +20,9 @@ from tidemill.arrangement.columns.reductions import least
 from tidemill.arrangement.kernels import Columns
 from tidemill.arrangement.loops import Changes, Collection, Loop, TracedComputation
 from tidemill.arrangement.update_sets import accumulate_updates
+from tidemill.errors import BeforeSince, UsageError
 from tidemill.testkit.twins.loops import distances
-from tidemill.time import (
-    U64_TIME,
-    Antichain,
-    BeforeSince,
-    ProductOrder,
-    UsageError,
-    frontier,
-)
+from tidemill.time import U64_TIME, Antichain, ProductOrder, frontier
 
 Update = tuple[tuple[int, int], Any, int]
 

@@ -19,18 +19,10 @@ from tidemill.arrangement.trace import (
     updates_of,
 )
 from tidemill.arrangement.update_sets import advance_updates
+from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.testkit.generators import small_times
 from tidemill.testkit.twins.traces import TraceTwin
-from tidemill.time import (
-    U64_TIME,
-    Antichain,
-    BeforeSince,
-    Lattice,
-    NotYet,
-    ProductOrder,
-    UsageError,
-    frontier,
-)
+from tidemill.time import U64_TIME, Antichain, Lattice, ProductOrder, frontier
 
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3)]
 

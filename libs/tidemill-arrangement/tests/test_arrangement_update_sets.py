@@ -17,16 +17,10 @@ from tidemill.arrangement.update_sets import (
     split_updates,
     updates_of_versions,
 )
+from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.testkit.generators import DOMAINS, LATTICES, PRODUCT_2, antichains_of, times_of
 from tidemill.testkit.twins.collections import accumulated, consolidated
-from tidemill.time import (
-    U64_TIME,
-    Antichain,
-    BeforeSince,
-    NotYet,
-    UsageError,
-    frontier,
-)
+from tidemill.time import U64_TIME, Antichain, frontier
 
 any_domain = pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
 any_lattice = pytest.mark.parametrize("lattice", LATTICES, ids=lambda lattice: lattice.name)

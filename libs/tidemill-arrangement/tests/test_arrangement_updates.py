@@ -21,8 +21,9 @@ from tidemill.arrangement.updates import (
     stamp,
     update_schema,
 )
+from tidemill.errors import UsageError
 from tidemill.testkit.twins.collections import accumulated, consolidated
-from tidemill.time import U64_MAX, U64_TIME, UsageError, frontier
+from tidemill.time import U64_MAX, U64_TIME, frontier
 
 SCHEMA = pa.schema(
     [

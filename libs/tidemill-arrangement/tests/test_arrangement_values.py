@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidemill.arrangement.columns import reductions
 from tidemill.arrangement.columns.values import NULL, ValueCodes
 from tidemill.arrangement.updates import consolidate
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 TEXTS = st.one_of(
     st.sampled_from(["", "a", "a\0", "ab", "seven77", "eight888", "eight889", "zzzzzzzzz", "ä"]),

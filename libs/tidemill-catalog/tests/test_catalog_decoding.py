@@ -11,6 +11,7 @@ import pytest
 from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decision, Decisions
 from tidemill.catalog.records.decoding import RecordDecoder
 from tidemill.catalog.records.schemas import SchemaBook
+from tidemill.errors import Unavailable, UsageError
 from tidemill.reclock import Change, pack_row
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats.avro import AvroReader
@@ -20,7 +21,6 @@ from tidemill.runtime.resources import SourceSpec, load_resources
 from tidemill.runtime.resources.decoding import record_shape
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.schema_registry import Registry, schema_registry
-from tidemill.time import Unavailable, UsageError
 
 ITEM = {
     "type": "record",

@@ -13,9 +13,9 @@ from tidemill.catalog.entry import CREATED, SYSTEM, CatalogEntry
 from tidemill.catalog.names import Names, resource_of
 from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.catalog.store import Stored
+from tidemill.errors import AlreadyUsed, UnknownCollection
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.documents import document
-from tidemill.time import AlreadyUsed, UnknownCollection
 
 SHAPE = shape_of_relation("p", pa.schema([("n", pa.int64())]))
 RESOURCES = ("a", "b", "ab", "c")

@@ -22,11 +22,7 @@ from tidemill.client import connect
 from tidemill.client.command import app
 from tidemill.client.faults import advice
 from tidemill.client.plugins import connection_first
-from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
-from tidemill.rpc.server import Server, serve
-from tidemill.rpc.status import CutOff
-from tidemill.testkit.handlers_memory import MemoryHandlers, flights
-from tidemill.time import (
+from tidemill.errors import (
     Corrupt,
     Fenced,
     Indeterminate,
@@ -34,8 +30,12 @@ from tidemill.time import (
     Unavailable,
     UnknownCollection,
     UsageError,
-    frontier,
 )
+from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
+from tidemill.rpc.server import Server, serve
+from tidemill.rpc.status import CutOff
+from tidemill.testkit.handlers_memory import MemoryHandlers, flights
+from tidemill.time import frontier
 
 DOCUMENTS = "kind: Source\nname: flights\n---\nkind: View\nname: delays"
 

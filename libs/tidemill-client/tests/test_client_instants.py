@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tidemill.client.instants import instant, shown, shown_duration, shown_frontier
-from tidemill.time import UsageError, frontier
+from tidemill.errors import UsageError
+from tidemill.time import frontier
 
 
 @pytest.mark.parametrize(

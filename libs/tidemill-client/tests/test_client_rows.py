@@ -24,8 +24,9 @@ from tidemill.client.rows import format_of, parse_row, read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
 from tidemill.datalog.proofs import Kind
 from tidemill.datalog.why_not import Cause
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes, ColumnInfo, Json, Progress
-from tidemill.time import UsageError, frontier
+from tidemill.time import frontier
 
 FLIGHTS = TableName("", "flights")
 

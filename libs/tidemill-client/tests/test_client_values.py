@@ -10,8 +10,8 @@ import pytest
 
 from tidemill.client.rows import read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
+from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc.messages import ColumnInfo
-from tidemill.time import Exhausted, UsageError
 
 COLUMNS = (ColumnInfo("k", "string"), ColumnInfo("f", "double"))
 

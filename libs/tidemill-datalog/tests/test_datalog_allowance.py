@@ -18,7 +18,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.why_not import why_not
-from tidemill.time import Exhausted, Unavailable
+from tidemill.errors import Exhausted, Unavailable
 
 MIB = 1 << 20
 Run = Callable[[CheckedProgram, dict[str, list[Presence]], Allowance], int]

@@ -39,11 +39,11 @@ from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.datalog.scratch.changing import ColumnChanges
 from tidemill.datalog.scratch.engine import presences_of
+from tidemill.errors import UsageError
 from tidemill.testkit import tidelog, tidelog_columns
 from tidemill.testkit.column_windows import ColumnWindows, RecordChanges, compared_columns
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import Example
-from tidemill.time import UsageError
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),

@@ -24,7 +24,7 @@ from tidemill.datalog.ticks import Ticker
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 def relation(name: str, *columns: str) -> InputSchema:

@@ -12,7 +12,7 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.ticks import Ticker, present_at
+from tidemill.errors import UsageError
 from tidemill.testkit.tidelog import (
     CATALOG,
     DERIVED,
@@ -39,7 +40,6 @@ from tidemill.testkit.tidelog import (
     programs,
     ticked_programs,
 )
-from tidemill.time import UsageError
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
 LAW = settings(

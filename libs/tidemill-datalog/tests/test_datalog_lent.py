@@ -21,6 +21,7 @@ from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.errors import Corrupt, UsageError
 from tidemill.testkit.tidelog import (
     DERIVED,
     UPPER,
@@ -29,7 +30,6 @@ from tidemill.testkit.tidelog import (
     inputs,
     programs,
 )
-from tidemill.time import Corrupt, UsageError
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "60")), deadline=None,

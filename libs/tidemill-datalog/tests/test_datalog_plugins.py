@@ -29,11 +29,11 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record, parse_record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.vocabulary import Vocabulary
+from tidemill.errors import UsageError
 from tidemill.testkit.conformance.language_engines import evaluate_case
 from tidemill.testkit.conformance.registry import Options
 from tidemill.testkit.tidelog import CATALOG, DERIVED, UPPER, inputs, programs
 from tidemill.testkit.twins.pointwise import answers
-from tidemill.time import UsageError
 
 BITS = PluginLattice(
     version="1",

@@ -31,7 +31,7 @@ from tidemill.datalog.values import (
     negate,
     remainder,
 )
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 LAW = settings(max_examples=100, deadline=None)
 WHOLE = st.integers(INT_MIN, INT_MAX)

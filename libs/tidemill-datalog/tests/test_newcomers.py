@@ -15,7 +15,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
 from tidemill.datalog.why_not import why_not
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 OPEN = InputSchemas(closed=False)
 EVENTS = InputSchemas(closed=False, default_kind="events")

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import advance, consolidate
+from tidemill.errors import UsageError
 from tidemill.reclock import RemapShard, covered_since, rows_of_bindings
 from tidemill.testkit.generators import partition_histories, remap_histories
 from tidemill.testkit.twins.reclocking import (
@@ -17,7 +18,7 @@ from tidemill.testkit.twins.reclocking import (
     remap_at,
     says_at_least,
 )
-from tidemill.time import PARTITIONED, U64_MAX, Partitions, UsageError, frontier, partition_frontier
+from tidemill.time import PARTITIONED, U64_MAX, Partitions, frontier, partition_frontier
 
 laws = settings(max_examples=120, deadline=None)
 LAST = 24

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import UsageError
 from tidemill.reclock import (
     UNBOUND,
     Bindings,
@@ -24,15 +25,7 @@ from tidemill.reclock import (
 from tidemill.testkit.generators import partition_histories, remap_histories
 from tidemill.testkit.twins.reclock_operator import ReclockOperator
 from tidemill.testkit.twins.reclocking import bindings_of_history
-from tidemill.time import (
-    PARTITIONED,
-    U64_MAX,
-    Antichain,
-    Partitions,
-    UsageError,
-    frontier,
-    partition_frontier,
-)
+from tidemill.time import PARTITIONED, U64_MAX, Antichain, Partitions, frontier, partition_frontier
 
 laws = settings(max_examples=80, deadline=None)
 PAYLOAD = pa.schema([pa.field("x", pa.string())])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import BeforeSince, Corrupt, NotYet, UnknownCapability, UsageError
 from tidemill.reclock import MintAt, Minter, RemapShard, Wait, mint_time
 from tidemill.testkit.generators import DOMAINS, histories_of
 from tidemill.testkit.twins.reclocking import remap_at
@@ -17,12 +18,7 @@ from tidemill.time import (
     U64_MAX,
     U64_TIME,
     Antichain,
-    BeforeSince,
-    Corrupt,
-    NotYet,
     Partitions,
-    UnknownCapability,
-    UsageError,
     frontier,
     partition_frontier,
 )

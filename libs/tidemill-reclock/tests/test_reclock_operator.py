@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.update_sets import advance_updates, consolidate_updates
+from tidemill.errors import Corrupt, UsageError
 from tidemill.reclock import RemapTrace, contents_at
 from tidemill.testkit.generators import DOMAINS, histories_of, points_of, remap_histories
 from tidemill.testkit.live_operator import LiveOperator, operator_of
@@ -27,10 +28,8 @@ from tidemill.time import (
     U64_MAX,
     U64_TIME,
     Antichain,
-    Corrupt,
     Frontier,
     Partitions,
-    UsageError,
     frontier,
     partition_frontier,
 )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.update_sets import split_updates
+from tidemill.errors import BeforeSince, NotYet
 from tidemill.reclock import (
     RemapTrace,
     bindings_of_rows,
@@ -37,8 +38,6 @@ from tidemill.time import (
     U64_MAX,
     U64_TIME,
     Antichain,
-    BeforeSince,
-    NotYet,
     Partitions,
     frontier,
     partition_frontier,

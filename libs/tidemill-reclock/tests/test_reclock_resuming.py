@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import UsageError
 from tidemill.reclock import (
     CommitFeedback,
     RemapTrace,
@@ -17,7 +18,7 @@ from tidemill.reclock import (
 )
 from tidemill.testkit.generators import DOMAINS, remap_histories
 from tidemill.testkit.twins.reclocking import bindings_of_history, remap_at
-from tidemill.time import U64_TIME, Antichain, UsageError, frontier
+from tidemill.time import U64_TIME, Antichain, frontier
 
 any_domain = pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
 laws = settings(max_examples=60, deadline=None)

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.errors import Exhausted
 from tidemill.rpc.admission import Admissions, Bucket, CallLimits
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
@@ -24,7 +25,7 @@ from tidemill.rpc.server import serve
 from tidemill.rpc.status import Unauthenticated
 from tidemill.runtime.clock import ManualClock
 from tidemill.testkit.handlers_memory import MemoryHandlers
-from tidemill.time import Exhausted, frontier
+from tidemill.time import frontier
 
 WAIT_S_MAX = 60.0
 

@@ -11,6 +11,7 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import Indeterminate, TidemillError, Unavailable
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.client_services import ServiceClient
@@ -18,7 +19,7 @@ from tidemill.rpc.messages import Delivered, Event, Progress, Pushed, Work
 from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.testkit.handlers_memory import MemoryHandlers, behind_proxy, flights
-from tidemill.time import Indeterminate, TidemillError, Unavailable, frontier
+from tidemill.time import frontier
 from tidemill_protos.query.v1 import query_pb2_grpc
 
 BREAKS = 12

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tidemill.errors import UnknownCollection
 from tidemill.rpc.call_metrics import (
     COUNTERS,
     HANDLED,
@@ -22,7 +23,6 @@ from tidemill.rpc.call_metrics import (
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.server import serve
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
-from tidemill.time import UnknownCollection
 
 QUERY = "tidemill.query.v1.QueryService"
 

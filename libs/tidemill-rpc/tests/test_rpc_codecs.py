@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import UsageError
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import (
     Answer,
@@ -16,7 +17,7 @@ from tidemill.rpc.messages import (
     HolderInfo,
     ResourceStatus,
 )
-from tidemill.time import U64_MAX, UsageError, frontier
+from tidemill.time import U64_MAX, frontier
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.query.v1 import query_pb2 as query
 from tidemill_protos.storage.v1 import storage_pb2 as storage

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import BeforeSince
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.messages import Changes, Event, Progress
 from tidemill.rpc.status import CutOff
-from tidemill.time import BeforeSince, frontier
+from tidemill.time import frontier
 
 CHANGE = Changes(pa.table({"n": [1]}))
 PATIENT = DeliveryPolicy(messages_max=3, patience_s=600.0)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.errors import Unavailable
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.precedence import PAUSE_S_MAX, Precedence
 from tidemill.rpc.turns import PRECEDENCE, in_turn
-from tidemill.time import Unavailable
 
 WAIT_S = 30.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.rpc import codecs_proof
 from tidemill.rpc.messages import Explanation, Json
-from tidemill.time import UsageError
 from tidemill_protos.query.v1 import query_pb2 as query
 
 LEAF: Json = {"fact": "a(1)", "rule": None, "children": []}

@@ -14,6 +14,21 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tidemill.errors import (
+    AlreadyUsed,
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    Exhausted,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    TidemillError,
+    Unavailable,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.rpc import interceptors
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
@@ -41,22 +56,7 @@ from tidemill.rpc.server import Server, serve
 from tidemill.rpc.status import CutOff, DeadlinePassed
 from tidemill.runtime.clock import SystemClock
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
-from tidemill.time import (
-    AlreadyUsed,
-    BeforeSince,
-    CapabilityExpired,
-    Corrupt,
-    Exhausted,
-    Fenced,
-    Indeterminate,
-    NotYet,
-    TidemillError,
-    Unavailable,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-    frontier,
-)
+from tidemill.time import frontier
 
 WAIT_S_MAX = 120.0
 

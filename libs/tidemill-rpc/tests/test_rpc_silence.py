@@ -10,11 +10,12 @@ from contextlib import suppress
 import grpc.aio
 import pytest
 
+from tidemill.errors import Unavailable
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Event, Progress
 from tidemill.testkit.handlers_memory import MemoryHandlers, behind_proxy, flights
-from tidemill.time import Unavailable, frontier
+from tidemill.time import frontier
 from tidemill_protos.query.v1 import query_pb2, query_pb2_grpc
 
 SILENCE_S = 1.2

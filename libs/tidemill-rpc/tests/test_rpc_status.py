@@ -6,16 +6,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships no py.typed
 
-from tidemill.rpc.status import (
-    DOMAIN,
-    CutOff,
-    DeadlinePassed,
-    Denied,
-    Unauthenticated,
-    from_status,
-    to_status,
-)
-from tidemill.time import (
+from tidemill.errors import (
     AlreadyUsed,
     BeforeSince,
     CapabilityExpired,
@@ -28,8 +19,17 @@ from tidemill.time import (
     UnknownCapability,
     UnknownCollection,
     UsageError,
-    frontier,
 )
+from tidemill.rpc.status import (
+    DOMAIN,
+    CutOff,
+    DeadlinePassed,
+    Denied,
+    Unauthenticated,
+    from_status,
+    to_status,
+)
+from tidemill.time import frontier
 
 CODES = [
     (UsageError, "INVALID_ARGUMENT"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tidemill.errors import TidemillError, Unavailable, UsageError
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import ServicesOnly
@@ -20,7 +21,6 @@ from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, TlsFiles, server_context
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers
-from tidemill.time import TidemillError, Unavailable, UsageError
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats import (
     NESTING_MAX,
     Column,
@@ -19,7 +20,6 @@ from tidemill.runtime.formats import (
     RowDecoder,
     infer_columns,
 )
-from tidemill.time import UsageError
 
 COLUMNS = (
     Column("id", "int"),

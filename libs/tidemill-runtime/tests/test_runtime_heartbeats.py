@@ -9,6 +9,7 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats import (
     AvroFormat,
     BytesFormat,
@@ -22,7 +23,7 @@ from tidemill.runtime.formats import (
     TextFormat,
 )
 from tidemill.runtime.formats.avro import AvroReader
-from tidemill.time import UsageError, heartbeat
+from tidemill.time import heartbeat
 
 BEAT = b"tidemill-heartbeat: 1700000000000"
 

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.runtime.documents import PROBLEMS_MAX
 from tidemill.runtime.resources import load_resources, resource_from
-from tidemill.time.errors import UsageError
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata:\n  name: t\n"
 SPEC = "spec: {columns: [{name: x, type: int}]}\n"

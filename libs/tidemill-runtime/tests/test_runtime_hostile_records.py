@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats import AvroFormat, BadRow, Column, ProtobufFormat, RowDecoder
 from tidemill.runtime.formats.avro import AvroReader, parse_schema
-from tidemill.time import UsageError
 
 NEVER = 2**31 - 1
 

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from tidemill.errors import Corrupt, NotYet, Unavailable, UnknownCollection, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.http_server import HttpLimits, HttpReply, HttpRequest, HttpServer
 from tidemill.runtime.metrics import DECODE_ERRORS, Metrics
-from tidemill.time.errors import Corrupt, NotYet, Unavailable, UnknownCollection, UsageError
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.lifecycle import (
     Failed,
@@ -26,7 +27,6 @@ from tidemill.runtime.lifecycle import (
     exit_code,
     give_way_often,
 )
-from tidemill.time.errors import Unavailable, UsageError
 
 
 class Story:

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import Corrupt, Fenced, Indeterminate, NotYet, Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log import Entry, LogRecord
 from tidemill.runtime.log_check import LogCheck
@@ -27,7 +28,6 @@ from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_frames import decode_frame, encode_frame, header_at, intact
 from tidemill.runtime.log_segments import partition_directory, read_range
 from tidemill.runtime.log_writer import TOLD
-from tidemill.time.errors import Corrupt, Fenced, Indeterminate, NotYet, Unavailable, UsageError
 
 KEEPS_APPENDING = """
 import asyncio, sys

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tidemill.errors import Indeterminate, TidemillError, Unavailable, UsageError
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_groups import GroupCommit, Outcome, Place
-from tidemill.time.errors import Indeterminate, TidemillError, Unavailable, UsageError
 
 
 class Disk:

@@ -13,11 +13,11 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 
+from tidemill.errors import Fenced, Indeterminate, Unavailable, UsageError
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.testkit.kits.log import LAWS, Law
 from tidemill.testkit.servers import kafka_server
-from tidemill.time.errors import Fenced, Indeterminate, Unavailable, UsageError
 
 pytestmark = pytest.mark.server
 NUMBERS = count()

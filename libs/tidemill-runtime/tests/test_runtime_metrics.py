@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.metrics import (
     CATALOGUE,
@@ -21,7 +22,6 @@ from tidemill.runtime.metrics import (
     Reading,
 )
 from tidemill.time.antichain import frontier
-from tidemill.time.errors import UsageError
 
 AT_REST = {
     "tidemill_announcements_passed_over_total": 0.0,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.runtime.places import Egress, EgressRefused, Files, Places, PlaceSettings, Secret
 from tidemill.runtime.places import places_of as made_places
 from tidemill.runtime.places.egress import host_rule
 from tidemill.runtime.places.settings import FileSettings, SecretSettings
-from tidemill.time.errors import UsageError
 
 PORT = 9092
 

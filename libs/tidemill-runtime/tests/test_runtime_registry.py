@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.places import Egress
 from tidemill.runtime.places.egress import host_rule
 from tidemill.testkit.http_endpoints import served
-from tidemill.time import Unavailable, UsageError
 
 
 @asynccontextmanager

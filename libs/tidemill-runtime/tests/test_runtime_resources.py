@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from tidemill.errors import UsageError
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.durations import Milliseconds
 from tidemill.runtime.formats import (
@@ -52,7 +53,6 @@ from tidemill.runtime.resources.decoding import (
     record_format,
     schema_of,
 )
-from tidemill.time.errors import UsageError
 
 WRONG = sorted((Path(__file__).parent / "wrong_resources").glob("*.yaml"))
 MARK = "#! "

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.runtime.durations import Milliseconds, format_duration, parse_duration
 from tidemill.runtime.problems import Problem
 from tidemill.runtime.settings import load
-from tidemill.time.errors import UsageError
 
 
 class Http(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats import (
     AvroFormat,
     BytesFormat,
@@ -28,7 +29,6 @@ from tidemill.runtime.formats import (
     lengths,
 )
 from tidemill.runtime.formats.avro import AvroReader
-from tidemill.time import UsageError
 
 INSTANT = 1_372_932_000_123
 ORDER = {

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import consolidate, stamp
+from tidemill.errors import Corrupt, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryConsensus
 from tidemill.shard.encoding import unpack_part
 from tidemill.shard.parts import Part, decode_part, encode_parts, placed, sorted_updates
-from tidemill.time import Corrupt, UsageError, frontier
+from tidemill.time import frontier
 
 UNITS = ("s", "ms", "us", "ns")
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import Corrupt, Fenced, Indeterminate, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import MemoryConsensus
 from tidemill.shard.claims import Claim, Claimant, claimant, ended, tables, work_claimed
@@ -23,7 +24,6 @@ from tidemill.shard.stores import open_claims, open_consensus
 from tidemill.testkit.faults.claims_simulation import ClaimsSimulation
 from tidemill.testkit.faults.network import OUTCOMES
 from tidemill.testkit.faults.virtual_loop import LoopClock, VirtualLoop
-from tidemill.time import Corrupt, Fenced, Indeterminate, UsageError
 
 SEEDS = range(12)
 SECONDS = 90

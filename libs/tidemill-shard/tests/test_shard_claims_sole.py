@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from tidemill.errors import Fenced
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard.claims import Claim, ClaimedTasks, SoleClaimant
-from tidemill.time import Fenced
 
 
 async def test_everything_wanted_is_owned_at_once_and_given_up_once_it_is_not() -> None:

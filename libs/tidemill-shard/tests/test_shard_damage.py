@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 import redis
 
+from tidemill.errors import Corrupt, TidemillError, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -39,7 +40,7 @@ from tidemill.shard.log import ROLLUP_EVERY
 from tidemill.shard.ports import Version
 from tidemill.shard.sqlite_file import CHECKPOINT_BYTES
 from tidemill.shard.stores import BlobPlace, open_blob
-from tidemill.time import Corrupt, TidemillError, Unavailable, frontier, sole_time
+from tidemill.time import frontier, sole_time
 
 ROWS = pa.schema([("n", pa.int64())])
 LIMITS = Limits(inline_bytes_max=400)
@@ -307,7 +308,7 @@ FULL = """
     from pathlib import Path
     sys.path.insert(0, {tests!r})
     from test_shard_damage import at, frontier, updates
-    from tidemill.time import Indeterminate, Unavailable
+    from tidemill.errors import Indeterminate, Unavailable
 
     async def main() -> None:
         store, full = at(Path({folder!r})), 0

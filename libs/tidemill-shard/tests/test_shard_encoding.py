@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import Corrupt
 from tidemill.shard import Description
 from tidemill.shard.encoding import (
     Entry,
@@ -28,7 +29,7 @@ from tidemill.shard.encoding import (
 from tidemill.shard.framing import ENTRY, FORMAT, framed, unframed
 from tidemill.shard.parts import Part
 from tidemill.shard.state import Batch, Hold, LastWrite, State
-from tidemill.time import U64_MAX, Corrupt, frontier
+from tidemill.time import U64_MAX, frontier
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 BIG = 2**64 - 1

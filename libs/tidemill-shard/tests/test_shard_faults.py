@@ -16,6 +16,7 @@ from secrets import token_hex
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import Corrupt, Indeterminate, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -29,7 +30,7 @@ from tidemill.shard import (
 )
 from tidemill.testkit.faults.forgetful_disk import ForgetfulDisk
 from tidemill.testkit.faults.stores import Faults, FaultyBlob, FaultyConsensus
-from tidemill.time import Corrupt, Indeterminate, Unavailable, frontier, sole_time
+from tidemill.time import frontier, sole_time
 
 ROWS = pa.schema([("account", pa.string()), ("amount", pa.int64())])
 BIG_ROWS = 3_000

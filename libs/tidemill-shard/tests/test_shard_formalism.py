@@ -9,6 +9,16 @@ from secrets import token_hex
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import (
+    AlreadyUsed,
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    NotYet,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -22,18 +32,7 @@ from tidemill.shard import (
     UpperMismatch,
     WriteCapability,
 )
-from tidemill.time import (
-    AlreadyUsed,
-    BeforeSince,
-    CapabilityExpired,
-    Corrupt,
-    Frontier,
-    NotYet,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-    frontier,
-)
+from tidemill.time import Frontier, frontier
 
 ROWS = pa.schema([("row", pa.string())])
 rule = pytest.mark.rule

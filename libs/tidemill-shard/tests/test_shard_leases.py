@@ -8,6 +8,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import AlreadyUsed, CapabilityExpired, UnknownCapability, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -20,13 +21,7 @@ from tidemill.shard import (
     Version,
     WriteCapability,
 )
-from tidemill.time import (
-    AlreadyUsed,
-    CapabilityExpired,
-    UnknownCapability,
-    UsageError,
-    frontier,
-)
+from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string())])
 TABLE = Description(ROWS, user_writable=True)

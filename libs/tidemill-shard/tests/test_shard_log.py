@@ -10,6 +10,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import Corrupt, Indeterminate, Unavailable, UnknownCollection
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -21,7 +22,7 @@ from tidemill.shard import (
 )
 from tidemill.shard.log import ROLLUP_EVERY, WRITE_ATTEMPTS, CollectionLog
 from tidemill.shard.state import State
-from tidemill.time import Corrupt, Indeterminate, Unavailable, UnknownCollection, frontier
+from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string())])
 FIRST = State(Description(ROWS), frontier(0), frontier(0))

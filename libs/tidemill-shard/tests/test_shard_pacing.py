@@ -9,13 +9,14 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.encoding import encode_entry, encode_rollup, first_entry
 from tidemill.shard.framing import PACED, PLAIN
 from tidemill.shard.pacing import following
 from tidemill.shard.state import initial_state
-from tidemill.time import BeforeSince, Frontier, NotYet, UsageError, frontier
+from tidemill.time import Frontier, frontier
 
 ROWS = pa.schema([("n", pa.int64())])
 PACE = "pace/1000/here"

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import consolidate
+from tidemill.errors import Corrupt, UsageError
 from tidemill.shard import Description, MemoryBlob
 from tidemill.shard.conforming import conform
 from tidemill.shard.hashing import key_hashes
@@ -33,7 +34,6 @@ from tidemill.shard.parts import (
     sorted_updates,
 )
 from tidemill.shard.pruning import equal_scalars, parts_equal, parts_where
-from tidemill.time import Corrupt, UsageError
 
 DATA = pa.schema(
     [("n", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("d", pa.date32()), ("b", pa.bool_())]

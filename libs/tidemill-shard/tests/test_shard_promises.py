@@ -7,6 +7,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import CapabilityExpired, UnknownCapability, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -18,7 +19,7 @@ from tidemill.shard import (
     UpperMismatch,
     WriteCapability,
 )
-from tidemill.time import CapabilityExpired, UnknownCapability, UsageError, frontier
+from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string())])
 TABLE = Description(ROWS, user_writable=True)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import CapabilityExpired, Corrupt, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Collections,
@@ -28,7 +29,7 @@ from tidemill.shard import (
 )
 from tidemill.shard.fsck import StoreCheck
 from tidemill.shard.leases import Leases
-from tidemill.time import CapabilityExpired, Corrupt, UsageError, frontier
+from tidemill.time import frontier
 
 ROWS = pa.schema([("n", pa.int64()), ("s", pa.string())])
 OBJECTS = Limits(inline_bytes_max=0, cache_bytes_max=0)

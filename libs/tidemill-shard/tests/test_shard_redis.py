@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 import redis
 
+from tidemill.errors import Indeterminate, Unavailable, UsageError
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, Version
 from tidemill.shard.consensus_redis import RedisConsensus, _shown, await_uncancelled
 from tidemill.testkit.servers import redis_server
-from tidemill.time import Indeterminate, Unavailable, UsageError, frontier
+from tidemill.time import frontier
 
 pytestmark = pytest.mark.server
 ROWS = pa.schema([("n", pa.int64())])

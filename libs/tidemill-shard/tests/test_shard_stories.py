@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import TidemillError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -28,7 +29,7 @@ from tidemill.shard import (
 from tidemill.shard.appending import Merged, apply_merge
 from tidemill.shard.compaction import Merge, plan_all
 from tidemill.testkit.scripts import read_story, retold, write_story
-from tidemill.time import Frontier, TidemillError, frontier
+from tidemill.time import Frontier, frontier
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 ROWS = pa.schema([("row", pa.string())])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import TidemillError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Capability,
@@ -29,7 +30,7 @@ from tidemill.shard import (
     reading,
 )
 from tidemill.testkit.twins.durable import CollectionTwin, Update
-from tidemill.time import Frontier, TidemillError, frontier
+from tidemill.time import Frontier, frontier
 
 ROWS = pa.schema([("row", pa.string())])
 ROW_NAMES = ("a", "b", "c", "d")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tidemill.errors import BeforeSince, CapabilityExpired, Corrupt, NotYet, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Collections,
@@ -21,7 +22,7 @@ from tidemill.shard import (
     Updates,
 )
 from tidemill.shard.offloading import all_of
-from tidemill.time import BeforeSince, CapabilityExpired, Corrupt, NotYet, UsageError, frontier
+from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string()), ("n", pa.int64())])
 

@@ -9,12 +9,12 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark import pod_job
 from tidemill.spark.launcher import Job, JobKind
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.spark.pod_specs import Attempt, PodJob, driver_pod
-from tidemill.time import UsageError
 
 
 class _Session:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
+from tidemill.errors import Unavailable
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.stores import BlobPlace
@@ -37,7 +38,6 @@ from tidemill.testkit.pod_node import (
     succeeds,
     vanishes,
 )
-from tidemill.time import Unavailable
 
 JOB = Job(JobKind.BACKFILL, "flights", "jobs.backfill", b"what to do")
 FOR_EVER_S = 1e9

@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidemill.errors import BeforeSince, CapabilityExpired, UsageError
 from tidemill.testkit.conformance.command import conformance
 from tidemill.testkit.conformance.expectations import differences, run_steps
 from tidemill.testkit.conformance.registry import KINDS, Options, run_case, runner_of
@@ -21,15 +22,7 @@ from tidemill.testkit.conformance.values import (
     read_time,
 )
 from tidemill.testkit.conformance.worker import CaseWorker
-from tidemill.time import (
-    PARTITIONED,
-    U64_MAX,
-    Antichain,
-    BeforeSince,
-    CapabilityExpired,
-    UsageError,
-    partition_frontier,
-)
+from tidemill.time import PARTITIONED, U64_MAX, Antichain, partition_frontier
 from tidemill_compute.events.fold import EventFold
 from tidemill_compute.events.stage import EventStage
 

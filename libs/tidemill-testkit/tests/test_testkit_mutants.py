@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tidemill.errors import UsageError
 from tidemill.testkit.mutants.__main__ import TURNS
 from tidemill.testkit.mutants.recorded import Mutant, mutated, recorded, turn
 from tidemill.testkit.mutants.trying import Trial, Verdict, trial
 from tidemill.testkit.rules import PROMISES, marked_tests
-from tidemill.time import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 MUTANTS = recorded()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import UsageError
 from tidemill.testkit.generators import DOMAINS, LATTICES, antichains_of, times_of
 from tidemill.testkit.twins.orders import counted_frontier, minimal_times
 from tidemill.time import (
@@ -18,7 +19,6 @@ from tidemill.time import (
     ChangeBatch,
     MutableAntichain,
     Partitions,
-    UsageError,
     frontier,
     frontier_changes,
     partition_frontier,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.time import MARKS_MAX, UsageError, is_normal, normal
+from tidemill.errors import UsageError
+from tidemill.time import MARKS_MAX, is_normal, normal
 from tidemill.time.texts import marks
 
 SOME = st.text(st.sampled_from("aé\u0301\u0316\u0f73\u0f81\u1100\u1161ß漢\U0001e944"), max_size=80)

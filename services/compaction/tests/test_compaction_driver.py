@@ -8,11 +8,12 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import AlreadyUsed, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.log import folder_of
 from tidemill.shard.ports import Version
-from tidemill.time import AlreadyUsed, Unavailable, frontier
+from tidemill.time import frontier
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_compaction.settings import CompactionSettings
 

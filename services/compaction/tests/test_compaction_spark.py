@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tidemill.errors import Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Collections,
@@ -25,7 +26,7 @@ from tidemill.shard.part_store import Limits
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import FailureKind, JobDone, JobFailed
 from tidemill.testkit.jobs import SessionLauncher
-from tidemill.time import Frontier, Unavailable, frontier
+from tidemill.time import Frontier, frontier
 from tidemill_compaction.arranging import SparkArrange
 from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver

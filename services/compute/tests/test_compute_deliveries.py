@@ -27,6 +27,7 @@ from tidemill.arrangement.updates import empty_updates
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
 from tidemill.datalog.goals import goal_over
+from tidemill.errors import Fenced, TidemillError, Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
@@ -35,7 +36,7 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.http_endpoints import served
 from tidemill.testkit.pages import defined_in
-from tidemill.time import Fenced, TidemillError, Unavailable, UsageError, frontier
+from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.outbox import Firing, Sink, Took, key_in, untold
 from tidemill_compute.actions.sink_file import FileSink

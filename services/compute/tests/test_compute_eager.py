@@ -39,13 +39,14 @@ from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.errors import Fenced
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Version
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.time import U64_MAX, Fenced, Partitions, frontier, sole_time
+from tidemill.time import U64_MAX, Partitions, frontier, sole_time
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents, EarlyTarget

@@ -18,12 +18,13 @@ from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
+from tidemill.errors import Exhausted, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
 from tidemill.shard.encoding import unpack_part
 from tidemill.shard.stores import BlobPlace
 from tidemill.testkit.jobs import SessionLauncher
-from tidemill.time import Exhausted, Unavailable, frontier, sole_time
+from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate

@@ -23,7 +23,7 @@ from tidemill.datalog.columnar import Columns, Texts
 from tidemill.datalog.columnar.columns import END_WORD
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import format_presence
-from tidemill.time import Corrupt
+from tidemill.errors import Corrupt
 from tidemill_compute.views.column_rows import rows_of_columns
 from tidemill_compute.views.living import LivingInput, cut_window
 

@@ -22,10 +22,11 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine
+from tidemill.errors import AlreadyUsed, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.time import AlreadyUsed, Frontier, UsageError, frontier, sole_time
+from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.takeover import Change, Takeover

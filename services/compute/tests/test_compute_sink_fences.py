@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.time import Fenced, Unavailable
+from tidemill.errors import Fenced, Unavailable
 from tidemill_compute.actions.outbox import Firing, Sink
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink

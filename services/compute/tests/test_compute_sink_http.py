@@ -7,8 +7,8 @@ import resource
 
 from aiohttp import web
 
+from tidemill.errors import Unavailable
 from tidemill.testkit.http_endpoints import served
-from tidemill.time import Unavailable
 from tidemill_compute.actions.outbox import Firing
 from tidemill_compute.actions.sink_http import Endpoint, HttpSink
 

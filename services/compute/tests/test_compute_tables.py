@@ -9,9 +9,10 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import AlreadyUsed, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import AlreadyUsed, UsageError, sole_time
+from tidemill.time import sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.tables import TableDriver
 

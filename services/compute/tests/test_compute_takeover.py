@@ -22,10 +22,11 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.ticking import TickPlan
+from tidemill.errors import AlreadyUsed, Fenced, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.time import AlreadyUsed, Fenced, Frontier, UsageError, frontier, sole_time
+from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver

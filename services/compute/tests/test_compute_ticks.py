@@ -31,11 +31,12 @@ from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.ticking import TickPlan
 from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
+from tidemill.errors import UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.pointwise import tick_answers
-from tidemill.time import UsageError, frontier, sole_time
+from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget

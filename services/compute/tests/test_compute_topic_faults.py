@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tidemill.errors import Fenced, Indeterminate, Unavailable
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.testkit.servers import Server, kafka_server
-from tidemill.time import Fenced, Indeterminate, Unavailable
 from tidemill_compute.actions.outbox import Firing
 from tidemill_compute.actions.sink_log import LogSink
 

@@ -8,10 +8,10 @@ from secrets import token_hex
 
 import pytest
 
+from tidemill.errors import Fenced
 from tidemill.runtime.log import Entry, Log, unknown_topic
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
-from tidemill.time import Fenced
 from tidemill_compute.actions.outbox import Firing, key_in
 from tidemill_compute.actions.sink_log import LogSink
 

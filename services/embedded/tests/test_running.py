@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemill.rpc.status import DeadlinePassed
-from tidemill.runtime.clock import ManualClock
-from tidemill.shard.claims.ending import CANCEL_AGAIN_S, ended
-from tidemill.time import (
+from tidemill.errors import (
     Corrupt,
     Fenced,
     Indeterminate,
@@ -21,6 +18,9 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard.claims.ending import CANCEL_AGAIN_S, ended
 from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 

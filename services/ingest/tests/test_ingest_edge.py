@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import CREDIT, ServiceClient
 from tidemill.rpc.messages import Delivered
@@ -17,7 +18,6 @@ from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.log import Entry, LogRecord
 from tidemill.runtime.log_embedded import EmbeddedLog
-from tidemill.time import Unavailable, UsageError
 from tidemill_ingest.driver import Deliver, Share, SourceBroken, SourceReader
 from tidemill_ingest.edge import Readers
 from tidemill_ingest.settings import IngestSettings

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.places import ANY_FILE, Files
-from tidemill.time import Unavailable, UsageError
 from tidemill_ingest import files
 from tidemill_ingest.file_log import FileLog, OneFile
 from tidemill_ingest.files import SETTLED_MS, LineFile, csv_header

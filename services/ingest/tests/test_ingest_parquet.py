@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats import Column, JsonFormat, RowDecoder
-from tidemill.time import UsageError
 from tidemill_ingest import parquet_files
 from tidemill_ingest.parquet_files import ParquetFile
 

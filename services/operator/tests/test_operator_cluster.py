@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
+from tidemill.errors import Fenced
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
 from tidemill.runtime.clock import ManualClock, SystemClock
@@ -21,7 +22,6 @@ from tidemill.runtime.rng import new_rng
 from tidemill.testkit.catalog_memory import MemoryCatalog
 from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server
 from tidemill.testkit.up import up_process
-from tidemill.time import Fenced
 from tidemill_operator.driver import Operator
 from tidemill_operator.election import Election
 from tidemill_operator.objects import ABANDON, FINALIZER, PLURALS

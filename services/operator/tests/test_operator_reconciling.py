@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.errors import TidemillError
 from tidemill.testkit.catalog_memory import MemoryCatalog
-from tidemill.time import TidemillError
 from tidemill_operator.objects import ABANDON, FINALIZER, PAUSE, Declared
 from tidemill_operator.reconciling import Apply, Hold, Release, Remove, changes, owners
 from tidemill_operator.tidemill_side import document_of, everything

@@ -17,6 +17,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
+from tidemill.errors import BeforeSince, NotYet, UnknownCollection, UsageError
 from tidemill.rpc.messages import Answer, Changes, Event, Progress
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
@@ -28,7 +29,7 @@ from tidemill.shard import (
     ReadCapability,
 )
 from tidemill.shard.part_store import LIMITS
-from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
+from tidemill.time import frontier, sole_time
 from tidemill_query.driver import CHOICES_MAX, QueryDriver
 from tidemill_query.settings import QuerySettings
 

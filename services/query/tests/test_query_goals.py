@@ -12,7 +12,7 @@ from tidemill.catalog.directory import Readable
 from tidemill.datalog.goals import goal_over
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record, Value, format_value
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 from tidemill_query.goals import row_goal
 
 

@@ -12,6 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import (
+    AlreadyUsed,
+    CapabilityExpired,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.rpc.messages import (
     Appended,
     CapabilityPair,
@@ -26,14 +33,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, MemoryBlob, MemoryConsensus
-from tidemill.time import (
-    AlreadyUsed,
-    CapabilityExpired,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-    frontier,
-)
+from tidemill.time import frontier
 from tidemill_query.storage import StorageDriver
 
 SHAPE = CollectionShape(pa.schema([("n", pa.int64())]), user_writable=True)

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.directory import Readable, SourceOf, ViewOf
+from tidemill.errors import UnknownCollection
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import UnknownCollection, frontier
+from tidemill.time import frontier
 from tidemill_query.driver import QueryDriver
 from tidemill_query.settings import QuerySettings
 

@@ -11,18 +11,12 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import update_schema
 from tidemill.catalog.directory import Readable, SourceOf, ViewOf
+from tidemill.errors import BeforeSince, NotYet, UnknownCollection
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.twins.reclocking import bindings_of_history
-from tidemill.time import (
-    BeforeSince,
-    NotYet,
-    UnknownCollection,
-    frontier,
-    partition_frontier,
-    partition_offsets,
-)
+from tidemill.time import frontier, partition_frontier, partition_offsets
 from tidemill_query.driver import QueryDriver
 from tidemill_query.settings import QuerySettings
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.errors import Exhausted
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.turns import AT_ONCE
-from tidemill.time import Exhausted
 from tidemill_query.settings import QuestionLimits
 from tidemill_query.working import Workers
 

@@ -9,12 +9,12 @@ from secrets import token_hex
 import msgspec
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.runtime.kafka_access import KafkaPlace
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.places import Egress
 from tidemill.runtime.places.egress import host_rule
-from tidemill.time import UsageError
 from tidemill_reclock.bulk_records import read_checked
 
 

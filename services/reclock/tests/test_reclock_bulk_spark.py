@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import update_schema
+from tidemill.errors import Unavailable
 from tidemill.reclock import LiveReclock, bindings_of_rows, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats import LETTER_SCHEMA, Column, JsonFormat, RowDecoder
@@ -23,7 +24,6 @@ from tidemill.time import (
     PARTITIONED,
     Antichain,
     Partitions,
-    Unavailable,
     frontier,
     heartbeat,
     partition_frontier,

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import BeforeSince
 from tidemill.reclock import CHANGE_SCHEMA, KeyedRows, rows_of_bindings
 from tidemill.reclock.remap_rows import REMAP_SCHEMA
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.testkit.faults.overtaken import Overtaken
-from tidemill.time import BeforeSince, Frontier, Partitions, frontier, partition_frontier, sole_time
+from tidemill.time import Frontier, Partitions, frontier, partition_frontier, sole_time
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_reclock.settings import ReclockSettings
 

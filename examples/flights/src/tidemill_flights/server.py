@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.client import Client
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.runtime.clock import Clock
-from tidemill.time import TidemillError, Unavailable
 
 START_S_MAX = 60.0
 

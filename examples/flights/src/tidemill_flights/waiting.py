@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from tidemill.client import Client
+from tidemill.errors import NotYet, TidemillError, Unavailable
 from tidemill.rpc.messages import Json
 from tidemill.runtime.clock import Clock
-from tidemill.time import NotYet, TidemillError, Unavailable
 from tidemill_flights.scenario import iso
 from tidemill_flights.watch import Watch
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from rich.table import Table
 
 from tidemill.client import Client
+from tidemill.errors import TidemillError
 from tidemill.rpc.messages import CollectionInfo
 from tidemill.runtime.clock import Clock
-from tidemill.time import Frontier, TidemillError, sole_time
+from tidemill.time import Frontier, sole_time
 from tidemill_flights.plot import Mark, Sample
 from tidemill_flights.prepare import DAY_MS
 from tidemill_flights.scenario import iso

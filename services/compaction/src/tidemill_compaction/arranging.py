@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.shard import Collections
 from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
-from tidemill.time import Unavailable, UsageError, frontier, sole_time
+from tidemill.time import frontier, sole_time
 
 JOB = "tidemill_compaction.arrange_job"
 

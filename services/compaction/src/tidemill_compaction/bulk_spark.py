@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.errors import Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.compaction import Merge
 from tidemill.shard.encoding import unpack_part
 from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
-from tidemill.time import Unavailable
 
 JOB = "tidemill_compaction.merge_job"
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tidemill.errors import Corrupt, Indeterminate, Unavailable
 from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.shard.compaction import Merge
-from tidemill.time import Corrupt, Indeterminate, Unavailable
 from tidemill_compaction.bulk import BulkMerge
 from tidemill_compaction.settings import CompactionSettings
 

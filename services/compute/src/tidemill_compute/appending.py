@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidemill.arrangement.updates import between
+from tidemill.errors import Fenced
 from tidemill.shard import Collections, UpperMismatch
-from tidemill.time import U64_MAX, Fenced, Frontier, frontier, sole_time
+from tidemill.time import U64_MAX, Frontier, frontier, sole_time
 
 FENCE = U64_MAX - 1
 """Upper of the state of a replaced version: a process that still runs it stops there."""

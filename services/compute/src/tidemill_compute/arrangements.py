@@ -7,9 +7,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate
+from tidemill.errors import NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
-from tidemill.time import Frontier, NotYet, frontier, sole_time
+from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.appending import append_through
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.errors import UsageError
 from tidemill.shard.conforming import DIFF_MAX
 from tidemill.shard.incoming import normal_column, refused
-from tidemill.time import UsageError
 
 _FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
     pa.int64(): ("int", lambda t: pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)),

@@ -15,6 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemill.catalog.catalog import Catalog
+from tidemill.errors import UnknownCollection
 from tidemill.rpc.audited import touch
 from tidemill.rpc.handlers import ActingCatalog, ActingCompute, QueryHandlers, StorageHandlers
 from tidemill.rpc.identity import Role, caller, listed
@@ -41,7 +42,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
-from tidemill.time import Frontier, SourceFrontier, UnknownCollection
+from tidemill.time import Frontier, SourceFrontier
 from tidemill_query.goals import split_name
 
 

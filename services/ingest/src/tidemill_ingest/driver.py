@@ -9,10 +9,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemill.catalog.records.decisions import Decision, Decisions
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogReader, LogRecord
-from tidemill.time import UsageError
 from tidemill_ingest.settings import IngestSettings
 
 

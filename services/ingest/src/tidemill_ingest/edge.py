@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidemill.errors import Unavailable
 from tidemill.rpc.messages import Delivered
-from tidemill.time import Unavailable
 from tidemill_ingest.driver import Deliver
 
 Commit = Callable[[Mapping[int, int]], Awaitable[None]]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.places import ANY_FILE, Files
-from tidemill.time import Unavailable, UsageError
 from tidemill_ingest.files import RowFile, count_rows
 
 ROWS_PER_READ = 20_000

@@ -14,9 +14,9 @@ from io import StringIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.formats.lengths import RECORD_BYTES_MAX
 from tidemill.runtime.places import ANY_FILE, Files
-from tidemill.time import Unavailable, UsageError
 
 READ_BYTES = 1 << 20
 ROWS_BYTES_MAX = 32 << 20

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import is_stored
+from tidemill.errors import TidemillError, UsageError
 from tidemill.runtime.places import ANY_FILE, Files
-from tidemill.time import TidemillError, UsageError
 from tidemill_ingest.files import FileRows, unreadable
 
 CELLS_MAX = 10_000_000_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemill.catalog.store import Stored
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.places import Files
 from tidemill.runtime.places.files import names_many
 from tidemill.runtime.resources import SourceSpec
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
-from tidemill.time import Unavailable, UsageError
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.files import (
     LineFile,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tidemill.errors import TidemillError
 from tidemill.kubernetes.api import KubernetesApi, in_this_place
 from tidemill.runtime import logs, settings
 from tidemill.runtime.clock import SystemClock
@@ -16,7 +17,6 @@ from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, closing, exit_code
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.rng import new_rng
-from tidemill.time import TidemillError
 from tidemill_operator.driver import MANAGER, Operator
 from tidemill_operator.election import Election
 from tidemill_operator.objects import PLURALS, Declared

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from tidemill.errors import AlreadyUsed, Fenced, TidemillError, UnknownCollection
 from tidemill.kubernetes.api import Json, KubernetesApi
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.time import AlreadyUsed, Fenced, TidemillError, UnknownCollection
 
 log = get_logger("election")
 

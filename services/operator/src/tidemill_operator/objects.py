@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tidemill.errors import UsageError
 from tidemill.kubernetes.api import Json
 from tidemill.runtime.resources import API_VERSION, Resource, resource_from
-from tidemill.time import Frontier, UsageError
+from tidemill.time import Frontier
 
 GROUP, VERSION = API_VERSION.split("/")
 FINALIZER = "tidemill.dev/in-use"

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidemill.errors import UsageError
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, ResourceStatus
 from tidemill.runtime.resources import Resource, load_resources
-from tidemill.time import UsageError
 from tidemill_operator.objects import Declared, Key, Known
 from tidemill_operator.settings import OperatorSettings
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random  # noqa: TID251  the type of what is handed in
 
+from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.kubernetes.api import Expired, KubernetesApi
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_operator.objects import PLURALS, Declared, collection_path, declared
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0

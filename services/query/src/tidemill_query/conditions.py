@@ -9,8 +9,8 @@ from operator import and_, eq, ge, gt, le, lt, ne
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import Comparison, Condition
-from tidemill.time import UsageError
 
 CONDITIONS_MAX = 1_000
 """Conditions of a filter: Arrow evaluates it on its stack, in quadratic time.

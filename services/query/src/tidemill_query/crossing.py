@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tidemill.catalog.directory import ViewOf
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
-from tidemill.time import BeforeSince, NotYet
+from tidemill.errors import BeforeSince, NotYet
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,14 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record, parse_record
 from tidemill.datalog.ticking import TickHistory
+from tidemill.errors import (
+    BeforeSince,
+    CapabilityExpired,
+    NotYet,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.rpc.messages import (
     Answer,
     Changes,
@@ -35,18 +43,7 @@ from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.pruning import Equal
-from tidemill.time import (
-    Antichain,
-    BeforeSince,
-    CapabilityExpired,
-    Frontier,
-    NotYet,
-    SourceFrontier,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-    sole_time,
-)
+from tidemill.time import Antichain, Frontier, SourceFrontier, sole_time
 from tidemill_query import plans, reasons
 from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.goals import row_goal, split_name

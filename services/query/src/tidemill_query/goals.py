@@ -16,7 +16,7 @@ from tidemill.datalog.goals import goal_over
 from tidemill.datalog.pushdown import expression_of
 from tidemill.datalog.records import Value
 from tidemill.datalog.values import widen
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 LANES = ("_time", "_diff")
 

@@ -20,8 +20,9 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickHistory, TickStart, recorded
+from tidemill.errors import NotYet
 from tidemill.shard import Collections, ReadCapability
-from tidemill.time import NotYet, sole_time
+from tidemill.time import sole_time
 from tidemill_query.working import Workers
 
 ROWS_A_LOOK = 2_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tidemill.errors import NotYet
 from tidemill.shard import Collections
-from tidemill.time import NotYet, sole_time
+from tidemill.time import sole_time
 
 
 async def definite_instant(

@@ -9,16 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tidemill.errors import CapabilityExpired, Indeterminate, Unavailable, UnknownCapability
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability
-from tidemill.time import (
-    CapabilityExpired,
-    Indeterminate,
-    Unavailable,
-    UnknownCapability,
-    frontier,
-    sole_time,
-)
+from tidemill.time import frontier, sole_time
 
 
 class SharedHolds:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc.messages import (
     Appended,
     AppendOutcome,
@@ -40,7 +41,7 @@ from tidemill.shard import Appended as Written
 from tidemill.shard.conforming import INCOMING_BYTES_MAX, refuse_long_rows
 from tidemill.shard.hashing import fingerprint
 from tidemill.shard.incoming import normal_rows
-from tidemill.time import Exhausted, Frontier, UsageError
+from tidemill.time import Frontier
 from tidemill_query.conditions import filter_of
 
 

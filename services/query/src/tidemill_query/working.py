@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.errors import Exhausted
 from tidemill.rpc.turns import in_turn
-from tidemill.time import Exhausted
 from tidemill_query.settings import QuestionLimits
 
 CHARS_INLINE_MAX, RECORDS_INLINE_MAX = 300, 300

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidemill.errors import Unavailable
 from tidemill.runtime.kafka_access import KafkaFiles, KafkaPlace, access_of
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.log_segments import read_range
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
-from tidemill.time import Unavailable
 
 if TYPE_CHECKING:  # who launches a job reads this, and has no Spark
     from pyspark.sql import DataFrame, SparkSession

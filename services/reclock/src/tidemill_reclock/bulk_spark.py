@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from tidemill.errors import Unavailable
 from tidemill.runtime.formats import Column, RecordFormat
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.formats.schema_memory import KnownSchemas, NumberedRecords
@@ -16,7 +17,7 @@ from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
 from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
 from tidemill.spark.log_ranges import ranges_between
-from tidemill.time import Unavailable, frontier, sole_time
+from tidemill.time import frontier, sole_time
 from tidemill_reclock.backfill_job import (
     BackfillResult,
     BackfillSpec,

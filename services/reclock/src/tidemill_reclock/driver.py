@@ -16,6 +16,7 @@ from tidemill.arrangement.updates import (
     empty_updates,
     stamp,
 )
+from tidemill.errors import BeforeSince, NotYet
 from tidemill.reclock import (
     Binding,
     KeyedRows,
@@ -36,9 +37,7 @@ from tidemill.shard.offloading import computed
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,
-    BeforeSince,
     Frontier,
-    NotYet,
     Partitions,
     frontier,
     partition_frontier,

@@ -14,6 +14,7 @@ from tidemill.catalog.places import check_source
 from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_book
 from tidemill.catalog.source_collections import SourceCollections, SourcePart
+from tidemill.errors import Unavailable, UsageError
 from tidemill.reclock import KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
@@ -25,7 +26,6 @@ from tidemill.runtime.metrics import DECODE_ERRORS, RECLOCK_DURATION, Metrics
 from tidemill.runtime.places import Places
 from tidemill.shard import Collections
 from tidemill.spark.launcher import SparkLauncher
-from tidemill.time import Unavailable, UsageError
 from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_reclock.settings import ReclockSettings

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tidemill.catalog.bindings import begin_bindings, latest_bindings
+from tidemill.errors import Indeterminate, NotYet
 from tidemill.reclock import (
     Minter,
     Proposal,
@@ -18,8 +19,6 @@ from tidemill.shard import Appended, Collections
 from tidemill.time import (
     Antichain,
     Frontier,
-    Indeterminate,
-    NotYet,
     Partitions,
     frontier,
     partition_frontier,

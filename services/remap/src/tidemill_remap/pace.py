@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.runtime.breaking import told
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import Indeterminate, Unavailable, frontier
+from tidemill.time import frontier
 
 log = get_logger("pace")
 

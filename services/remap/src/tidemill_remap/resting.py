@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from tidemill.errors import NotYet, UnknownCollection
 from tidemill.shard import Collections
-from tidemill.time import Frontier, NotYet, UnknownCollection, sole_time
+from tidemill.time import Frontier, sole_time
 from tidemill_remap.pace import Pace
 
 STILL_MIN, STILL_MAX = 3, 256

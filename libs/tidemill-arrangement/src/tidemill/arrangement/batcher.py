@@ -12,7 +12,8 @@ from tidemill.arrangement.update_sets import (
     consolidate_updates,
     split_updates,
 )
-from tidemill.time import Antichain, Lattice, TimeDomain, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain, Lattice, TimeDomain
 
 D = TypeVar("D", bound=Hashable)
 T = TypeVar("T", bound=Hashable)

@@ -10,15 +10,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tidemill.time import (
-    Antichain,
-    BeforeSince,
-    Lattice,
-    NotYet,
-    TimeDomain,
-    UsageError,
-    advance,
-)
+from tidemill.errors import BeforeSince, NotYet, UsageError
+from tidemill.time import Antichain, Lattice, TimeDomain, advance
 
 D = TypeVar("D", bound=Hashable)
 T = TypeVar("T", bound=Hashable)

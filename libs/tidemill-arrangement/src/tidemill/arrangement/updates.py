@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.time import U64_MAX, Frontier, UsageError, sole_time
+from tidemill.errors import UsageError
+from tidemill.time import U64_MAX, Frontier, sole_time
 
 TIME = "_time"
 DIFF = "_diff"

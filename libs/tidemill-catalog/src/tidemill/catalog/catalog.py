@@ -53,6 +53,7 @@ from tidemill.datalog.ast import Program
 from tidemill.datalog.carrying import surely_carried
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema
+from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.reclock import REMAP_SCHEMA
 from tidemill.rpc.identity import listed
 from tidemill.rpc.turns import in_turn
@@ -67,7 +68,6 @@ from tidemill.runtime.resources import (
     ViewSpec,
 )
 from tidemill.shard import Description
-from tidemill.time import TidemillError, UnknownCollection, UsageError
 
 
 def _begin(view: PlannedView) -> int | None:

@@ -24,10 +24,10 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickPlan
+from tidemill.errors import UsageError
 from tidemill.runtime.formats import ARROW_TYPES
 from tidemill.runtime.problems import field_name
 from tidemill.runtime.resources import ColumnSpec, Resource, SourceSpec, TableSpec
-from tidemill.time import UsageError
 
 SYSTEM = "system"
 ASIDE = "Aside"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tidemill.errors import UsageError
 from tidemill.runtime.resources import ActionSpec
-from tidemill.time import Frontier, UsageError, sole_time
+from tidemill.time import Frontier, sole_time
 
 
 def refuse_forgotten(

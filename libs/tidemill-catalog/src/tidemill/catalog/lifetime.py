@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from tidemill.errors import UnknownCapability, UnknownCollection
 from tidemill.shard import Collections, Description
 from tidemill.shard.state import KEEP_ALL_MS
-from tidemill.time import Frontier, UnknownCapability, UnknownCollection, frontier
+from tidemill.time import Frontier, frontier
 
 
 async def ensure_collection(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from tidemill.catalog.entry import CREATED, CatalogEntry
+from tidemill.errors import AlreadyUsed, UnknownCollection, UsageError
 from tidemill.rpc.identity import listed
-from tidemill.time import AlreadyUsed, UnknownCollection, UsageError
 
 
 def resource_of(name: str) -> str:

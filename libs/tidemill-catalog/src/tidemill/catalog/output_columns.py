@@ -15,7 +15,7 @@ from tidemill.datalog.ast import Span, Variable
 from tidemill.datalog.carrying import MARK, endless_names
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 ASIDE = {"errors": "the error collection", "state": "the state"}
 """Collections that every view has beside its outputs, by the last part of their names."""

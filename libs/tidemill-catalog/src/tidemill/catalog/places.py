@@ -8,12 +8,12 @@ looks again.
 from __future__ import annotations
 
 from tidemill.catalog.entry import located
+from tidemill.errors import UsageError
 from tidemill.runtime.addresses import host_and_port
 from tidemill.runtime.kafka_access import kafka_files
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import ActionSpec, RegistrySpec, Resource, SinkSpec, SourceSpec
 from tidemill.runtime.resources.decoding import descriptor_files, registries_of
-from tidemill.time import UsageError
 
 
 def check_resource(resource: Resource, places: Places) -> None:

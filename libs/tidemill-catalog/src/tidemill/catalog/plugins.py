@@ -23,8 +23,8 @@ from tidemill.datalog.plugins import (
     lattice_of,
 )
 from tidemill.datalog.vocabulary import STANDARD, Named, Vocabulary
+from tidemill.errors import UsageError
 from tidemill.runtime.rng import new_rng
-from tidemill.time import UsageError
 
 LATTICE_GROUP = "tidemill.lattices"
 FUNCTION_GROUP = "tidemill.functions"

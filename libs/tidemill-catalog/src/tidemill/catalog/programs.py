@@ -14,7 +14,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Vocabulary
-from tidemill.time import TidemillError
+from tidemill.errors import TidemillError
 
 KEPT = 256
 """So many readings and so many checks are remembered, the latest ones."""

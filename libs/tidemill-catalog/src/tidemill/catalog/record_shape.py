@@ -8,11 +8,11 @@ import base64
 
 from tidemill.catalog.entry import columns_of
 from tidemill.catalog.store import Stored
+from tidemill.errors import UsageError
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import SourceSpec
 from tidemill.runtime.resources.decoding import RecordShape, descriptor_files, record_shape
-from tidemill.time import UsageError
 
 DESCRIPTOR_BYTES_MAX = 16 << 20
 """No descriptor set is larger: what is, is another file."""

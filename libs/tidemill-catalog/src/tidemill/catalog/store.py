@@ -11,17 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.catalog.unreadable import resource_of
+from tidemill.errors import AlreadyUsed, BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.resources import Resource, SourceSpec, resource_from
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
-from tidemill.time import (
-    AlreadyUsed,
-    BeforeSince,
-    NotYet,
-    UsageError,
-    frontier,
-    sole_time,
-)
+from tidemill.time import frontier, sole_time
 
 CATALOG = "catalog"
 ENDING = "ending"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.ticking import TickPlan
+from tidemill.errors import UsageError
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
-from tidemill.time import UsageError
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
 

@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidemill.errors import UsageError
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.breaking import told
 from tidemill.runtime.problems import Problem
 from tidemill.runtime.resources import Resource, UnreadableSpec
-from tidemill.time import UsageError
 
 REMEDY = "apply it anew as this version writes it, or delete it"
 

@@ -14,8 +14,8 @@ from typing import Any
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import READS, CatalogEntry, PlannedView, located, own_prefix
 from tidemill.catalog.store import Stored
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.resources import Resource, ViewSpec, resource_from
-from tidemill.time import Unavailable, UsageError
 
 _KEPT = ("retain", "engine", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""

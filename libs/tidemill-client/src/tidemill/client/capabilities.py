@@ -11,6 +11,7 @@ from typing import Self, TypedDict, Unpack
 
 import pyarrow as pa
 
+from tidemill.errors import CapabilityExpired, Indeterminate, Unavailable, UnknownCapability
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import (
     Appended,
@@ -24,14 +25,7 @@ from tidemill.rpc.messages import (
     Right,
 )
 from tidemill.runtime.clock import SystemClock
-from tidemill.time import (
-    CapabilityExpired,
-    Indeterminate,
-    Unavailable,
-    UnknownCapability,
-    frontier,
-    sole_time,
-)
+from tidemill.time import frontier, sole_time
 
 LEASE_MS = 60_000
 RENEWALS = 3

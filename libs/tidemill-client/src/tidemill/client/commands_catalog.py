@@ -39,7 +39,7 @@ def add_to(app: typer.Typer) -> None:
 
 def kind_named(written: str) -> str:
     """The kind, from any case and number. Raises UsageError if there is none such."""
-    from tidemill.time import UsageError
+    from tidemill.errors import UsageError
 
     word = written.lower()
     found = KINDS.get(word) or KINDS.get(word.removesuffix("s"))
@@ -64,7 +64,7 @@ def apply(
     """
     with reported(context.obj.address):
         from tidemill.client.connection import connect_to
-        from tidemill.time import UsageError
+        from tidemill.errors import UsageError
 
         with connect_to(context.obj) as client:
             found = client.apply(*_documents(files))
@@ -97,7 +97,7 @@ def get(
     with reported(context.obj.address):
         from tidemill.client import listings
         from tidemill.client.connection import connect_to
-        from tidemill.time import UnknownCollection
+        from tidemill.errors import UnknownCollection
 
         with connect_to(context.obj) as client:
             if kind is not None and kind.lower() in ("collection", "collections"):
@@ -205,7 +205,7 @@ def insert(
         from tidemill.client.connection import connect_to
         from tidemill.client.instants import shown
         from tidemill.client.rendering import counted
-        from tidemill.time import UsageError
+        from tidemill.errors import UsageError
 
         if file is not None and row:
             raise UsageError("say which rows: either -f FILE or --row JSON", reason="rows")

@@ -17,6 +17,7 @@ from tidemill.client.manifests import documents_in
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.rows import table_of
 from tidemill.client.settings import Place, place_from_environment
+from tidemill.errors import UsageError
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
 from tidemill.rpc.messages import (
@@ -35,7 +36,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.rpc.outcomes import CALL_S
 from tidemill.rpc.tls import TlsFiles
-from tidemill.time import Frontier, UsageError, heartbeat, partition_frontier, read_offsets
+from tidemill.time import Frontier, heartbeat, partition_frontier, read_offsets
 
 SYSTEM_AUTHORITIES = "system"
 """Value of `tls_ca` for the authorities that this machine trusts."""
@@ -55,7 +56,7 @@ class SqlAnswer:
 
 
 class Client(Handles):
-    """A server's verbs. Every method raises the errors of `tidemill.time.errors`."""
+    """A server's verbs. Every method raises the errors of `tidemill.errors`."""
 
     def __init__(
         self, address: str, *, timeout_s: float = CALL_S, dialer: Dialer = IN_THE_CLEAR

@@ -6,8 +6,7 @@ import sys
 
 from tidemill.client.exits import Exit
 from tidemill.client.instants import shown_frontier
-from tidemill.time import (
-    Antichain,
+from tidemill.errors import (
     BeforeSince,
     Corrupt,
     Fenced,
@@ -18,6 +17,7 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
+from tidemill.time import Antichain
 
 
 def exit_code(error: TidemillError) -> Exit:

@@ -14,8 +14,9 @@ import pyarrow.csv
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.client.rendering import binary_output, cell, flat, plain
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes, Event, Progress
-from tidemill.time import Frontier, UsageError
+from tidemill.time import Frontier
 
 
 @contextmanager

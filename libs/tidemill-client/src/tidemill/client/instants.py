@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from tidemill.time import U64_MAX, Frontier, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import U64_MAX, Frontier
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import UsageError
 
 ENDINGS = {".yaml", ".yml"}
 

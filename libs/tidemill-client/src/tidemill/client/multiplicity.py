@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 DIFF = "_diff"
 COPIES_MAX = 10_000_000

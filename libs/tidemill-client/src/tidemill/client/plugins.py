@@ -39,7 +39,7 @@ def offline_command(name: str) -> Callable[..., None]:
 
     Raises: UsageError if no installed distribution has one.
     """
-    from tidemill.time import UsageError
+    from tidemill.errors import UsageError
 
     for point in entry_points(group=OFFLINE, name=name):
         loaded: Callable[..., None] = point.load()

@@ -19,7 +19,8 @@ from tidemill.client.alignment import aligned, printable
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.client.multiplicity import DIFF
-from tidemill.time import Frontier, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Frontier
 
 
 def console() -> Console:

@@ -15,8 +15,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import ColumnInfo
-from tidemill.time import UsageError
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow")
 

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidemill.time import Exhausted, UsageError
+from tidemill.errors import Exhausted, UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.datalog.ast import Span
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

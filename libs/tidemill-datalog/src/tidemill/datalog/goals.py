@@ -21,7 +21,8 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record, Value, format_record
 from tidemill.datalog.values import equal
-from tidemill.time import UsageError, normal
+from tidemill.errors import UsageError
+from tidemill.time import normal
 
 
 @dataclass(frozen=True, slots=True)

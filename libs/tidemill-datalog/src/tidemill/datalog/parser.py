@@ -40,7 +40,8 @@ from tidemill.datalog.ast import (
 )
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.syntax_errors import explain_syntax
-from tidemill.time import MARKS_MAX, UsageError, normal
+from tidemill.errors import UsageError
+from tidemill.time import MARKS_MAX, normal
 
 INT_MAX = (1 << 63) - 1
 DEPTH_MAX = 200

@@ -35,7 +35,7 @@ from tidemill.datalog.values import (
     normal,
     whole,
 )
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 Samples: TypeAlias = "Callable[[Random], Iterable[tuple[Any, ...]]]"
 

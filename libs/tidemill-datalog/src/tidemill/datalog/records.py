@@ -17,7 +17,8 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from tidemill.datalog.elements import TruthElement, element
-from tidemill.time import UsageError, normal
+from tidemill.errors import UsageError
+from tidemill.time import normal
 
 
 class Blank:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tidemill.datalog.elements import element
 from tidemill.datalog.records import Value as Value
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 from tidemill.time import normal as normal_form
 
 INT_MIN = -(1 << 63)

@@ -14,7 +14,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
-from tidemill.time import (
+from tidemill.errors import (
     AlreadyUsed,
     Fenced,
     TidemillError,

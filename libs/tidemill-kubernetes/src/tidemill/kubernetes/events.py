@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tidemill.errors import AlreadyUsed
 from tidemill.kubernetes.api import Json, KubernetesApi
-from tidemill.time import AlreadyUsed
 
 MESSAGE_MAX = 1024
 """So much of a message the API takes."""

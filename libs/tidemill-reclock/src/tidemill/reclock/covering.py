@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.time import Partitions, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Partitions
 
 
 def covered_since(bindings: pa.Table, wanted: Sequence[Partitions], since: int) -> int | None:

@@ -10,18 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, empty_updates
+from tidemill.errors import UsageError
 from tidemill.reclock.mapping import target_frontier
 from tidemill.reclock.offsets import UNBOUND, Bindings, U64Column, map_offsets
 from tidemill.reclock.remap import Binding, RemapTrace
-from tidemill.time import (
-    PARTITIONED,
-    U64_MAX,
-    Antichain,
-    Frontier,
-    Partitions,
-    SourceFrontier,
-    UsageError,
-)
+from tidemill.time import PARTITIONED, U64_MAX, Antichain, Frontier, Partitions, SourceFrontier
 
 PARTITION = "partition"
 OFFSET = "offset"

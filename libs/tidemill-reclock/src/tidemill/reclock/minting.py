@@ -11,13 +11,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tidemill.errors import UsageError
 from tidemill.reclock.remap import Binding, RemapTrace
 from tidemill.time import (
     U64_MAX,
     Antichain,
     Frontier,
     TimeDomain,
-    UsageError,
     frontier,
     frontier_changes,
     sole_time,

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from tidemill.time import (
-    Antichain,
-    BeforeSince,
-    ChangeBatch,
-    Corrupt,
-    Frontier,
-    NotYet,
-    TimeDomain,
-    UsageError,
-    frontier,
-)
+from tidemill.errors import BeforeSince, Corrupt, NotYet, UsageError
+from tidemill.time import Antichain, ChangeBatch, Frontier, TimeDomain, frontier
 
 F = TypeVar("F", bound=Hashable)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, consolidate, update_schema
+from tidemill.errors import Corrupt
 from tidemill.reclock.remap import Binding, RemapTrace
-from tidemill.time import PARTITIONED, Corrupt, Frontier, Partitions, frontier, sole_time
+from tidemill.time import PARTITIONED, Frontier, Partitions, frontier, sole_time
 
 ROWS_MAX = 65_536
 """So many updates of a remap collection are taken apart at once, where all are looked at."""

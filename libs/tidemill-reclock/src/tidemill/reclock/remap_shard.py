@@ -11,20 +11,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tidemill.arrangement.update_sets import advance_updates
+from tidemill.errors import BeforeSince, NotYet, UnknownCapability, UsageError
 from tidemill.reclock.mapping import source_upper, target_frontier, target_times
 from tidemill.reclock.minting import Minter, Proposal
 from tidemill.reclock.remap import Binding
-from tidemill.time import (
-    U64_TIME,
-    Antichain,
-    BeforeSince,
-    Frontier,
-    NotYet,
-    TimeDomain,
-    UnknownCapability,
-    UsageError,
-    frontier,
-)
+from tidemill.time import U64_TIME, Antichain, Frontier, TimeDomain, frontier
 
 F = TypeVar("F", bound=Hashable)
 

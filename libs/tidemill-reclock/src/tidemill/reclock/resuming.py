@@ -6,9 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import reduce
 from typing import Generic, TypeVar
 
+from tidemill.errors import UsageError
 from tidemill.reclock.mapping import source_upper
 from tidemill.reclock.remap import Binding, RemapTrace
-from tidemill.time import Antichain, Frontier, TimeDomain, UsageError, frontier
+from tidemill.time import Antichain, Frontier, TimeDomain, frontier
 
 F = TypeVar("F", bound=Hashable)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
+from tidemill.errors import Exhausted
 from tidemill.rpc.fair_steps import FairSteps
 from tidemill.rpc.identity import caller
 from tidemill.rpc.turns import PRECEDENCE
-from tidemill.time import Exhausted
 
 T = TypeVar("T")
 

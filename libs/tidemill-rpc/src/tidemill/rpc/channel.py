@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from tidemill.errors import UsageError
 from tidemill.rpc.status import METADATA_BYTES_MAX
 from tidemill.rpc.tls import TlsFiles, channel_credentials
-from tidemill.time import UsageError
 
 MESSAGE_BYTES_MAX = 64 << 20
 

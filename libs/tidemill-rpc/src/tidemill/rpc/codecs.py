@@ -13,6 +13,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from tidemill.arrangement.arrow_bytes import read_stream
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import (
     Answer,
     Applied,
@@ -29,15 +30,7 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.rpc.status import sayable
-from tidemill.time import (
-    PARTITIONED,
-    Antichain,
-    Frontier,
-    Partitions,
-    SourceFrontier,
-    UsageError,
-    frontier,
-)
+from tidemill.time import PARTITIONED, Antichain, Frontier, Partitions, SourceFrontier, frontier
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.query.v1 import query_pb2 as query
 from tidemill_protos.storage.v1 import storage_pb2 as storage

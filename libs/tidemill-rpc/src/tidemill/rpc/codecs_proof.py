@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from tidemill.errors import UsageError
 from tidemill.rpc.codecs import json_out
 from tidemill.rpc.messages import Explanation, Json
-from tidemill.time import UsageError
 from tidemill_protos.query.v1 import query_pb2 as query
 
 CHILDREN = "children"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tidemill.arrangement.arrow_bytes import read_schema
+from tidemill.errors import UsageError
 from tidemill.rpc.codecs import (
     frontier_in,
     frontier_out,
@@ -30,7 +31,6 @@ from tidemill.rpc.messages import (
     Right,
     UpperMismatch,
 )
-from tidemill.time import UsageError
 from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 

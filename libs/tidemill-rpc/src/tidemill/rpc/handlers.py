@@ -1,6 +1,6 @@
 """Handlers of a server's calls, as interfaces in domain types.
 
-Handlers raise the errors of `tidemill.time.errors` and nothing else. `wait_s` is the longest wait
+Handlers raise the errors of `tidemill.errors` and nothing else. `wait_s` is the longest wait
 for an instant to become definite: None or 0 means NotYet at once. An `as_of` of None is the latest
 definite instant, which is the last one before the upper.
 """

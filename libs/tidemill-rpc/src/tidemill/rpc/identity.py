@@ -28,8 +28,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from tidemill.errors import UsageError
 from tidemill.rpc.status import Denied, Unauthenticated
-from tidemill.time import UsageError
 
 
 class Role(IntEnum):

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc.aio
 
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.rpc.status import DETAILS_KEY, away, from_status
-from tidemill.time import TidemillError, Unavailable
 
 CALL_S = 30.0
 """The deadline of a call whose caller names none."""

@@ -10,6 +10,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tidemill.errors import Unavailable
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, NoAuditor
 from tidemill.rpc.delivery import DeliveryPolicy
@@ -36,7 +37,6 @@ from tidemill.rpc.servicers import (
 )
 from tidemill.rpc.servicers_services import IngestServicer, WorkServicer
 from tidemill.rpc.status import METADATA_BYTES_MAX
-from tidemill.time import Unavailable
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
 from tidemill_protos.compute.v1 import compute_pb2_grpc
 from tidemill_protos.ingest.v1 import ingest_pb2_grpc

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+from tidemill.errors import UsageError
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.handlers import IngestHandlers, WorkHandlers
-from tidemill.time import UsageError
 from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
 from tidemill_protos.ingest.v1 import ingest_pb2_grpc
 from tidemill_protos.work.v1 import work_pb2 as work

@@ -13,10 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships no py.typed
 
-from tidemill.rpc.messages import Json
-from tidemill.time import (
+from tidemill.errors import (
     AlreadyUsed,
-    Antichain,
     BeforeSince,
     CapabilityExpired,
     Corrupt,
@@ -29,8 +27,9 @@ from tidemill.time import (
     UnknownCapability,
     UnknownCollection,
     UsageError,
-    frontier,
 )
+from tidemill.rpc.messages import Json
+from tidemill.time import Antichain, frontier
 
 DOMAIN = "tidemill.dev"
 DETAILS_KEY = "grpc-status-details-bin"

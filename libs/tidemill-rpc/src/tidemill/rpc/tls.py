@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 NAME_CHARS_MAX = 500
 TEXT_CHARS_MAX = 64_000

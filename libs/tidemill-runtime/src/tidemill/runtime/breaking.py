@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 
-from tidemill.time.errors import TidemillError
+from tidemill.errors import TidemillError
 
 OURS = "tidemill"
 

@@ -18,9 +18,7 @@ from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from tidemill.runtime.http_guard import HttpGuard
-from tidemill.runtime.metrics import REFUSALS, Metrics
-from tidemill.time.errors import (
+from tidemill.errors import (
     AlreadyUsed,
     Exhausted,
     Fenced,
@@ -32,6 +30,8 @@ from tidemill.time.errors import (
     UnknownCollection,
     UsageError,
 )
+from tidemill.runtime.http_guard import HttpGuard
+from tidemill.runtime.metrics import REFUSALS, Metrics
 
 CLOSE_S_MAX = 5.0
 RETRY_AFTER_S = 1

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 from aiokafka.errors import KafkaConnectionError
 
+from tidemill.errors import UsageError
 from tidemill.runtime.addresses import host_and_port
 from tidemill.runtime.kafka_gate import GatedId
 from tidemill.runtime.places import Egress, Places, Secret
 from tidemill.runtime.resources.specs import KafkaOrigin
-from tidemill.time.errors import UsageError
 
 KAFKA_PORT = 9092
 

@@ -28,7 +28,7 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
-from tidemill.time.errors import (
+from tidemill.errors import (
     Corrupt,
     Fenced,
     Indeterminate,

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
+from tidemill.errors import Fenced, TidemillError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.kafka_errors import FOREIGN, translate
 from tidemill.runtime.kafka_producer import discard_producer, know_partitions, send_run
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_groups import Place
-from tidemill.time.errors import Fenced, TidemillError
 
 _REPLACED = (ProducerFenced, InvalidProducerEpoch)
 

@@ -23,10 +23,10 @@ from contextlib import (
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
+from tidemill.errors import TidemillError, UsageError
 from tidemill.runtime.breaking import shown
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.time.errors import TidemillError, UsageError
 
 STOP_S_MAX = 10.0
 SWITCH_S = 0.0005

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 RECORD_BYTES_MAX = 1_000_000
 """Key and value together; what a broker with default settings takes, and so everybody."""

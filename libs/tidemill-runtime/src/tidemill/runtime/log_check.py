@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
+from tidemill.errors import Corrupt
 from tidemill.runtime.log_segments import (
     described,
     partition_directory,
@@ -16,7 +17,6 @@ from tidemill.runtime.log_segments import (
     segment_path,
 )
 from tidemill.runtime.log_writer import acknowledged, recovered
-from tidemill.time.errors import Corrupt
 
 
 class LogCheck:

@@ -20,6 +20,14 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
+from tidemill.errors import (
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UsageError,
+)
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.log import (
@@ -41,14 +49,6 @@ from tidemill.runtime.log_segments import (
 )
 from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
 from tidemill.shard.offloading import computed
-from tidemill.time.errors import (
-    Corrupt,
-    Fenced,
-    Indeterminate,
-    TidemillError,
-    Unavailable,
-    UsageError,
-)
 
 GROUP_NAME_MAX = 255
 OPEN_MAX = 64

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from tidemill.errors import Indeterminate, TidemillError
 from tidemill.runtime.log import Entry
 from tidemill.shard.offloading import computed
-from tidemill.time.errors import Indeterminate, TidemillError
 
 Place: TypeAlias = tuple[str, int]
 """(topic, partition)."""

@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
+from tidemill.errors import Fenced, TidemillError, UsageError
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.kafka_access import KafkaAccess
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
@@ -42,7 +43,6 @@ from tidemill.runtime.log import (
 )
 from tidemill.runtime.log_groups import GroupCommit, Outcome, Place
 from tidemill.runtime.log_partitioner import partition_of
-from tidemill.time.errors import Fenced, TidemillError, UsageError
 
 FETCH_BYTES_PER_PARTITION = 4 << 20
 METADATA_AGE_S_MAX = 5.0

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.errors import Corrupt, NotYet
 from tidemill.runtime.log import offset_out_of_range, unknown_partition, unknown_topic
 from tidemill.runtime.log_frames import (
     HEADER,
@@ -30,7 +31,6 @@ from tidemill.runtime.log_frames import (
     header_at,
     intact,
 )
-from tidemill.time.errors import Corrupt, NotYet
 
 CHUNK_BYTES = 1 << 20
 BATCH_ROWS_MIN = 16_384

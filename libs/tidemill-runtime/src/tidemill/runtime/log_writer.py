@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidemill.errors import Corrupt
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_frames import MAGIC, encode_frame, header_at, intact
 from tidemill.runtime.log_segments import index_path, read_index, segment_bases, segment_path
-from tidemill.time.errors import Corrupt
 
 SEGMENT_BYTES_MAX = 64 << 20
 INDEX_EVERY_BYTES = 64 << 10

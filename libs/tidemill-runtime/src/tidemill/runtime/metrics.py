@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidemill.errors import UsageError
 from tidemill.runtime.breaking import told
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.time.antichain import Frontier, sole_time
-from tidemill.time.errors import UsageError
 
 log = get_logger("metrics")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 """Keys and indexes from the top of a document: ("spec", "columns", 0, "type")."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch
 from tidemill.shard.parts import Part
 from tidemill.shard.state import (
@@ -18,7 +19,7 @@ from tidemill.shard.state import (
     settle,
 )
 from tidemill.shard.transitions import live_write, renewed
-from tidemill.time import Frontier, Unavailable, UsageError
+from tidemill.time import Frontier
 
 
 @dataclass(frozen=True, slots=True)

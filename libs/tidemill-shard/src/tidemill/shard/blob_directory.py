@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tidemill.errors import Unavailable
 from tidemill.shard.ports import BlobEntry
-from tidemill.time import Unavailable
 
 UNFINISHED = ".unfinished"
 

@@ -11,8 +11,8 @@ from typing import Any
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.ports import BlobEntry
-from tidemill.time import Indeterminate, Unavailable
 
 TIMEOUT_S = 30.0
 _STATUS = re.compile(r"status code: \d+")

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, overload
 
 import pyarrow as pa
 
+from tidemill.errors import AlreadyUsed, UnknownCapability, UsageError
 from tidemill.shard import transitions
 from tidemill.shard.capabilities import (
     Capability,
@@ -19,7 +20,7 @@ from tidemill.shard.capabilities import (
 )
 from tidemill.shard.state import Description, Hold, State, initial_state, policy_frontier
 from tidemill.shard.versions import Core
-from tidemill.time import AlreadyUsed, Frontier, UnknownCapability, UsageError, frontier
+from tidemill.time import Frontier, frontier
 
 LEASE_MS = 900_000
 TOKEN_CHARACTERS_MIN = 16

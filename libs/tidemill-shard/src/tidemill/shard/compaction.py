@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.updates import advance, between, concatenate, consolidate
+from tidemill.errors import Corrupt
 from tidemill.shard.appending import Merged, apply_merge
 from tidemill.shard.conforming import adding_up, conform
 from tidemill.shard.hashing import HASH_MAX, key_hashes
@@ -19,7 +20,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.ports import Clock
 from tidemill.shard.state import Batch, Description, State, compaction_frontier
 from tidemill.shard.versions import Versions
-from tidemill.time import Corrupt, frontier
+from tidemill.time import frontier
 
 ALIKE_MIN = 4
 """So many batches of like size are merged into one."""

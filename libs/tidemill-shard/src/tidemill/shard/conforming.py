@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, consolidate, shown_record
-from tidemill.time import Corrupt, UsageError
+from tidemill.errors import Corrupt, UsageError
 
 DIFF_MAX = 1 << 31
 """Copies of a record that one append adds or takes away: 2^32 appends add up within 64 bits."""

@@ -23,9 +23,9 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004  the name that redis-py gives it
 )
 
+from tidemill.errors import Indeterminate, TidemillError, Unavailable, UsageError
 from tidemill.shard.offloading import all_of
 from tidemill.shard.ports import Version
-from tidemill.time import Indeterminate, TidemillError, Unavailable, UsageError
 
 TIMEOUT_S = 10.0
 PREFIX = "tidemill"

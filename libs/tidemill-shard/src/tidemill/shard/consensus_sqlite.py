@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tidemill.errors import Indeterminate, TidemillError, Unavailable
 from tidemill.shard.ports import Version
 from tidemill.shard.sqlite_file import (
     CHECKPOINT_BYTES,
@@ -30,7 +31,6 @@ from tidemill.shard.sqlite_file import (
     told_file,
     versions_from,
 )
-from tidemill.time import Indeterminate, TidemillError, Unavailable
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemill.time import Corrupt
+from tidemill.errors import Corrupt
 
 FORMAT = 2
 """The newest format that this process reads."""

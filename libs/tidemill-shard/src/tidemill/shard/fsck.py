@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.errors import Corrupt
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.log import CollectionLog, Known, folder_of
@@ -23,7 +24,7 @@ from tidemill.shard.ports import Blob, BlobEntry, Clock, Consensus
 from tidemill.shard.pruning import guarantee, matching
 from tidemill.shard.reading import Reader
 from tidemill.shard.state import Description, State, compaction_frontier
-from tidemill.time import Corrupt, Frontier
+from tidemill.time import Frontier
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tidemill.errors import TidemillError
 from tidemill.shard.claims.checking import ClaimsCheck
 from tidemill.shard.consensus_sqlite import SqliteConsensus
 from tidemill.shard.fsck import Finding, Judge, StoreCheck
@@ -21,7 +22,6 @@ from tidemill.shard.stores import (
     open_claims,
     open_consensus,
 )
-from tidemill.time import TidemillError
 
 
 class _StillClock:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.time import UsageError, normal
+from tidemill.errors import UsageError
+from tidemill.time import normal
 
 
 def normal_rows(rows: pa.Table, collection: str) -> pa.Table:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
+from tidemill.errors import Corrupt, Indeterminate, TidemillError, Unavailable, UnknownCollection
 from tidemill.shard.encoding import (
     Entry,
     decode_entry,
@@ -23,14 +24,7 @@ from tidemill.shard.encoding import (
 from tidemill.shard.pacing import Shown, leaving, shown
 from tidemill.shard.ports import Blob, Clock, Consensus, Version
 from tidemill.shard.state import State
-from tidemill.time import (
-    Corrupt,
-    Frontier,
-    Indeterminate,
-    TidemillError,
-    Unavailable,
-    UnknownCollection,
-)
+from tidemill.time import Frontier
 
 ROLLUP_EVERY = 128
 WRITE_ATTEMPTS = 4

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import checked
+from tidemill.errors import Corrupt
 from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import (
@@ -25,7 +26,6 @@ from tidemill.shard.parts import (
 )
 from tidemill.shard.pruning import all_equal, matching
 from tidemill.shard.state import Description
-from tidemill.time import Corrupt
 
 Scalars: TypeAlias = "Mapping[str, pa.Scalar[pa.DataType]]"
 Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"

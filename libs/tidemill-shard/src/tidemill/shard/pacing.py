@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemill.errors import UsageError
 from tidemill.shard.state import Paced, State, at_upper
-from tidemill.time import Frontier, UsageError, frontier
+from tidemill.time import Frontier, frontier
 
 AS_WRITTEN = frontier(0)
 """Leaving frontier of a version that never followed: its own upper is later."""

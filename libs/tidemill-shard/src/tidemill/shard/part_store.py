@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.conforming import DIFF_MAX, ROW_BYTES_MAX
 from tidemill.shard.log import folder_of
 from tidemill.shard.offloading import computed
@@ -24,7 +25,6 @@ from tidemill.shard.parts import (
 )
 from tidemill.shard.ports import Blob
 from tidemill.shard.state import Description
-from tidemill.time import Indeterminate, Unavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import checked, read_rows
 from tidemill.arrangement.updates import DIFF, TIME, consolidate
+from tidemill.errors import Corrupt
 from tidemill.shard.hashing import HASH_MAX, key_hashes
-from tidemill.time import Corrupt
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024

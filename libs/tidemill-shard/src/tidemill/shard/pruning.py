@@ -9,11 +9,11 @@ from operator import and_
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.errors import UsageError
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.parts import Part
 from tidemill.shard.state import Description
-from tidemill.time import UsageError
 
 Equal = Mapping[str, object]
 """Column → the value it must have; None asks for null."""

@@ -11,6 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, advance, concatenate, stamp
+from tidemill.errors import (
+    CapabilityExpired,
+    Corrupt,
+    Indeterminate,
+    NotYet,
+    Unavailable,
+    UnknownCapability,
+)
 from tidemill.shard import transitions
 from tidemill.shard.capabilities import Capability, ReadCapability
 from tidemill.shard.conforming import adding_up
@@ -21,16 +29,7 @@ from tidemill.shard.reading import EVERYTHING, Query, Reader
 from tidemill.shard.state import State, compaction_frontier
 from tidemill.shard.subscription import Place, Progress, Subscription, Updates
 from tidemill.shard.versions import Core
-from tidemill.time import (
-    CapabilityExpired,
-    Corrupt,
-    Frontier,
-    Indeterminate,
-    NotYet,
-    Unavailable,
-    UnknownCapability,
-    frontier,
-)
+from tidemill.time import Frontier, frontier
 
 KEPT_LEASE_MS = 900_000
 """For so long a version is kept for a reader whose capability has no lease, and who has died."""

@@ -17,6 +17,7 @@ from tidemill.arrangement.updates import (
     consolidate,
     shown_record,
 )
+from tidemill.errors import Corrupt, UsageError
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
 from tidemill.shard.offloading import all_of, computed
@@ -24,7 +25,7 @@ from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
 from tidemill.shard.pruning import Equal, equal_scalars, matching, parts_equal, parts_where
 from tidemill.shard.state import Description, State
-from tidemill.time import U64_MAX, Corrupt, UsageError
+from tidemill.time import U64_MAX
 
 Column: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tidemill.errors import Corrupt, TidemillError, Unavailable
 from tidemill.shard.ports import Version
-from tidemill.time import Corrupt, TidemillError, Unavailable
 
 CHECKPOINT_BYTES = 1536 * 1024
 """So much is written to the log of SQLite before it is copied into the file, between two commits.

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from tidemill.arrangement.arrow_bytes import check_columns
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.errors import UsageError
 from tidemill.shard.parts import Part
-from tidemill.time import Frontier, UsageError, frontier
+from tidemill.time import Frontier, frontier
 
 KEEP_ALL_MS = 2**64 - 1
 """A retention longer than any timeline: all history is kept, whatever readers let go."""

@@ -9,11 +9,11 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from tidemill.errors import UsageError
 from tidemill.shard.blob_directory import DirectoryBlob
 from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_redis import PREFIX, TIMEOUT_S, RedisConsensus
 from tidemill.shard.consensus_sqlite import SqliteConsensus
-from tidemill.time import UsageError
 
 StoredConsensus: TypeAlias = "SqliteConsensus | RedisConsensus"
 StoredBlob: TypeAlias = "DirectoryBlob | ObjectBlob"

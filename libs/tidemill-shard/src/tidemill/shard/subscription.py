@@ -9,9 +9,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemill.arrangement.updates import between
+from tidemill.errors import NotYet
 from tidemill.shard.capabilities import ReadCapability
 from tidemill.shard.reading import EVERYTHING, Query
-from tidemill.time import Frontier, NotYet, frontier
+from tidemill.time import Frontier, frontier
 
 WAIT_S = 3600.0
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.errors import BeforeSince, CapabilityExpired, NotYet, UnknownCapability, UsageError
 from tidemill.shard.capabilities import Capability, ReadCapability
 from tidemill.shard.state import (
     EXPIRED_KEPT_MAX,
@@ -21,15 +22,7 @@ from tidemill.shard.state import (
     at_upper,
     settle,
 )
-from tidemill.time import (
-    BeforeSince,
-    CapabilityExpired,
-    Frontier,
-    NotYet,
-    UnknownCapability,
-    UsageError,
-    frontier,
-)
+from tidemill.time import Frontier, frontier
 
 Value = TypeVar("Value")
 

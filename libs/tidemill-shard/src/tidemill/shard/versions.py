@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tidemill.errors import Corrupt
 from tidemill.shard import transitions
 from tidemill.shard.leases import Leases
 from tidemill.shard.log import Answer, CollectionLog, Known, Transition
@@ -13,7 +14,6 @@ from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.state import State
 from tidemill.shard.waking import Wakeups
-from tidemill.time import Corrupt
 
 T = TypeVar("T")
 

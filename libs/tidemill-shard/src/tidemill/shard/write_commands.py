@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import TIME
+from tidemill.errors import Indeterminate, TidemillError, UsageError
 from tidemill.shard import transitions
 from tidemill.shard.appending import Write, answered, append, check_bounds, update
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch, WriteCapability
@@ -17,7 +18,7 @@ from tidemill.shard.log import Transition
 from tidemill.shard.parts import Part, has_at_most, span_of
 from tidemill.shard.state import Batch, State
 from tidemill.shard.versions import Core
-from tidemill.time import Frontier, Indeterminate, TidemillError, UsageError
+from tidemill.time import Frontier
 
 INLINE_TOTAL_MAX = 4 * 1024 * 1024
 """More than this is not kept in the log of one collection, however small the writes are."""

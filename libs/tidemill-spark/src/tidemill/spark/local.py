@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.errors import Unavailable
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobSaid, Told
 from tidemill.spark.local_settings import LocalSettings
-from tidemill.time import Unavailable
 
 MODULE = "tidemill.spark.local_job"
 

@@ -16,13 +16,13 @@ from types import FrameType
 
 import msgspec
 
+from tidemill.errors import UsageError
 from tidemill.shard.stores import open_blob
 from tidemill.spark.launcher import digest_of
 from tidemill.spark.pod_specs import TEMPLATE_FILE, PodJob
 from tidemill.spark.pod_states import EXIT_MEMORY, EXIT_REFUSED
 from tidemill.spark.session import jars_in, session_of
 from tidemill.spark.workplace import Workplace, run_module, say
-from tidemill.time import UsageError
 
 _MEMORY = re.compile(r"OutOfMemoryError|exit code:? 137|\(SIGKILL|OOMKilled|exit code:? 52\b")
 """What Spark says when it, or an executor, had too little memory."""

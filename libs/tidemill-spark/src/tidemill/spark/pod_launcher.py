@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from tidemill.errors import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
 from tidemill.kubernetes.api import Expired, KubernetesApi, own_namespace
 from tidemill.kubernetes.events import About, tell
 from tidemill.shard.ports import Blob
@@ -39,7 +40,6 @@ from tidemill.spark.spark_application import (
     application_state,
     spark_application,
 )
-from tidemill.time import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
 
 COMPONENT = "tidemill-launcher"
 PAUSE_S = 1.0

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc.messages import (
     Applied,
     CollectionInfo,
@@ -22,7 +23,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
     load_resources,
 )
-from tidemill.time import UnknownCollection, UsageError, frontier
+from tidemill.time import frontier
 
 
 @dataclass(slots=True)

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import pytest
 
 from tidemill.client import Client
+from tidemill.errors import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.ids import random_id
 from tidemill.shard.claims import Claimant, Owned
 from tidemill.shard.stores import open_claims
 from tidemill.testkit.fork_client import fork_server
-from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")
 WAIT_S_MAX = 240.0

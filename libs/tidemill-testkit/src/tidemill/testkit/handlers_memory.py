@@ -15,6 +15,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tidemill.arrangement.updates import accumulate, between, consolidate
+from tidemill.errors import (
+    AlreadyUsed,
+    BeforeSince,
+    NotYet,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.rpc.identity import PROCESS, Principal, Role
 from tidemill.rpc.messages import (
     Answer,
@@ -47,15 +55,9 @@ from tidemill.rpc.messages import (
 from tidemill.rpc.server import serve
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.time import (
-    AlreadyUsed,
     Antichain,
-    BeforeSince,
     Frontier,
-    NotYet,
     SourceFrontier,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
     frontier,
     partition_frontier,
     partition_offsets,

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import pytest
 
 from tidemill.client import Client
+from tidemill.errors import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 from tidemill.testkit.fork_client import fork_server, starts_alike
-from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")
 

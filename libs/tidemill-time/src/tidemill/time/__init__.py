@@ -1,23 +1,8 @@
-"""Timestamps: partial orders, antichains, frontiers; the error tree and the normal form of text."""
+"""Timestamps: partial orders, antichains, frontiers; and the normal form of text."""
 
 from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
 from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
-from tidemill.time.errors import (
-    AlreadyUsed,
-    BeforeSince,
-    CapabilityExpired,
-    Corrupt,
-    Exhausted,
-    Fenced,
-    Indeterminate,
-    NotYet,
-    TidemillError,
-    Unavailable,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-)
 from tidemill.time.heartbeats import heartbeat, heartbeat_until, is_heartbeat
 from tidemill.time.orders import (
     PARTITIONED,
@@ -70,17 +55,4 @@ __all__ = [
     "U64",
     "U64_MAX",
     "U64_TIME",
-    "AlreadyUsed",
-    "BeforeSince",
-    "CapabilityExpired",
-    "Corrupt",
-    "Exhausted",
-    "Fenced",
-    "Indeterminate",
-    "NotYet",
-    "TidemillError",
-    "Unavailable",
-    "UnknownCapability",
-    "UnknownCollection",
-    "UsageError",
 ]

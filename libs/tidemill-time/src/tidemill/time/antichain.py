@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 from tidemill.time.orders import U64_TIME, Lattice, TimeDomain
 
 T = TypeVar("T")

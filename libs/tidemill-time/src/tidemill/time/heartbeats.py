@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 MARK = "tidemill-heartbeat:"
 """Prefix of a heartbeat's text, in each format of the events beside it."""

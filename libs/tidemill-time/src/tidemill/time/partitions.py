@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tidemill.errors import UsageError
 from tidemill.time.antichain import Antichain
-from tidemill.time.errors import UsageError
 from tidemill.time.orders import PARTITIONED, U64_MAX, Partitions
 
 SourceFrontier = Antichain[Partitions]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from functools import cache
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 MARKS_MAX = 30
 """Combining marks in a row that a text may have: the Stream-Safe limit."""

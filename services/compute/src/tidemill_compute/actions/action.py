@@ -15,9 +15,10 @@ from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill.catalog.schemas import OUTBOX_SCHEMA
 from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
+from tidemill.errors import Fenced, NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
-from tidemill.time import U64_MAX, Fenced, NotYet, frontier, sole_time
+from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.actions.corrections import (
     Correction,
     changed_after_firing,

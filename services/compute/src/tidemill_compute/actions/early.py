@@ -18,9 +18,10 @@ from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.scratch import Engine
+from tidemill.errors import Exhausted, NotYet
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import U64_MAX, Exhausted, NotYet, frontier, sole_time
+from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.events.buffer import START
 from tidemill_compute.events.fold import EventFold, EventPolicy
 from tidemill_compute.events.history import EventHistory, EventTarget

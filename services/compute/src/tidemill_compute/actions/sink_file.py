@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
+from tidemill.errors import Fenced, Unavailable, UsageError
 from tidemill.runtime.places import ANY_SINK, Files
-from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing, Took, key_in, untold
 
 T = TypeVar("T")

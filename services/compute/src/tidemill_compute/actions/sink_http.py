@@ -8,10 +8,10 @@ from enum import Enum
 
 import aiohttp
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.runtime.places.http import gated_connector, said
-from tidemill.time import Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing, Took, untold
 
 _AGAIN = frozenset({408, 409, 425, 429})

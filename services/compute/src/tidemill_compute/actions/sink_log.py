@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.errors import Fenced, UsageError
 from tidemill.runtime.log import Entry, FencedWriter, Log
-from tidemill.time import Fenced, UsageError
 from tidemill_compute.actions.outbox import Firing, Took, key_in, untold
 
 RECORDS_PER_POLL = 10_000

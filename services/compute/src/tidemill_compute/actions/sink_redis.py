@@ -9,10 +9,10 @@ from typing import Any, cast
 from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
+from tidemill.errors import Fenced, Unavailable, UsageError
 from tidemill.runtime.addresses import bare_url, host_and_port
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.shard.consensus_redis import await_uncancelled, durability_risks
-from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing, Took, untold
 
 TIMEOUT_S = 10.0

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+from tidemill.errors import Fenced, Unavailable
 from tidemill.runtime.places import ANY_SINK, Files
-from tidemill.time import Fenced, Unavailable
 from tidemill_compute.actions.outbox import Firing, Took, untold
 
 T = TypeVar("T")

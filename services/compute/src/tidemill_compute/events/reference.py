@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, update_schema
 from tidemill.catalog.schemas import EVENT_MAP_SCHEMA
+from tidemill.errors import NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
-from tidemill.time import NotYet, frontier, sole_time
+from tidemill.time import frontier, sole_time
 from tidemill_compute.appending import append_through
 from tidemill_compute.events.progress import STREAM
 from tidemill_compute.events.rows import HEARTBEAT

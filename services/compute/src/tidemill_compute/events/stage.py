@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 
 from tidemill.arrangement.updates import concatenate
+from tidemill.errors import NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, UpperMismatch
-from tidemill.time import U64_MAX, NotYet, frontier, sole_time
+from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.appending import append_through
 from tidemill_compute.events.fold import EventFold, EventPolicy
 from tidemill_compute.events.history import EventHistory, EventTarget

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.errors import Exhausted, Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
 from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
-from tidemill.time import Exhausted, Unavailable, frontier
+from tidemill.time import frontier
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, History
 from tidemill_compute.views.history_spec import pack_history
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
 from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.errors import Corrupt, Exhausted
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.encoding import pack_part
 from tidemill.shard.part_store import PartStore
@@ -23,7 +24,6 @@ from tidemill.shard.parts import Part
 from tidemill.shard.state import Description
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
-from tidemill.time import Corrupt, Exhausted
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.living import LivingInput

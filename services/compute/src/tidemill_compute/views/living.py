@@ -16,7 +16,7 @@ from tidemill.datalog.evaluation.allowance import column_bytes, match_bytes
 from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, paused
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
-from tidemill.time import Corrupt
+from tidemill.errors import Corrupt
 from tidemill_compute.views.living_rows import Held, LivingRows, Row
 from tidemill_compute.views.shared_inputs import SharedInput
 

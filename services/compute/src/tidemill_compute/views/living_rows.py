@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
-from tidemill.time import Corrupt
+from tidemill.errors import Corrupt
 
 Row: TypeAlias = "tuple[object, ...]"
 MakeRecord: TypeAlias = Callable[[Row], Record]

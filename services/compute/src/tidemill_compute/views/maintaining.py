@@ -15,7 +15,7 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.incremental import FactBlock, Pause, follows
 from tidemill.datalog.scratch import Engine, Evaluation
-from tidemill.time import Exhausted
+from tidemill.errors import Exhausted
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window

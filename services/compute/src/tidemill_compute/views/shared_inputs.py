@@ -23,7 +23,7 @@ from tidemill.arrangement.updates import TIME
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import FactVersion, Given, Later
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 from tidemill_compute.views.idling import Quiet
 
 if TYPE_CHECKING:  # importing it imports numba

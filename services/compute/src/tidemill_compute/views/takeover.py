@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, concatenate, consolidate, stamp
+from tidemill.errors import UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
-from tidemill.time import Frontier, UsageError, frontier, sole_time
+from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.appending import FENCE, append_through, fence
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings

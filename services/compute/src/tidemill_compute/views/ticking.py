@@ -18,7 +18,8 @@ from tidemill.datalog.ticking.admitting import HELD
 from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode, TickNode
 from tidemill.datalog.ticking.plan import TickPlan
 from tidemill.datalog.ticking.run import RAN, TickRun, TickStart, of_node
-from tidemill.time import U64_MAX, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import U64_MAX
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.tick_outputs import TickOutputs

@@ -15,18 +15,11 @@ from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
+from tidemill.errors import Exhausted, NotYet, Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import (
-    U64_MAX,
-    Exhausted,
-    Frontier,
-    NotYet,
-    Unavailable,
-    frontier,
-    sole_time,
-)
+from tidemill.time import U64_MAX, Frontier, frontier, sole_time
 from tidemill_compute.appending import append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings

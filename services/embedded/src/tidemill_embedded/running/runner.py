@@ -10,10 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
 from tidemill.catalog.unreadable import Unreadable
-from tidemill.runtime.breaking import told, unforeseen
-from tidemill.runtime.clock import Clock
-from tidemill.runtime.logs import get_logger
-from tidemill.time import (
+from tidemill.errors import (
     BeforeSince,
     Corrupt,
     Exhausted,
@@ -23,6 +20,9 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
+from tidemill.runtime.breaking import told, unforeseen
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
 from tidemill_embedded.settings import EmbeddedSettings
 
 log = get_logger("resources")

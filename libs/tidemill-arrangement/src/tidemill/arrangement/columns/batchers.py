@@ -5,7 +5,8 @@ from __future__ import annotations
 from tidemill.arrangement.columns.batches import MEMORY, ColumnBatch, ColumnLattice, Times
 from tidemill.arrangement.columns.storage import Storage
 from tidemill.arrangement.kernels import Columns, consolidate, frontier_rows, split
-from tidemill.time import Antichain, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain
 
 
 class ColumnBatcher:

@@ -33,7 +33,8 @@ from tidemill.arrangement.kernels.packed_merging import (
 )
 from tidemill.arrangement.kernels.packing import relay_rows, spans
 from tidemill.arrangement.trace import Description, Merger
-from tidemill.time import Antichain, Lattice, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain, Lattice
 
 Times: TypeAlias = Antichain[Any]  # Any: of whole numbers, or of tuples of them for several lanes
 ColumnLattice: TypeAlias = Lattice[Any]  # Any: as above

@@ -7,7 +7,8 @@ import numpy as np
 from tidemill.arrangement.columns.batches import ColumnBatch, Times
 from tidemill.arrangement.columns.views import ReadableTrace
 from tidemill.arrangement.kernels import Columns, advance_by, beyond, consolidate, frontier_rows
-from tidemill.time import Antichain, BeforeSince
+from tidemill.errors import BeforeSince
+from tidemill.time import Antichain
 
 
 class ImportedColumns:

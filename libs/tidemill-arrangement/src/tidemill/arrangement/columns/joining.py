@@ -8,7 +8,8 @@ from tidemill.arrangement.columns.matching import Joined, MatchQueue
 from tidemill.arrangement.columns.storage import Storage
 from tidemill.arrangement.columns.views import ReadableTrace
 from tidemill.arrangement.kernels import Columns
-from tidemill.time import Antichain, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain
 
 
 class ColumnJoin:

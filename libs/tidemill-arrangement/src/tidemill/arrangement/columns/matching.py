@@ -14,7 +14,7 @@ from tidemill.arrangement.kernels import Columns, I64Array, U64Array, consolidat
 from tidemill.arrangement.kernels.changing import heavy_keys
 from tidemill.arrangement.kernels.joining import cross_rows
 from tidemill.arrangement.kernels.probing import count_rows, join_packed, match_packed
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 _PIECE = 64
 """The pairs that a first piece has room for: a tiny change pays for no more."""

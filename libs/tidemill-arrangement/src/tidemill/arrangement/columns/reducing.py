@@ -12,7 +12,8 @@ from tidemill.arrangement.columns.storage import Storage
 from tidemill.arrangement.columns.views import ReadableTrace
 from tidemill.arrangement.kernels import Columns
 from tidemill.arrangement.trace import Description
-from tidemill.time import Antichain, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain
 
 _WHATEVER_IT_TAKES = 2**62
 

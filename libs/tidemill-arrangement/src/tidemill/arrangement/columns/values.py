@@ -16,7 +16,8 @@ from tidemill.arrangement.columns.reductions import GroupReduction, GroupRows
 from tidemill.arrangement.columns.texts import KeptTexts
 from tidemill.arrangement.kernels import BoolArray, I64Array, U64Array
 from tidemill.arrangement.kernels.texts import SHORT, texts_of_words, words_of_texts
-from tidemill.time import U64_MAX, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import U64_MAX
 
 Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol, Self
 from tidemill.arrangement.columns.batches import ColumnBatch, ColumnLattice, Times
 from tidemill.arrangement.kernels import BoolArray, Columns, Layout, beyond, frontier_rows
 from tidemill.arrangement.trace import Description
-from tidemill.time import Antichain, BeforeSince, ProductOrder
+from tidemill.errors import BeforeSince
+from tidemill.time import Antichain, ProductOrder
 
 Time = Any  # Any: a whole number, or a tuple of them
 

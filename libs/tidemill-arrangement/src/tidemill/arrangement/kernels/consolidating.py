@@ -26,7 +26,7 @@ from tidemill.arrangement.kernels.runs import (
     sum_rows,
     sum_words,
 )
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 Array = TypeVar("Array", U64Array, DiffArray)
 

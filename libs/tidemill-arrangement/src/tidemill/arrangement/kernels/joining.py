@@ -7,7 +7,7 @@ import numpy as np
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
 from tidemill.arrangement.kernels.columns import Columns
 from tidemill.arrangement.kernels.products import product_fits
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 _PIECE = 256
 """The pairs that a first piece has room for: a tiny change pays for no more."""

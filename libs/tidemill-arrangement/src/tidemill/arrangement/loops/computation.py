@@ -28,7 +28,7 @@ from tidemill.arrangement.loops.nodes import (
 )
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.times import DEPTH_MAX, Rounds
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from tidemill.arrangement.loops.tables import (
     write_row,
 )
 from tidemill.arrangement.loops.times import Rounds, U32Array, join_times
-from tidemill.time import Exhausted
+from tidemill.errors import Exhausted
 
 _MATCH_BYTES = 80
 """A match, and what is made of it."""

@@ -21,7 +21,7 @@ from tidemill.arrangement.loops.groups import Groups
 from tidemill.arrangement.loops.index import Index
 from tidemill.arrangement.loops.rows import MANY, Rows
 from tidemill.arrangement.loops.times import Rounds
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 Columns = tuple[U64Array, U64Array]
 """Keys and values."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
 from tidemill.arrangement.loops.tables import Whole, hash_words
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 U32Array: TypeAlias = npt.NDArray[np.uint32]
 

@@ -20,7 +20,8 @@ from tidemill.arrangement.loops.computation import (
     Input,
     Output,
 )
-from tidemill.time import U64_TIME, Antichain, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import U64_TIME, Antichain
 
 
 class TracedComputation:

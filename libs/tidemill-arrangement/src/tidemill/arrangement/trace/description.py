@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tidemill.time import Antichain, Lattice, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain, Lattice
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from tidemill.arrangement.trace.batches import Record
 from tidemill.arrangement.trace.row_batches import RowBatch
 from tidemill.arrangement.trace.sharing import TraceHandle
 from tidemill.arrangement.update_sets import Update, consolidate_updates
-from tidemill.time import Antichain, BeforeSince, advance
+from tidemill.errors import BeforeSince
+from tidemill.time import Antichain, advance
 
 D = TypeVar("D", bound=Record)
 T = TypeVar("T", bound=Hashable)

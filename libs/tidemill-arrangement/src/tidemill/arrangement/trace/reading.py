@@ -9,7 +9,7 @@ from tidemill.arrangement.trace.batches import Record
 from tidemill.arrangement.trace.row_batches import RowBatch
 from tidemill.arrangement.trace.spine import Spine
 from tidemill.arrangement.update_sets import Update, accumulate_updates
-from tidemill.time import BeforeSince, NotYet
+from tidemill.errors import BeforeSince, NotYet
 
 D = TypeVar("D", bound=Record)
 T = TypeVar("T", bound=Hashable)

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 from tidemill.arrangement.trace.batches import Record
 from tidemill.arrangement.trace.description import Description
 from tidemill.arrangement.update_sets import Update, consolidate_updates
-from tidemill.time import Antichain, Lattice, UsageError, advance
+from tidemill.errors import UsageError
+from tidemill.time import Antichain, Lattice, advance
 
 D = TypeVar("D", bound=Record)
 K = TypeVar("K", bound=Record)

@@ -8,7 +8,8 @@ from typing import Generic, Self, TypeVar
 
 from tidemill.arrangement.trace.batches import BatchT
 from tidemill.arrangement.trace.spine import Spine
-from tidemill.time import Antichain, Lattice, MutableAntichain, UsageError
+from tidemill.errors import UsageError
+from tidemill.time import Antichain, Lattice, MutableAntichain
 
 T = TypeVar("T")
 

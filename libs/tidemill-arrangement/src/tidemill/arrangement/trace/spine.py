@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from tidemill.arrangement.trace.batches import BatchT
 from tidemill.arrangement.trace.layers import Double, Layer, Single, Vacant, present
-from tidemill.time import Antichain, Lattice, NotYet, UsageError
+from tidemill.errors import NotYet, UsageError
+from tidemill.time import Antichain, Lattice
 
 T = TypeVar("T")
 

@@ -22,6 +22,7 @@ from tidemill.datalog.layout import format_text
 from tidemill.datalog.lint import warn_about_goal, warn_about_unused
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import NOTHING, Named
+from tidemill.errors import UsageError
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.problems import Position, Problem
 from tidemill.runtime.resources import (
@@ -34,7 +35,6 @@ from tidemill.runtime.resources import (
     ViewSpec,
     load_resources,
 )
-from tidemill.time import UsageError
 
 RESOURCE_ENDINGS = (".yaml", ".yml")
 PROGRAM = ("spec", "program")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import in_turn
 from tidemill.runtime.resources import Resource, ViewSpec, load_resources
-from tidemill.time import UsageError
 
 MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
 """Kinds whose resources make collections, which have their names."""

@@ -13,6 +13,7 @@ from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import READS, located
 from tidemill.catalog.own_log import OWN_PREFIX, owner_of
 from tidemill.catalog.store import Stored
+from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc.identity import SYSTEM_RESOURCE, Principal, Role
 from tidemill.runtime.resources import (
     ActionSpec,
@@ -22,7 +23,6 @@ from tidemill.runtime.resources import (
     SourceSpec,
     ViewSpec,
 )
-from tidemill.time import UnknownCollection, UsageError
 
 
 def permit_names(resource: Resource, by: Principal) -> None:

@@ -26,6 +26,7 @@ from tidemill.catalog.store import BEGINS, ResourceStore, Stored
 from tidemill.catalog.versions import changed as changed_view
 from tidemill.catalog.versions import changing, plan_version, served
 from tidemill.datalog.goals import goal_over
+from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.rpc.identity import Principal
 from tidemill.runtime.formats import (
     AvroFormat,
@@ -48,7 +49,6 @@ from tidemill.runtime.resources import (
 from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.shard.offloading import all_of
-from tidemill.time import TidemillError, UnknownCollection, UsageError
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 

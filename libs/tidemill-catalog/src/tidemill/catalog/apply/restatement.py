@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from tidemill.catalog.store import Stored
+from tidemill.errors import UsageError
 from tidemill.runtime.problems import FieldPath, field_name
 from tidemill.runtime.resources import Resource, UnreadableSpec
-from tidemill.time import UsageError
 
 
 def stated_anew(known: Stored, resource: Resource) -> Stored | None:

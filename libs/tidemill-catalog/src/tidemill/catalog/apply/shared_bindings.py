@@ -14,8 +14,9 @@ from dataclasses import replace
 from tidemill.catalog.apply.context import ApplyContext
 from tidemill.catalog.entry import located
 from tidemill.catalog.store import BEGINS, REMAP, Stored
+from tidemill.errors import UnknownCollection, UsageError
 from tidemill.runtime.resources import Resource, SourceSpec
-from tidemill.time import UnknownCollection, UsageError, sole_time
+from tidemill.time import sole_time
 
 JOINING_MS = 60_000
 """For so long the bindings are held for a source that is to join: it has to begin within it."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from tidemill.errors import UsageError
 from tidemill.reclock import Change, pack_row
 from tidemill.reclock.keyed import Op
 from tidemill.runtime.formats import AvroFormat, BadRow, RowDecoder
@@ -14,7 +15,6 @@ from tidemill.runtime.formats.avro import AvroReader, schema_number
 from tidemill.runtime.formats.columns import NOT_JSON, check_nesting
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources.decoding import RecordShape
-from tidemill.time import UsageError
 
 OPS = {"c": "create", "r": "read", "u": "update", "d": "delete"}
 

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from tidemill.errors import BeforeSince
 from tidemill.shard import Collections, UpperMismatch
-from tidemill.time import BeforeSince, frontier, sole_time
+from tidemill.time import frontier, sole_time
 
 About: TypeAlias = Literal["schema", "unknown-schema", "topic", "first-offset"]
 

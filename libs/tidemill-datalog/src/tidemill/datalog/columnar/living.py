@@ -13,7 +13,7 @@ from tidemill.arrangement.relational import Groups, accumulate_groups, buckets_o
 from tidemill.datalog.columnar.columns import END_WORD, Column, Columns, Texts, words_of
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.evaluation.forms import Type
-from tidemill.time import Corrupt
+from tidemill.errors import Corrupt
 
 
 class LivingColumns:

@@ -11,7 +11,7 @@ from tidemill.datalog.columnar.deriving import merged
 from tidemill.datalog.columnar.tables import ColumnTable
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.presence import Instant
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 class WindowColumns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from sys import getsizeof
 
-from tidemill.time import Exhausted, Unavailable
+from tidemill.errors import Exhausted, Unavailable
 
 WITHOUT_END = 1 << 62
 """More than any machine has."""

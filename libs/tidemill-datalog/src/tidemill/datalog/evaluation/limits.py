@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.lattices import Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.sums import Wide
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
 

@@ -44,7 +44,7 @@ from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch.engine import inject
 from tidemill.datalog.values import Failed, widen
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 class _Input:

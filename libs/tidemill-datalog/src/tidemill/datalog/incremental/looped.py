@@ -28,7 +28,7 @@ from tidemill.datalog.incremental.lent import Olds
 from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter
-from tidemill.time import Exhausted, UsageError
+from tidemill.errors import Exhausted, UsageError
 
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.arrangement.loops import Collection, Computation, Input, Output

@@ -21,7 +21,7 @@ from immutables import Map
 from tidemill.datalog.evaluation.tables import EXPIRES, TIME, Key, Positions, Row
 from tidemill.datalog.incremental.facts import row_of
 from tidemill.datalog.presence import Instant
-from tidemill.time import Corrupt
+from tidemill.errors import Corrupt
 
 Each = TypeVar("Each")
 Given: TypeAlias = "tuple[Key, Instant, int]"

@@ -17,7 +17,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from tidemill.time import MARKS_MAX, UsageError, normal
+from tidemill.errors import UsageError
+from tidemill.time import MARKS_MAX, normal
 
 ColumnKind: TypeAlias = Literal["int", "float", "text", "bool"]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import (
     DIGITS_MAX,
     FLOAT_TEXT,
@@ -21,7 +22,6 @@ from tidemill.runtime.formats.columns import (
     csv_lines,
 )
 from tidemill.runtime.formats.kinds import CsvFormat, JsonFormat
-from tidemill.time import UsageError
 
 
 def infer_columns(

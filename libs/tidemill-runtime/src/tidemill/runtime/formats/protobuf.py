@@ -16,9 +16,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import NO_VALUE, BadRow, Column, cell_of
 from tidemill.runtime.formats.kinds import ProtobufFormat
-from tidemill.time import UsageError
 
 Take: TypeAlias = Callable[[Any], object]  # a message → a cell; raises BadRow
 

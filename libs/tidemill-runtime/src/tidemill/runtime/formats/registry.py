@@ -11,10 +11,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.places import ANYWHERE, Egress
 from tidemill.runtime.places.http import gated_connector, said
-from tidemill.time import Unavailable, UsageError
 
 TIMEOUT_S = 10.0
 REFERENCES_MAX = 100

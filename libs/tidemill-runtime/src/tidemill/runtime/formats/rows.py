@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import (
     ARROW_TYPES,
     NESTING_MAX,
@@ -46,7 +47,7 @@ from tidemill.runtime.formats.kinds import (
     TextFormat,
 )
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX, long_records, long_rows
-from tidemill.time import UsageError, heartbeat_until, is_heartbeat, is_normal
+from tidemill.time import heartbeat_until, is_heartbeat, is_normal
 
 _LETTER_FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int64()),

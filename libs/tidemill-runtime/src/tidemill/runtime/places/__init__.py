@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemill.errors import UsageError
 from tidemill.runtime.places.egress import (
     ANYWHERE,
     Egress,
@@ -16,7 +17,6 @@ from tidemill.runtime.places.egress import (
 )
 from tidemill.runtime.places.files import ANY_FILE, ANY_SINK, Files, private_files
 from tidemill.runtime.places.settings import PlaceSettings
-from tidemill.time.errors import UsageError
 
 __all__ = [
     "ANYWHERE", "ANY_FILE", "ANY_SINK", "Egress", "EgressRefused", "Files", "PlaceSettings", "Places", "Secret",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, TypeAlias
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 Address: TypeAlias = "IPv4Address | IPv6Address"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tidemill.time.errors import UsageError
+from tidemill.errors import UsageError
 
 LINKS_MAX = 40
 SYSTEM_FOLDERS = ("/proc", "/dev", "/sys")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
+from tidemill.errors import Corrupt
 from tidemill.shard.claims.register import value_of
 from tidemill.shard.claims.tables import Members, Owners
 from tidemill.shard.fsck import NO_REPAIR, Finding
 from tidemill.shard.ports import Consensus, Version
-from tidemill.time import Corrupt
 
 _KINDS: Mapping[str, type[Members | Owners]] = {"members": Members, "owners": Owners}
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidemill.errors import Fenced, UsageError
 from tidemill.shard.claims.register import Register
 from tidemill.shard.claims.tables import (
     Member,
@@ -28,7 +29,6 @@ from tidemill.shard.claims.tables import (
     without,
 )
 from tidemill.shard.ports import Clock, Consensus
-from tidemill.time import Fenced, UsageError
 
 LEASE_S = 4.0
 """Seconds without a heartbeat that end a session: enough for a busy machine, soon after a death."""

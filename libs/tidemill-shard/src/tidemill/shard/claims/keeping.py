@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.claims.claimant import Claim, Claimant, Owned
 from tidemill.shard.ports import Clock
-from tidemill.time import Indeterminate, Unavailable
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.framing import REGISTER, decoding, framed, unframed
 from tidemill.shard.ports import Consensus, Version
-from tidemill.time import Indeterminate, Unavailable
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from tidemill.errors import Fenced
 from tidemill.shard.claims.claimant import Claim, Owned
-from tidemill.time import Fenced
 
 LEASE_S = 60.0
 """Seconds after which work that goes on although it was cancelled is cancelled again."""

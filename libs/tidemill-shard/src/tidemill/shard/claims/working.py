@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tidemill.errors import Fenced, Indeterminate, Unavailable
 from tidemill.shard.claims.claimant import Claim, Claiming
 from tidemill.shard.claims.ending import ended
 from tidemill.shard.ports import Clock
-from tidemill.time import Fenced, Indeterminate, Unavailable
 
 RENEWALS_PER_LEASE = 4
 """Three renewals may fail before the lease is over."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.errors import Indeterminate, UnknownCapability, UnknownCollection
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
@@ -31,14 +32,7 @@ from tidemill.shard.part_store import Limits
 from tidemill.testkit.conformance.expectations import run_steps
 from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json, read_frontier, read_u64
-from tidemill.time import (
-    U64_TIME,
-    Frontier,
-    Indeterminate,
-    UnknownCapability,
-    UnknownCollection,
-    frontier,
-)
+from tidemill.time import U64_TIME, Frontier, frontier
 
 DATA = pa.schema([("data", pa.string())])
 SHARD = "shard"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tidemill.errors import TidemillError
 from tidemill.testkit.conformance.values import (
     Domain,
     Json,
@@ -15,7 +16,7 @@ from tidemill.testkit.conformance.values import (
     read_times,
     read_updates,
 )
-from tidemill.time import U64_TIME, TidemillError
+from tidemill.time import U64_TIME
 
 FRONTIERS = frozenset(
     [

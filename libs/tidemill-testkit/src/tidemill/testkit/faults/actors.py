@@ -16,6 +16,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.errors import (
+    AlreadyUsed,
+    BeforeSince,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    Unavailable,
+    UnknownCapability,
+    UsageError,
+)
 from tidemill.shard import (
     Appended,
     Collections,
@@ -27,19 +37,7 @@ from tidemill.shard import (
 )
 from tidemill.testkit.faults.auditors import Audit, Row, Unit, rows_of, table_of, updates_of
 from tidemill.testkit.faults.virtual_loop import LoopClock
-from tidemill.time import (
-    AlreadyUsed,
-    BeforeSince,
-    Fenced,
-    Frontier,
-    Indeterminate,
-    NotYet,
-    Unavailable,
-    UnknownCapability,
-    UsageError,
-    frontier,
-    sole_time,
-)
+from tidemill.time import Frontier, frontier, sole_time
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("amount", pa.int64())])
 LEDGER, TABLE, VIEW = "ledger", "table", "view"

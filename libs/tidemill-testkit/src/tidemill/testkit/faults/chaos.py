@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import CollectionStatus, Description
 from tidemill.shard.fsck import StoreCheck
@@ -36,7 +37,7 @@ from tidemill.testkit.faults.linearizability import first_impossible, upper_afte
 from tidemill.testkit.faults.list_append import FAILED, Transaction, anomalies
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.testkit.servers import Server
-from tidemill.time import Frontier, Indeterminate, Unavailable
+from tidemill.time import Frontier
 
 PARTS = ("transactor-1", "transactor-2", "transactor-3", "writer-4", "writer-5", "compactor-6")
 STOPPED_S_MAX = 180.0

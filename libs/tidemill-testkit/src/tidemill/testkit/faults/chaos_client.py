@@ -22,6 +22,14 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import pyarrow as pa
 
+from tidemill.errors import (
+    BeforeSince,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    Unavailable,
+    UnknownCapability,
+)
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import (
     Appended,
@@ -38,16 +46,7 @@ from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
 from tidemill.testkit.faults.forked_processes import serve_forks
 from tidemill.testkit.faults.histories import Recorder
-from tidemill.time import (
-    BeforeSince,
-    Fenced,
-    Indeterminate,
-    NotYet,
-    Unavailable,
-    UnknownCapability,
-    frontier,
-    sole_time,
-)
+from tidemill.time import frontier, sole_time
 
 LISTS, TABLE = "lists", "table"
 LIST_ROWS = pa.schema([("list", pa.string()), ("at", pa.int64()), ("place", pa.int64()), ("element", pa.int64())])  # fmt: skip

@@ -14,11 +14,11 @@ from secrets import token_hex
 
 import msgspec
 
+from tidemill.errors import Fenced
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.claims import Claim, Claimant, Keeper, work_claimed
 from tidemill.shard.stores import open_claims
 from tidemill.testkit.faults.forked_processes import serve_forks
-from tidemill.time import Fenced
 
 EFFECT_S = 0.05
 """An effect is under way for so long, out of reach of whoever asked for it."""

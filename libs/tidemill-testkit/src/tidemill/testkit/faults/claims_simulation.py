@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from random import Random  # noqa: TID251  seeded, so that a failure repeats
 from typing import TypeVar
 
+from tidemill.errors import Fenced
 from tidemill.shard import MemoryConsensus
 from tidemill.shard.claims import Claim, KeptClaimant
 from tidemill.testkit.faults.claims_replica import LEASE_S, Replica, begin_replica
 from tidemill.testkit.faults.network import Network, RemoteConsensus
 from tidemill.testkit.faults.virtual_loop import LoopClock, VirtualLoop
-from tidemill.time import Fenced
 
 T = TypeVar("T")
 

@@ -9,6 +9,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random  # noqa: TID251  seeded, so that a failure repeats
 
+from tidemill.errors import (
+    AlreadyUsed,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    TidemillError,
+    Unavailable,
+    UnknownCapability,
+)
 from tidemill.shard import (
     Appended,
     Collections,
@@ -29,16 +38,7 @@ from tidemill.testkit.faults.auditors import (
 )
 from tidemill.testkit.faults.network import ANSWERED, OUTCOMES, Network, RemoteBlob, RemoteConsensus
 from tidemill.testkit.faults.virtual_loop import LoopClock, Process, VirtualLoop
-from tidemill.time import (
-    AlreadyUsed,
-    Fenced,
-    Indeterminate,
-    NotYet,
-    TidemillError,
-    Unavailable,
-    UnknownCapability,
-    frontier,
-)
+from tidemill.time import frontier
 
 NAME, TABLE = "story", "table of the story"
 LEASE_MS = 20_000

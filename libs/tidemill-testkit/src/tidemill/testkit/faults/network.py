@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random  # noqa: TID251  seeded, so that a failure repeats
 from typing import TypeVar
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.ports import Blob, BlobEntry, Consensus, Version
 from tidemill.testkit.faults.virtual_loop import PROCESS, VirtualLoop
-from tidemill.time import Indeterminate, Unavailable
 
 T = TypeVar("T")
 

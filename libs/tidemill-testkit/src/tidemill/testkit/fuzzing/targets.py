@@ -24,6 +24,7 @@ from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import parse_record
+from tidemill.errors import Corrupt, TidemillError, UsageError
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import CollectionShape
 from tidemill.runtime.formats import (
@@ -52,7 +53,7 @@ from tidemill.shard.framing import ENTRY, ROLLUP, framed
 from tidemill.shard.parts import Part, block_checksums, decode_part, encode_parts, sorted_updates
 from tidemill.shard.state import State, initial_state
 from tidemill.testkit.fuzzing.running import Target
-from tidemill.time import Corrupt, TidemillError, UsageError, frontier, heartbeat
+from tidemill.time import frontier, heartbeat
 from tidemill_embedded.replicas.announcing import announced_in
 from tidemill_ingest.parquet_files import ParquetFile
 

@@ -16,9 +16,9 @@ from random import Random  # noqa: TID251  seeded, so that a failure repeats
 
 import pytest
 
+from tidemill.errors import Fenced, UsageError
 from tidemill.runtime.log import RECORD_BYTES_MAX, Entry, Log, LogReader, LogRecord
 from tidemill.runtime.log_partitioner import partition_of
-from tidemill.time.errors import Fenced, UsageError
 
 OpenLog = Callable[[], Awaitable[Log]]
 Law = Callable[[OpenLog, str], Awaitable[None]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 def family_of(rule: str) -> str:

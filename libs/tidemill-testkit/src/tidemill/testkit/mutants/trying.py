@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from tidemill.errors import UsageError
 from tidemill.testkit.mutants.forked import PROFILE
 from tidemill.testkit.mutants.recorded import Mutant, mutated
-from tidemill.time import UsageError
 
 TIMEOUT_S = 120
 """For the test of one mutant; one that takes longer has noticed."""

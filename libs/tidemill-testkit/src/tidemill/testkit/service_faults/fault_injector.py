@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from redis.asyncio import Redis
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.claims import Owned
 from tidemill.testkit.faults.proxy import Mode
 from tidemill.testkit.service_faults.cluster import (
@@ -25,7 +26,6 @@ from tidemill.testkit.service_faults.cluster import (
     Cluster,
 )
 from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
-from tidemill.time import Indeterminate, Unavailable
 
 PAUSE_S = 0.4
 CUT_OFF_S = 2.0

@@ -7,6 +7,7 @@ from random import Random  # noqa: TID251  seeded
 from typing import Any
 
 from tidemill.client.rows import table_of
+from tidemill.errors import Indeterminate, TidemillError, Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry, Log
 from tidemill.testkit.service_faults.cluster import (
@@ -21,7 +22,6 @@ from tidemill.testkit.service_faults.cluster import (
 )
 from tidemill.testkit.service_faults.oracle import Topic
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.time import Indeterminate, TidemillError, Unavailable
 
 PLANES = (*VIPS, "N4", "N5", "N6")
 STEP_S = 0.25

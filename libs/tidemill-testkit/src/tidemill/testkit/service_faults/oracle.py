@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from tidemill.errors import Indeterminate, Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.testkit.service_faults.cluster import ALIVE_MS, LATE, SEATS_MIN, SKEW_MS, VIPS
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
-from tidemill.time import Indeterminate, Unavailable
 
 RECORDS_PER_POLL = 10_000
 AGAIN_S = 0.5

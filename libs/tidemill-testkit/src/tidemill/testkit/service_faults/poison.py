@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tidemill.client.rows import table_of
+from tidemill.errors import Exhausted, Indeterminate, TidemillError, Unavailable, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.log import Entry, Log
@@ -42,7 +43,6 @@ from tidemill.testkit.service_faults.load import Load
 from tidemill.testkit.service_faults.oracle import Rows, Topic, difference
 from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
 from tidemill.testkit.service_faults.watching import rows_of
-from tidemill.time import Exhausted, Indeterminate, TidemillError, Unavailable, UsageError
 
 STEP_S = 0.5
 COMMITS = "tidemill.commits"

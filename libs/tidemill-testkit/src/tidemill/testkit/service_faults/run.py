@@ -11,6 +11,7 @@ from random import Random  # noqa: TID251  seeded
 from typing import Any
 
 from tidemill.client.rows import table_of
+from tidemill.errors import BeforeSince, Indeterminate, NotYet, Unavailable, UnknownCollection
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.log_kafka import KafkaLog
@@ -36,13 +37,6 @@ from tidemill.testkit.service_faults.oracle import Oracle, Topic
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.poison import Poison, prepare_files
 from tidemill.testkit.service_faults.watching import Answers, Frontiers, rows_of
-from tidemill.time import (
-    BeforeSince,
-    Indeterminate,
-    NotYet,
-    Unavailable,
-    UnknownCollection,
-)
 
 STORM_S = 30.0
 GIVEN_UP_S = 180.0

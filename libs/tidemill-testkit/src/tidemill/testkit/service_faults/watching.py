@@ -10,6 +10,7 @@ from random import Random  # noqa: TID251  seeded
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.errors import BeforeSince, Indeterminate, NotYet, Unavailable, UnknownCollection
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard import Collections, CollectionStatus, ReadCapability
@@ -17,15 +18,7 @@ from tidemill.testkit.service_faults.cluster import BOOK, CREW, METER, PARTITION
 from tidemill.testkit.service_faults.load import Load
 from tidemill.testkit.service_faults.oracle import COLUMNS, Oracle, Rows, bound_by, difference
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.time import (
-    BeforeSince,
-    Frontier,
-    Indeterminate,
-    NotYet,
-    Unavailable,
-    UnknownCollection,
-    sole_time,
-)
+from tidemill.time import Frontier, sole_time
 
 LOOK_S = 0.4
 ASK_S = 1.0

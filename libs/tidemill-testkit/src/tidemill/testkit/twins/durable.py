@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tidemill.shard import Appended, AppendOutcome, UpperMismatch
-from tidemill.time import (
+from tidemill.errors import (
     BeforeSince,
     CapabilityExpired,
     Corrupt,
-    Frontier,
     NotYet,
     UnknownCapability,
     UsageError,
-    frontier,
 )
+from tidemill.shard import Appended, AppendOutcome, UpperMismatch
+from tidemill.time import Frontier, frontier
 
 Update = tuple[str, int, int]
 """Row, time, difference."""

@@ -6,10 +6,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tidemill.errors import UsageError
 from tidemill.reclock.mapping import target_frontier
 from tidemill.reclock.remap import Binding, RemapTrace
 from tidemill.testkit.twins.deferred_updates import ChainBatch, DeferredUpdates
-from tidemill.time import Antichain, Frontier, TimeDomain, UsageError
+from tidemill.time import Antichain, Frontier, TimeDomain
 
 D = TypeVar("D", bound=Hashable)
 F = TypeVar("F", bound=Hashable)

@@ -1,4 +1,4 @@
-"""What was decided about a source, read while more is decided."""
+"""Decisions about a source are read while more are made."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ offsets = st.dictionaries(st.integers(0, 5), st.integers(0, 9), max_size=4)
 
 @st.composite
 def ranges(draw: st.DrawFn) -> list[Partitions]:
-    """What is wanted of some disjoint ranges of partitions."""
+    """Wanted offsets of some disjoint ranges of partitions."""
     cuts = sorted(draw(st.sets(st.integers(0, 8), min_size=2, max_size=8)))
     spans = [(a, b - 1) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]
     return [Partitions(lo, hi, draw(st.integers(0, 9))) for lo, hi in spans]
@@ -58,7 +58,11 @@ def test_g11_an_instant_is_at_or_past_what_covers_offsets_exactly_if_it_holds_th
 def test_offsets_are_there_with_the_last_of_their_records_in_the_order_of_frontiers(
     history: Any, wanted: dict[int, int], more: dict[int, int]
 ) -> None:
-    """As the twin of the collection maps single records; and whoever wants more gets no earlier instant."""
+    """Wanted offsets are covered when the last of their records is, by the twin's map of single
+    records.
+
+    More wanted offsets never get an earlier instant.
+    """
     shard = RemapShard(PARTITIONED)
     shard.open("reader", 0)
     shard.open("minter", 0)

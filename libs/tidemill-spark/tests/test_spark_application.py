@@ -33,7 +33,7 @@ class Template(Closed):
 
 
 class Part(Closed):
-    """What driver and executor have alike of what may be said of them."""
+    """Fields that driver and executor share."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -71,7 +71,7 @@ class Spec(Closed, kw_only=True):
 
 
 class Application(Closed):
-    """What the v1beta2 schema of the operator has, as far as we say anything."""
+    """The fields of the operator's v1beta2 schema that our documents use."""
 
     api_version: Literal["sparkoperator.k8s.io/v1beta2"]
     kind: Literal["SparkApplication"]

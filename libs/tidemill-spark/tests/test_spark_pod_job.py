@@ -1,4 +1,4 @@
-"""What the driver of a job reads before it does anything: the specification that was sent, and no other."""
+"""The driver of a job first reads its specification: the one that was sent, and no other."""
 
 from __future__ import annotations
 

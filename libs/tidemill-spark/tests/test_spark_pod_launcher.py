@@ -66,7 +66,7 @@ class Site:
         return [(each["reason"], each["message"]) for each in self.api.listed("events")]
 
     def memory(self) -> list[int]:
-        """What each driver was allowed, in MiB."""
+        """Memory that each driver was allowed, in MiB."""
         limits = [
             pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in self.node.pods
         ]

@@ -233,7 +233,7 @@ def test_how_long_it_is_waited_for_a_driver(
 
 
 def tried(kinds: list[FailureKind], settings: Retries) -> int:
-    """How many of these failures a job lives through."""
+    """Number of these failures that a job survives."""
     for count in range(1, len(kinds) + 1):
         if decide(tuple(kinds[:count]), settings) is None:
             return count - 1

@@ -81,6 +81,14 @@ def test_a_sentence_has_25_words() -> None:
     assert list(rules.sentences(of(f"```\n{words} word\n```\n", "page.md"))) == []
 
 
+def test_code_in_a_docstring_is_no_sentence() -> None:
+    words = " ".join(["word"] * 26)
+    for code in (f"    \b\n    {words}\n    {words}\n", f"        {words}\n        {words}\n"):
+        text = f'def f() -> None:\n    """Show it.\n\n{code}\n    {{after}}\n    """\n'
+        assert list(rules.sentences(of(text.format(after="Prose.")))) == []
+        assert len(list(rules.sentences(of(text.format(after=words))))) == 1
+
+
 def test_a_line_of_prose_has_100_columns() -> None:
     wide = "a" * 101
     assert [line for line, _ in rules.lines(of(f"x = 1\n# {wide}\n"))] == [2]

@@ -21,8 +21,8 @@ from tidemill.time import (
     frontier,
 )
 
-# The total order is not the partial one, and advancing keeps only the partial one; times that a
-# sample does not contain can tell apart what the sample cannot.
+# The total order is not the partial one, and advancing keeps only the partial one. Two times that a
+# sample cannot tell apart may be told apart by a time outside it.
 NOT_GENERAL = {"sort-equals-order", "advance-keeps-sort", "advance-canonical"}
 
 

@@ -112,7 +112,7 @@ class Catalog(Names):
             await in_turn(partial(self._foreseen, stored))
 
     def _foreseen(self, stored: Stored) -> None:
-        # What is wrong, or changes meanwhile, is for who plans it to tell.
+        # The plan of this apply reports a resource that is wrong, or that changes meanwhile.
         with suppress(TidemillError, RuntimeError):
             self.reads_of(stored)
             self.plan_view(stored)
@@ -144,7 +144,8 @@ class Catalog(Names):
         elif isinstance(spec, ActionSpec):
             watched = self.planned(spec.view).outputs[spec.goal.partition("(")[0].strip()]
             corrections = corrections_schema(watched.shape)
-            # What fires early stands where it was put down, not where its events will be definite.
+            # Early firings stand at the instant of the outbox, not at the instant that makes events
+            # definite.
             self._add_aside(
                 stored, SYSTEM if spec.eager else watched.timeline, outbox=OUTBOX_SCHEMA
             )
@@ -286,7 +287,7 @@ class Catalog(Names):
         return PlannedView(stored, checked, inputs, outputs, ticks)
 
     def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, CatalogEntry]:
-        """What a view reads, by predicate: as it was decided when it was applied, else as names are
+        """The inputs of a view by predicate: as decided at its apply, else as its names resolve
         now.
         """
         decided = stored.resolved.get(READS)
@@ -304,9 +305,10 @@ class Catalog(Names):
         return inputs
 
     def reads_of(self, stored: Stored) -> dict[str, tuple[str, CatalogEntry]]:
-        """What a resource would read: by its own name for it, as it is written and as it is found.
+        """The reads of a resource: its own name for each, as written, and the entry that the name
+        means.
 
-        Of a program that cannot be read nothing: whoever plans it says why. Raises: UsageError with
+        A program that cannot be read has none: its plan reports the error. Raises: UsageError with
         its place.
         """
         spec, resource = stored.resource.spec, stored.resource
@@ -329,7 +331,7 @@ class Catalog(Names):
         return {p: (spec.inputs.get(p, p), named) for p, named in found.items()}
 
     def inputs_of(self, view: str) -> dict[str, InputSchema]:
-        """What a view's program may read, by predicate."""
+        """The schemas of the inputs that a view's program may read, by predicate."""
         return {p: named.as_input(p) for p, named in self.planned(view).inputs.items()}
 
     def planned(self, name: str) -> PlannedView:

@@ -1,4 +1,4 @@
-"""What can be asked for by name, as the query service sees it."""
+"""The directory of the query service: every collection that can be asked for, by name."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def refuse_eager(view: PlannedView, goal: Goal, catalog: Catalog) -> None:
 
 
 def _unfit(named: CatalogEntry, catalog: Catalog) -> str | None:
-    """What an input is whose rows are not events that stay until they expire; None for one of
-    those.
+    """The kind of an input whose rows are no events with an expiry; None for an input of such
+    events.
     """
     stored = catalog.applied_source(named.name)
     if stored is None or named.kind != "Source":

@@ -120,7 +120,7 @@ them.
 """
 
 COLLECTION = "collection"
-"""What an arrangement or a hold calls the collection that it reads."""
+"""The name by which an arrangement or a hold knows the collection that it reads."""
 
 
 def read_name(stored: Stored, written: str) -> str:
@@ -131,7 +131,7 @@ def read_name(stored: Stored, written: str) -> str:
 
 
 def own_prefix(stored: Stored, version: int) -> str:
-    """What the names of the collections begin with that one version of a view has for itself."""
+    """The prefix of the names of all collections that belong to one version of a view alone."""
     return stored.prefix if version == 1 else f"{stored.prefix}@{version}"
 
 
@@ -182,7 +182,7 @@ def source_of(stored: Stored) -> SourceOf:
 
 @contextmanager
 def located(resource: Resource, *path: str | int) -> Iterator[None]:
-    """What is refused in the body is refused with the place of a field of the resource."""
+    """Add the place of a field of the resource to each UsageError that the body raises."""
     try:
         yield
     except ProgramErrors as error:

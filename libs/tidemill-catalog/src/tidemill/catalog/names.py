@@ -30,7 +30,7 @@ class Names:
         self._created: dict[str, None] = {}
 
     def add(self, named: CatalogEntry) -> None:
-        """What is known under the name from now on."""
+        """Bind the name of an entry to it, in place of the entry before."""
         self._unindex(named.name)
         self._named[named.name] = named
         for index, key in self._indexed(named):
@@ -75,7 +75,7 @@ class Names:
         return next((each for each in self.below(name) if each in self._created), None)
 
     def below(self, name: str) -> list[str]:
-        """What is known under the name of a resource or of a collection, or below it."""
+        """The names of entries that are this name, or that begin with it and a slash."""
         known = self._of_resource.get(resource_of(name), ())
         return [each for each in known if each == name or each.startswith(f"{name}/")]
 

@@ -28,13 +28,12 @@ def output_shape(
     nodes: int,
     names: Sequence[str] | None,
 ) -> PredicateShape:
-    """The columns of one output; `names` are those that the view gives its arguments, None for
-    none.
+    """The columns of one output; `names` are the view's names of its arguments, None without names.
 
-    `sure` says which lattices all records of a predicate carry.
+    `sure` holds the lattices that every record of a predicate carries.
 
-    Raises: UsageError for names that do not fit; ProgramErrors (S126) with the place in the program
-    for a column of a head that is called as one that the collection adds.
+    Raises: UsageError for names that do not fit. ProgramErrors (S126), with its place, for a column
+    of a head whose name is that of a column which the collection adds.
     """
     shape = shape_of_output(checked, predicate, sure)
     if nodes > 1:
@@ -103,7 +102,7 @@ def _named(shape: PredicateShape, names: Sequence[str]) -> PredicateShape:
 
 
 def _meaning(name: str, marks: Collection[str]) -> str:
-    """What a column that a collection adds by itself holds."""
+    """The contents of a column that a collection adds by itself, in words."""
     if name in (TIME, DIFF):
         return "the instant of an update" if name == TIME else "how often a row comes or goes"
     if name == NODE:

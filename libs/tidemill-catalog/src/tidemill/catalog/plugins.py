@@ -35,10 +35,10 @@ LOAD_S = 10.0
 
 
 def vocabulary_of(named: Named, load_s: float = LOAD_S) -> Vocabulary:
-    """What a program may name that asks for these; loading one may take `load_s` seconds, law check
-    included.
+    """The lattices and functions that a program with these names may use.
 
-    Raises: UsageError for what is not there, or breaks a law.
+    Loading one plugin may take `load_s` seconds, the check of its laws included. Raises: UsageError
+    for a name that no distribution offers, and for a plugin that breaks a law.
     """
     if not named.lattices and not named.functions:
         return STANDARD
@@ -130,7 +130,9 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _installed(group: str) -> str:
-    """What there is, with who offers it; without loading any of it."""
+    """The plugins of a group in words, each with the distribution that offers it; none is
+    loaded.
+    """
     points: Iterable[EntryPoint] = entry_points(group=group)
     return ", ".join(sorted(f"{p.name} ({_distribution(p)})" for p in points)) or "none"
 

@@ -23,13 +23,17 @@ T = TypeVar("T")
 
 
 class _Remembered:
-    """What calls have returned or raised, by their arguments. For any number of threads."""
+    """A cache of results and errors of calls, by their arguments; safe for any number of
+    threads.
+    """
 
     def __init__(self) -> None:
         self._found: OrderedDict[Hashable, object] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returned for the key, or raised."""
+        """The result of `make` for the key, or its error again; `make` is called once for each
+        key.
+        """
         found = self._found.get(key)
         if found is None:
             try:

@@ -143,7 +143,7 @@ def shape_of_events(predicate: str, schema: pa.Schema) -> PredicateShape:
 
 
 def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
-    """How a record of this shape becomes a row."""
+    """A function from a record of this shape to its row."""
     plain = not shape.timed and not shape.lattices
     sets = {i for i in range(shape.arguments) if shape.schema.field(i).type == pa.string()}
 
@@ -181,7 +181,7 @@ def endless(record: Record) -> str | None:
 
 
 def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
-    """How a row of this shape becomes a record."""
+    """A function from a row of this shape to its record."""
     n, predicate, written = shape.arguments, shape.predicate, sorted(shape.written)
     if written:
         plain = record_of(replace(shape, written=frozenset()))

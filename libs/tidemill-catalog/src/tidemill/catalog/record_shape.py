@@ -19,14 +19,16 @@ DESCRIPTOR_BYTES_MAX = 16 << 20
 
 
 def shape_of(stored: Stored) -> RecordShape:
-    """How the records of a source are decoded, with what was resolved when it was made."""
+    """The shape by which the records of a source are decoded, with the decisions made at its
+    creation.
+    """
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     resolved = stored.resolved
     descriptors = {
         field: base64.b64decode(text) for field, text in resolved.get("descriptors", {}).items()
     }
-    # What was made before there was a limit has none: a record has its first fate for ever.
+    # A source that is older than the limit has none: each record keeps its first fate.
     row_bytes = resolved.get("rowBytes", ROW_BYTES_MAX)
     header = resolved.get("header", ())
     return record_shape(spec, columns_of(stored), header, descriptors, row_bytes)

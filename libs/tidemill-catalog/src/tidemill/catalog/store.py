@@ -60,16 +60,16 @@ class Stored:
 
     @property
     def prefix(self) -> str:
-        """What the names of its collections begin with."""
+        """The prefix of the names of its collections."""
         name = self.resource.name
         return name if self.incarnation == 1 else f"{name}~{self.incarnation}"
 
     @property
     def begins(self) -> int:
-        """Where its collections on the timeline of the system begin.
+        """The first instant of its collections, on the timeline of the system.
 
-        Of a name that was used before nothing is known from before it was given again: what it
-        meant then was another collection, so an empty answer would be a wrong one.
+        Below it a reused name has no answer. There the name meant another collection, so an empty
+        answer would be wrong.
         """
         return int(self.resolved.get(BEGINS, 0))
 
@@ -80,7 +80,7 @@ class Stored:
 
     @property
     def bound_from(self) -> int:
-        """Where the bindings of a source begin."""
+        """The first instant of the bindings of a source."""
         return int(self._shared.get("begins", self.begins))
 
     @property
@@ -186,9 +186,9 @@ class ResourceStore:
         return any(stored.shares == name for stored in self._rows.values())
 
     def bound_by_others(self, stored: Stored) -> frozenset[str]:
-        """The bindings that other resources share.
+        """The bindings that other resources share with a source.
 
-        What nobody shared once nobody will: whoever comes has others.
+        Bindings that nobody shares stay unshared: a later resource gets bindings of its own.
         """
         own = stored.resource.kind, stored.prefix
         return frozenset(
@@ -216,10 +216,10 @@ class ResourceStore:
         return max([now_ms, *(-(-now_ms // each) * each + 1 for each in intervals)])
 
     async def put(self, resources: Sequence[Stored], planned_at: int | None = None) -> None:
-        """Write all of them at one instant; durable on return. Raises: CatalogMoved.
+        """Write all resources at one instant; durable on return. Raises: CatalogMoved.
 
-        What was planned over the catalog with the upper `planned_at` is written only if it still
-        has that one.
+        With `planned_at` they are written only if the upper of the catalog is still the one of the
+        plan.
         """
         assert self._read is not None
         if planned_at is not None and planned_at != self.upper:

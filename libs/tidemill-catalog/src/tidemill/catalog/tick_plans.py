@@ -87,7 +87,7 @@ def check_engine(spec: ViewSpec) -> None:
 
 
 def kept_in_words(spec: object) -> str:
-    """How a view is kept, as its resource says it."""
+    """The words of a resource for the way in which its view is kept."""
     assert isinstance(spec, ViewSpec)
     said = [f"engine {spec.engine}", f"strategy {spec.strategy}"]
     if spec.tick is not None:

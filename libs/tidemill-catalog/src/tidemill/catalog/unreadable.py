@@ -20,18 +20,18 @@ REMEDY = "apply it anew as this version writes it, or delete it"
 
 
 SHOWN_DEEP = 50
-"""What lies deeper in a spec that cannot be read is not shown."""
+"""Depth of an unreadable spec beyond which its parts are not shown."""
 
 
 class Unreadable(Exception):
-    """What is stored of a resource cannot be read.
+    """The stored row of a resource cannot be read.
 
-    The text names no secret, and says what to write instead.
+    The text names no secret, and says how to state the resource anew.
     """
 
 
 def resource_of(row: Mapping[str, Any], error: Exception) -> Resource:
-    """As much of a resource as a row tells that could not be read because of `error`."""
+    """The readable part of a resource whose row could not be read because of `error`."""
     found: Any = error.details.get("problems") if isinstance(error, UsageError) else None
     problems: Sequence[Problem] = found or ()
     says = f"{told(error)}: the row of the catalog cannot be read"

@@ -1,9 +1,10 @@
-"""Versions of a view: one that is read, and perhaps a changed one that is to take its place.
+"""Versions of a view: the version that is read, and at most one changed version that will replace
+it.
 
-What was decided about a resource says so: `version` is the number of the newest version, from 1;
-while that has not taken over, `before` is the document of the one that is read, `base` its number,
-and `from` the common frontier, once that is decided; `beforeReads` are the collections that it
-reads; `left` says that versions which nobody reads any more have something to be closed.
+The decisions about a view hold them. `version` is the number of the newest version, from 1. Until
+that takes over, `before` is the document of the version that is read, and `base` its number. Then
+`from` is the common frontier, once it is decided, and `beforeReads` the collections that the
+version reads. `left` names earlier versions with collections that are still to be closed.
 """
 
 from __future__ import annotations

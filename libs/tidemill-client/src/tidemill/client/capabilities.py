@@ -43,7 +43,7 @@ class AsyncHeld:
         self._turn = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
         self.capability = held
-        """As it stands now; whoever has it has the right."""
+        """The capability as it stands now; every holder of this value has its right."""
 
     @property
     def frontier(self) -> int:

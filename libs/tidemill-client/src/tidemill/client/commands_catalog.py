@@ -246,8 +246,8 @@ def push(
         tail -f events.jsonl | tidemill push events
         tidemill push events -f events.jsonl --idempotency-key "$(uuidgen)"
 
-    With a key all lines go in one call, no more than limits.push_rows_known of the server: after a lost answer
-    make the same push with the same key again.
+    With a key all lines go in one call, at most limits.push_rows_known of the server. After a lost
+    answer make the same push with the same key again.
     """
     with reported(context.obj.address):
         from tidemill.client.connection import connect_to
@@ -277,7 +277,7 @@ def heartbeat(
         ),
     ],
 ) -> None:
-    """Let event time go on without an event: nothing before T follows from this source.
+    """Move event time on without an event: nothing before T follows from this source.
 
     \b
         tidemill heartbeat events --until 2013-02-01T06:00:00Z

@@ -109,9 +109,9 @@ def subscribe(
 ) -> None:
     """Follow a goal: what is present, then each change.
 
-    Rows have their time and +1 or -1. A line on standard error says before which instant the changes
-    are complete, after each change and at the end; in JSON it is a line of its own, every second.
-    Ctrl-C ends it. To go on where it ended, start one millisecond before that, with --no-snapshot.
+    Rows have their time and +1 or -1. After each change, and at the end, a line on standard error
+    gives the instant before which all changes have come. In JSON it is a line among the rows, every
+    second. Ctrl-C ends it. To go on where it ended, start one millisecond before that, with --no-snapshot.
 
     \b
         tidemill subscribe 'alarm(t, level)'
@@ -278,7 +278,7 @@ def expire(
 
 
 def _patience(wait: bool, timeout: float | None) -> float | None:
-    """How long the server may wait; None for not at all."""
+    """Seconds for which the server may wait; None if it may not wait."""
     return timeout if timeout is not None else WAIT_S if wait else None
 
 

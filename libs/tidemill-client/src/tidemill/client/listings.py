@@ -173,7 +173,7 @@ def _collection(info: CollectionInfo) -> dict[str, object]:
 
 
 def _holder(holder: HolderInfo) -> dict[str, object]:
-    """Who holds a frontier: which instant, since when, until when; None for ever."""
+    """A holder of a frontier: its instant, its begin and its end; no end means for ever."""
     return {
         "owner": holder.owner,
         "frontier": _times(holder.frontier),

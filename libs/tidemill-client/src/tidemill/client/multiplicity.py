@@ -39,7 +39,7 @@ def plain_rows(table: pa.Table) -> pa.Table:
 
 
 def _copies(table: pa.Table) -> int:
-    """How many rows there are beyond one of each."""
+    """Number of rows beyond the first copy of each."""
     return int(np.sum(np.asarray(table[DIFF], np.float64))) - int(table.num_rows)
 
 

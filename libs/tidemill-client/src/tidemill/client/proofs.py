@@ -38,7 +38,7 @@ def drawn(text: str, tree: Json, depth: int) -> Tree | Text:
 def nested_json(tree: Json) -> str:
     """The tree as JSON text, of any depth of children."""
     pieces: list[str] = []
-    # What is left to write, the next one last: text as it is, or a node in a tuple of one.
+    # A stack of parts to write, the next one last: text as it is, or a node in a tuple of one.
     pending: list[str | tuple[Json]] = [(tree,)]
     while pending:
         match pending.pop():
@@ -63,7 +63,7 @@ def _children(node: Json) -> list[Json]:
 
 
 def _size(tree: Json) -> int:
-    """How many nodes the tree has."""
+    """Number of nodes in the tree."""
     size, pending = 0, [tree]
     while pending:
         size += 1

@@ -1,18 +1,18 @@
 """Errors, named by what the caller does next.
 
 * TidemillError
-  x UsageError           fix the call; a retry fails the same way
-    x AlreadyUsed        the id is or was bound; choose another
-    x UnknownCollection  the id was never bound
-    x UnknownCapability  dropped, or never issued
-  x BeforeSince          the time is no longer distinguishable; choose a later one
-  x NotYet               the time is not sealed; wait
-  x Fenced               this handle is dead; open a new one
-    x CapabilityExpired  the lease ran out; acquire again
-  x Unavailable          it did not happen; retry with backoff
-    x Exhausted          a limit of the server is reached; ask for less at once, later
-  x Indeterminate        it may have happened; retry only what is idempotent
-  x Corrupt              stored bytes or contents are wrong; stop and page someone
+  * UsageError           fix the call; a retry fails the same way
+    * AlreadyUsed        the id is or was bound; choose another
+    * UnknownCollection  the id was never bound
+    * UnknownCapability  dropped, or never issued
+  * BeforeSince          the time is no longer distinguishable; choose a later one
+  * NotYet               the time is not sealed; wait
+  * Fenced               this handle is dead; open a new one
+    * CapabilityExpired  the lease ran out; acquire again
+  * Unavailable          it did not happen; retry with backoff
+    * Exhausted          a limit of the server is reached; ask for less at once, later
+  * Indeterminate        it may have happened; retry only what is idempotent
+  * Corrupt              stored bytes or contents are wrong; stop and page someone
 
 Details are fields, given by keyword: both frontiers, the collection, the holder.
 """

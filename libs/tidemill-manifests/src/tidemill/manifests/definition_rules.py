@@ -173,7 +173,7 @@ def _lone_column(name: str) -> tuple[Rule, Rule]:
 
 
 def _no_secret_in(field: str, *parents: str) -> Rule:
-    """What stands in an address is shown to everybody who reads the resource."""
+    """A rule against passwords in an address, which everybody sees who may read the resource."""
     absent = "".join(f"!has({each}) || " for each in (*parents, field))
     return Rule(
         f"{absent}!{field}.matches('{SECRET_QUERY}')",

@@ -137,7 +137,9 @@ def structural(source: Schema) -> Schema:
 
 
 def _list_type(source: Schema) -> Schema:
-    """How a list is told apart: by names, as a set, or as a whole. Both former exclude twins."""
+    """The identity of a list's elements: names, a set, or the whole list. The first two exclude
+    twins.
+    """
     if source["items"].get("type") == "object":
         return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     return {"x-kubernetes-list-type": "set" if source.get("uniqueItems") else "atomic"}
@@ -217,7 +219,7 @@ def template(kind: str) -> str:
     writer = YAML()
     writer.default_flow_style = False
     writer.width = 4096
-    # What helm reads: there a bare `on` is true, so it is written with quotes.
+    # Helm reads this version, in which a bare `on` is true: the writer puts it in quotes.
     writer.version = (1, 1)
     stream = StringIO()
     writer.dump(definition(kind), stream)

@@ -28,8 +28,8 @@ def covered_since(bindings: pa.Table, wanted: Sequence[Partitions], since: int) 
     Source: twin `covered_at` in tidemill.testkit.twins.reclocking.
     """
     _refuse_overlaps(wanted)
-    # What says less goes as R advances, and what takes its place says more: the last that goes
-    # decides.
+    # A binding that says less goes as R advances, and its successor says more: the last one that
+    # goes decides.
     less = _say_less(bindings, wanted)
     if int(bindings.column(DIFF).to_numpy()[less].sum()) > 0:
         return None

@@ -107,7 +107,7 @@ class KeyedRows:
         self._held: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
-        """How many keys have a row."""
+        """Number of keys that have a row."""
         return len(self._held)
 
     def restore(self, rows: pa.Table) -> None:

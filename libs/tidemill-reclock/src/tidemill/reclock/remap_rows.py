@@ -48,7 +48,7 @@ def remap_problems(updates: pa.Table, since: Frontier, upper: Frontier) -> Itera
     try:
         for start in range(0, ordered.num_rows, ROWS_MAX):
             rows = ordered.slice(start, ROWS_MAX)
-            # What is at the last of these times may go on behind them.
+            # More bindings at the last of these times may follow behind them.
             closed = frontier(int(rows.column(TIME)[-1].as_py()))
             remap.insert(bindings_of_rows(rows), None if upper.precedes(closed) else closed)
             remap.compact(closed)

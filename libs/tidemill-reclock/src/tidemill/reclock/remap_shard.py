@@ -147,7 +147,7 @@ class RemapShard(Generic[F]):
         for minter in self._operators.values():
             held = held.meet(minter.hold)
         self._since = self._since.join(held, U64_TIME)
-        # A hold may lie beyond upper. What is stored stays before it: minters ask for R there.
+        # A hold may lie beyond upper. The stored frontier stays before it: minters ask for R there.
         readable = frontier(*[time - 1 for time in self._upper])
         stored = self._since.meet(readable) if len(readable) else self._since
         self._bindings = advance_updates(self._bindings, stored, U64_TIME)

@@ -69,7 +69,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class _Use:
-    """What one user has under way, and may still spend."""
+    """The calls of one user that are under way, and the credit that is left to the user."""
 
     rate: Bucket
     volume: Bucket
@@ -159,11 +159,13 @@ class Admissions:
 
 
 of_call: ContextVar[Admissions | None] = ContextVar("of_call", default=None)
-"""What counts the call of this context; nothing does on a port of services."""
+"""The admissions that count the call of this context; None on a port of services."""
 
 
 async def in_steps_of_call(work: Awaitable[T]) -> T:
-    """What goes on beside a call, on a task of its own, in the turns of its caller all the same."""
+    """The result of work that a task of its own does beside a call, still in the turns of the
+    caller.
+    """
     ours = of_call.get()
     if ours is None:
         return await work

@@ -166,9 +166,9 @@ _WORDS = (
     "reader", "root", "secret", "test", "tidemill", "token", "user", "writer", "123", "1234", "12345",
     "123456", "12345678", "123456789",
 )  # fmt: skip
-"""What people write where a token should be.
+"""Weak tokens that people write into a token file.
 
-Hashes tell no other weak one: only random tokens are right.
+Only these can be recognised by their hashes; a token should be random.
 """
 
 

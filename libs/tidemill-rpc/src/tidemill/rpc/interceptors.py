@@ -285,7 +285,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return self._admissions.admitted(principal.name, endless, request_bytes)
 
     def _admit(self, method: str, context: Context) -> Principal:
-        """Raises: Unauthenticated, Denied. What is behind the call finds who makes it."""
+        """The principal of a call, made known to the code that serves it. Raises: Unauthenticated,
+        Denied.
+        """
 
         def identities() -> list[str]:
             return [each.decode(errors="replace") for each in context.peer_identities() or ()]
@@ -316,7 +318,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What a call asks, and who is told of the bytes of its answers."""
+    """The request of a call, and the counter that hears of the bytes of its answers."""
 
     request: Any
     sent: Callable[[int], None]

@@ -21,8 +21,9 @@ Interrupt = Callable[[Callable[[], None]], None]
 class Precedence:
     """Calls that are under way, and the long work that pauses for them. Any thread may use it.
 
-    Work pauses for at most `PAUSE_S_MAX`, and never longer than it has gone on since its last
-    pause: it keeps half of the time under any flood of calls. Cost: a microsecond for a call.
+    A pause of work lasts at most `PAUSE_S_MAX`, and never longer than the work since its last
+    pause. So the work keeps half of the time under any flood of calls. Cost: a microsecond for a
+    call.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def _lease_ms(request: Any) -> int | None:
 
 
 async def _table_in(data: bytes) -> pa.Table:
-    """As `codecs.table_in`: every value is looked at."""
+    """The table of a request, decoded by `codecs.table_in`, which checks every value."""
     return await beside(len(data), partial(codecs.table_in, data))
 
 

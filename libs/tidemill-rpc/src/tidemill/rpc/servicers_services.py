@@ -69,7 +69,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
 
 
 async def _grant(requests: AsyncIterator[ingest.DeliverRequest], credit: asyncio.Semaphore) -> None:
-    """Let the receiver's grants through."""
+    """Add the credit that the receiver grants to the semaphore, until its stream ends."""
     async for request in requests:
         for _ in range(min(request.credit, CREDIT_MAX)):
             credit.release()

@@ -41,7 +41,7 @@ METADATA_BYTES_MAX = 1 << 20
 
 
 _TOO_LARGE = "message larger than max"
-"""What gRPC says of a message beyond a limit; nothing else that it refuses is the caller's fault."""
+"""Text of gRPC about a message beyond a limit; its other refusals are no fault of the caller."""
 
 
 class CutOff(TidemillError):
@@ -173,7 +173,9 @@ def away(message: str, *, writes: bool) -> TidemillError:
 
 
 def _rendering(error: TidemillError) -> dict[str, object]:
-    """How the error shows itself to people, where it can: the mistakes of a program, underlined."""
+    """The fields of an error that people read: a program's mistakes, underlined; empty without
+    any.
+    """
     render = getattr(error, "render", None)
     return {"rendered": str(render())[: FIELD_CHARS_MAX // 2]} if callable(render) else {}
 
@@ -204,7 +206,7 @@ def _plain(value: object) -> Json:
 
 
 def _rich(value: Json) -> object:
-    """What `_plain` encoded, but sequences come back as tuples."""
+    """The value that `_plain` encoded, except that sequences come back as tuples."""
     if isinstance(value, list):
         return tuple(_rich(element) for element in value)
     if isinstance(value, dict):

@@ -79,7 +79,7 @@ def _read(files: TlsFiles) -> _Material:
 
 
 def _stamp(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
-    """What changes when a file is written or replaced."""
+    """A value that changes when one of the files is written or replaced."""
     found = []
     for path in (files.certificate, files.key, files.authority):
         if path is not None:

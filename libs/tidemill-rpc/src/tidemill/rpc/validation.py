@@ -24,13 +24,13 @@ _ITEMS_MAX = {
     "names": 1_000, "documents": 10_000, "columns": 10_000, "where": 1_000, "key": 1_000, "times": 1_000,
     "rows": 1_000_000, "ranges": 1_000_000,
 }  # fmt: skip
-"""How many of each a request may have."""
+"""Elements that a request may have in each of these lists."""
 
 _CHARS_MAX = {
     "goal": TEXT_CHARS_MAX, "record": TEXT_CHARS_MAX, "names": TEXT_CHARS_MAX, "value_json": TEXT_CHARS_MAX,
     "program": DOCUMENT_CHARS_MAX,
 }  # fmt: skip
-"""How long texts may be that are no names."""
+"""Characters of texts that are no names."""
 
 
 def validate(request: Any) -> None:

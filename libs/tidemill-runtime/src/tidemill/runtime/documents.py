@@ -31,7 +31,7 @@ _HINTS = {
     "could not find expected ':'": "write KEY: VALUE; the lines of a text after | stand deeper than its key",
     "mapping values are not allowed": "a text with a colon stands in quotes, or below its key after |",
 }
-"""What to write, by what the reader of YAML says."""
+"""Advice by message of the YAML reader."""
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class _NodeReader:
         return None
 
     def _note_block(self, node: ScalarNode, path: FieldPath) -> None:
-        """Where the text of a block begins: on the line after its `|`, as far in as it is indented."""
+        """Keep the first place of a block of text: the line after its `|`, at its indentation."""
         first = node.start_mark.line + 1
         value = str(node.value)
         for number, line in enumerate(value.split("\n"), first):

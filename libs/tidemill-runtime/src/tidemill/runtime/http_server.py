@@ -69,7 +69,7 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Type: text/plain\r\n\r\nconnection refused: limits.http_connections are open\n"
 )
-"""What a connection too many hears, whatever it asks."""
+"""The answer to every connection beyond the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,11 @@ class HttpServer:
         limits: HttpLimits | None = None,
         refused: Refused | None = None,
     ) -> None:
-        """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear.
+        """Listen on a port; port 0 takes a free one, which `start` returns. Without `tls` nothing
+        is encrypted.
 
-        Requests that `guard` refuses are not read any further; `refused` hears of these, and of
-        bodies that are too large or of a kind that is not taken.
+        A request that `guard` refuses is not read any further. `refused` is called for each of
+        these. It is also called for a body that is too large, or packed in a way that is not taken.
         """
         self._tls = tls
         self._limits = limits or HttpLimits()
@@ -216,7 +217,7 @@ class HttpServer:
         admits: Admission | None,
         turns: Turns | None,
     ) -> HttpReply:
-        """What the route answers, or why it is not asked."""
+        """The answer of the route, or the refusal of the call."""
         asked = _request_of(request)
         refused = None if admits is None else admits(asked)
         if refused is not None:
@@ -320,7 +321,7 @@ class HttpServer:
         return port
 
     def _accepted(self) -> asyncio.Protocol:
-        """Who speaks on a new connection."""
+        """The protocol of a new connection: a server's, or a refusal beyond the limit."""
         server = self._runner.server
         assert server is not None
         if len(server.connections) >= self._limits.connections and not self._idle_ended():

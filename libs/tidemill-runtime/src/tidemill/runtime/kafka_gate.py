@@ -60,7 +60,7 @@ async def _connect_gated(host: str, port: int, **options: Any) -> Any:  # aiokaf
     except KafkaConnectionError:
         raise  # in words of the client
     except KafkaError as error:
-        # What a broker says of a login may repeat it; the client writes that into the log.
+        # A broker's answer to a login may repeat it, and the client writes errors into its log.
         raise type(error)() from None
 
 

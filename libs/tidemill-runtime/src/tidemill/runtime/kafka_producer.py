@@ -109,9 +109,10 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
 
 
 def _tellings(producer: AIOKafkaProducer) -> Iterator[asyncio.Future[Any]]:
-    """What the parts of a producer tell each other of a failure, and nobody asks for any more.
+    """Futures by which parts of a producer tell each other of a failure, and that nobody awaits any
+    more.
 
-    The event loop would call that an error, at some later time and in some other task.
+    The event loop would report them as errors, at a later time and in another task.
     """
     ended = getattr(producer._txn_manager, "_transaction_waiter", None)
     if ended is not None:

@@ -63,7 +63,7 @@ class _Topic:
     directory: Path
     partitions: list[PartitionWriter]
     count: int = 0
-    """How many partitions it has, also if they cannot be opened."""
+    """Number of its partitions, with those that cannot be opened."""
     id: str | None = None
     damage: Corrupt | None = None
     """Why nobody can read or write it, if that is so; other topics are not touched by it."""

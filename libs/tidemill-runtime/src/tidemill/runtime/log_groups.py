@@ -125,7 +125,10 @@ def _answer(group: Sequence[_Append], answers: Sequence[Answer]) -> None:
 
 
 def _joint_error(errors: list[TidemillError], *, partly: bool) -> TidemillError:
-    """What one append is told; that nothing happened only if that is true of all its entries."""
+    """The error of one append from those of its entries.
+
+    The entries' common class, if none was written; else Indeterminate.
+    """
     first = errors[0]
     if not partly and all(type(error) is type(first) for error in errors):
         return type(first)(first.message, **first.details)

@@ -411,7 +411,7 @@ class _Watched(Collector):
         return lambda: self._reads.remove((name, read)) if (name, read) in self._reads else None
 
     def broken(self) -> Iterable[Reading]:
-        """How often readings have failed, by metric."""
+        """Number of failed readings, by metric."""
         return [({"kind": "Metric", "name": name}, n) for name, n in self._broken.items()]
 
     def describe(self) -> Iterable[_Family]:

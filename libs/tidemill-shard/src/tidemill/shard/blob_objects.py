@@ -57,9 +57,7 @@ def bucket_blob(bucket: Bucket, *, timeout_s: float = TIMEOUT_S) -> ObjectBlob:
 
 
 def _said(error: Exception) -> str:
-    """What became of a request, up to the status of its answer: what follows may repeat what was
-    sent.
-    """
+    """The failure of a request, up to the status of its answer: the rest may repeat the request."""
     line = str(error).partition("\n")[0]
     status = _STATUS.search(line)
     return line if status is None else line[: status.end()]

@@ -38,9 +38,9 @@ DURABLE: Mapping[str, str] = {
 
 _REPEATED = re.compile(r"[`'\"]|, with args")
 
-# A version is an entry of a stream, its number the first half of the entry's id: streams refuse ids
+# A version is an entry of a stream, its number the first half of the entry's id. Streams refuse ids
 # that do not grow, trim from the front, and remember their last id when they are cut. KEYS[1] is
-# the stream; ARGV: the expected newest number or "" for none, the id of the new entry, its bytes.
+# the stream. ARGV: the expected newest number or "" for none, the id of the new entry, its bytes.
 _COMPARE_AND_SET = """
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local number = ''
@@ -160,7 +160,7 @@ class RedisConsensus:
         return bool(await self._ask(lambda: self._client.exists(self._stream(key))))
 
     async def _ran(self, script: _Script, key: str, *arguments: bytes) -> Any:
-        """What a script answers for a collection; its text is sent to a server that lacks it."""
+        """The answer of a script for a collection; its text is sent to a server that lacks it."""
         stream, client = self._stream(key), cast(Any, self._client)
         try:
             return await client.evalsha(script.digest, 1, stream, *arguments)

@@ -13,8 +13,8 @@ FORMAT = 2
 """The newest format that this process reads."""
 
 PLAIN, PACED = 1, 2
-"""What is written: 2 where a pace is named, since who does not know paces would take upper for less
-than it is.
+"""Versions of the format. Writers use 2 where a pace is named: a reader of 1 would take upper for
+less.
 """
 
 ENTRY = b"E"

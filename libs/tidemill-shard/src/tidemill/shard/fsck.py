@@ -107,7 +107,9 @@ class StoreCheck:
             yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
 
     async def _judge(self, log: CollectionLog) -> list[str]:
-        """What is wrong with the contents of a collection; nothing more where they cannot be read."""
+        """Damage in the contents of a collection; reading ends at the first part that cannot be
+        read.
+        """
         while True:
             state = (await log.refresh()).state
             judge = self._judges.get(state.description.kind)

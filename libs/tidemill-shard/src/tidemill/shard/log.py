@@ -195,7 +195,9 @@ class CollectionLog:
         return known, Shown(known.state, settled=True)
 
     def _seen(self, known: Known, pace: State) -> Shown | None:
-        """What a version stands for by this state of its pace; None if there is a newer one."""
+        """The state that a version stands for at this state of its pace; None if there is a newer
+        version.
+        """
         before = self._followed
         said = pace.paced.get(self.collection)
         if before is not None and before[0] is known:
@@ -209,7 +211,7 @@ class CollectionLog:
         return seen
 
     async def _leave(self, known: Known) -> None:
-        """Let this version stand where it is now."""
+        """Keep this version where it is now: the collection leaves the group of its pace."""
         assert self._paces is not None
         collection, number = self.collection, known.number
         await self._paces.commit(known.state.pace, lambda pace: leaving(pace, collection, number))
@@ -287,12 +289,12 @@ class CollectionLog:
         return True
 
     async def _rollup(self, known: Known, due: bool) -> tuple[str, int] | None:
-        """The rollup that the entry behind `known` names: a new one if that is due, or its turn has
-        come.
+        """The rollup that the entry behind `known` names: a new one if it is due, or if its turn
+        has come.
 
-        IMPORTANT: it is stored just before it is named, never kept for later: an object that no
-        version names may be reaped once it is old, and a log whose rollup is missing cannot be
-        opened.
+        IMPORTANT: a rollup is stored just before an entry names it, and never kept for later. An
+        object that no version names may be reaped once it is old, and a log without its rollup
+        cannot be opened.
         """
         covered = 0 if known.rollup is None else known.rollup[1]
         behind = known.number - covered

@@ -307,8 +307,8 @@ def _as_message(piece: pa.Table) -> bytes:
 def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> bytes:
     """The table as a Parquet file; each column in the encoding that suits its values.
 
-    Columns with few distinct values are dictionaries; other whole numbers, dates and instants are
-    differences; other texts share prefixes where they are sorted, else only their lengths are
+    Columns with few distinct values are dictionaries. Other whole numbers, dates and instants are
+    differences. Other texts share prefixes where they are sorted; elsewhere their lengths alone are
     apart.
     """
     words, encodings = [], {}

@@ -40,7 +40,9 @@ TOLD_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What one subscriber was told of a version: another at the same place is told the same."""
+    """The answer about a version at one place, kept for further subscribers that stand at that
+    place.
+    """
 
     state: State
     wanted: tuple[int, Sequence[str] | None]
@@ -147,8 +149,9 @@ class ReadCommands:
     async def _read(
         self, capability: ReadCapability, read: Callable[[State], Awaitable[Answer]]
     ) -> Answer:
-        """What `read` makes of the newest version; of one that is kept for it if garbage collection
-        was faster.
+        """The result of `read` on the newest version.
+
+        If garbage collection was faster, the result on a version that is kept for it.
         """
         try:
             return await read(await self._core.versions.state(capability.collection))
@@ -190,7 +193,7 @@ class ReadCommands:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            # What cannot be dropped now ends with its lease: what was read is as good.
+            # A capability that cannot be dropped now ends with its lease; its answer stays right.
             with suppress(CapabilityExpired, UnknownCapability, Unavailable, Indeterminate):
                 await commit(capability.collection, dropped)
 

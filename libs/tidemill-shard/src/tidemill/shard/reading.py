@@ -125,7 +125,9 @@ class Reader:
         query: Query,
         make: Callable[[Part, pa.Table], pa.Table],
     ) -> list[pa.Table]:
-        """What `make` makes of the selected updates of each part that has any, several at a time."""
+        """The results of `make` on the selected updates of each part that has some, several at a
+        time.
+        """
         description = state.description
         _check_columns(query, description.schema.names)
         scalars = equal_scalars(description, query.equal or {})
@@ -210,8 +212,8 @@ def _accumulated(
 ) -> pa.Table:
     """Contents that updates add up to, with the columns that the query wants.
 
-    `in_order` are updates as parts hold them, consolidated and sorted; then those with a first
-    column of their own are records of their own, with nothing to add.
+    `in_order` says that the updates are consolidated and sorted, as parts hold them. If no value of
+    their first column comes twice, each update is a record already, and nothing is added.
     """
     order = [*sort_key(updates.schema, description.key), DIFF]
     present = updates.select(order)

@@ -63,7 +63,7 @@ _TEMPORARY = {
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL,
 }  # fmt: skip
-"""What may be otherwise at another time; whatever else SQLite meets is damage."""
+"""Results of SQLite after which a retry may succeed; all others mean damage."""
 
 _OPEN_LOCK = 128
 """The byte of the shared memory on which each open connection has a lock (UNIX_SHM_DMS of SQLite)."""
@@ -315,8 +315,8 @@ def tell(descriptor: int, key: str, number: int) -> None:
 
 
 def _told(file: Path) -> tuple[str, int] | None:
-    """What was told last; None if nothing was, or the record is not whole: it is no more than a
-    witness.
+    """The key and version number in the witness file; None without a file, or for a broken
+    record.
     """
     try:
         record = told_file(file).read_bytes()

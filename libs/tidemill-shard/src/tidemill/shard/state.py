@@ -273,7 +273,7 @@ def policy_frontier(state: State) -> Frontier | None:
 
 
 def _since_target(state: State) -> Frontier:
-    """Where the holds and the policy would let since go, capped at upper."""
+    """The frontier that the holds and the policy allow since, capped at upper."""
     limits = [hold.frontier for hold in state.reads.values()]
     policy = policy_frontier(state)
     if policy is not None:

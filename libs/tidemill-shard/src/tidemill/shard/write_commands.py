@@ -135,7 +135,7 @@ class WriteCommands:
         # NB: a lost race that is seen before anything is written is counted here, others at the
         # commit.
         if updates is not None and not has_at_most(updates, store.limits.inline_bytes_max):
-            # What would change nothing is not worth writing objects for.
+            # An append that would change nothing is not worth an object.
             known = await log.refresh()
             before = self._core.versions.expired(collection, known.state)
             outcome, after = transition(Write((), span, ""))(before)
@@ -169,13 +169,13 @@ class WriteCommands:
 
 
 class _InlineBytes:
-    """How much of each collection is in the log: what its newest batches add is added up once."""
+    """Bytes of each collection in the log; the part that its newest batches add is counted once."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[tuple[Batch, ...], int]] = {}
 
     def of(self, collection: str, state: State) -> int:
-        """As `state.inline_bytes()`, without what is staged."""
+        """The value of `state.inline_bytes()` without staged batches."""
         batches, size = self._seen.get(collection, ((), 0))
         if state.batches[: len(batches)] != batches:
             batches, size = (), 0

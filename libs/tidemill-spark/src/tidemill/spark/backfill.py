@@ -147,8 +147,8 @@ def write_buckets(mapped: DataFrame, targets: Sequence[Target]) -> list[Written]
     return [Written(row["target"], row["updates"], bytes(row["part"])) for row in parts.collect()]
 
 
-# Rows of both targets travel in one frame as Arrow bytes: Spark's own types have no unsigned
-# integers, and re-encoding every column twice would cost more than the shuffle.
+# Rows of both targets travel in one frame as Arrow bytes. Spark's own types have no unsigned
+# integers, and a second encoding of every column would cost more than the shuffle.
 MAPPED_SCHEMA = "target string, bucket int, batch binary"
 _MAPPED_FIELDS: list[pa.Field[Any]] = [
     pa.field("target", pa.string()),

@@ -25,7 +25,7 @@ from tidemill.spark.session import jars_in, session_of
 from tidemill.spark.workplace import Workplace, run_module, say
 
 _MEMORY = re.compile(r"OutOfMemoryError|exit code:? 137|\(SIGKILL|OOMKilled|exit code:? 52\b")
-"""What Spark says when it, or an executor, had too little memory."""
+"""Texts of Spark after it, or an executor, had too little memory."""
 
 
 def main() -> None:

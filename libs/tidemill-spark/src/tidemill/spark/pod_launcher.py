@@ -90,7 +90,7 @@ APPLICATIONS = DriverKind(
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one driver's object; None once it is gone."""
+    """The known state of one driver's object; None once it is gone."""
 
     uid: str
     pod: Json | None
@@ -204,7 +204,8 @@ class PodLauncher:
             at = int(metadata["name"].rpartition("-")[2])
             if at >= number:
                 failed = isinstance(self.drivers.state_of(pod, self._settings), Failure)
-                # What a driver that ended well has left was taken by who launched it.
+                # A driver that ended well and has no result any more: its launcher has taken the
+                # result.
                 over = failed or (ended and await self._result(Attempt(job, at)) is None)
                 number, taken = (at + 1, None) if over else (at, pod)
         return number, taken
@@ -230,7 +231,7 @@ class PodLauncher:
         return ended
 
     async def _make(self, attempt: Attempt) -> Json | Failure:
-        """What stands for a driver, made now; a failure if the API server refuses it."""
+        """The new object of a driver; a failure if the API server refuses it."""
         body = self.drivers.document(
             attempt, self.namespace, self._settings, self._place, await self._owner()
         )
@@ -256,7 +257,7 @@ class PodLauncher:
         return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
 
     async def _follow(self, attempt: Attempt, seen: _Seen) -> Succeeded | Failure:
-        """How the driver ended; one that does not begin in time is deleted."""
+        """The end of the driver; a driver that does not begin in time is deleted."""
         following = asyncio.create_task(self._follow_forever(attempt.pod, seen))
         began = False
         try:

@@ -199,7 +199,7 @@ def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
     return {
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
-        # Whoever can reach the port of a driver could run code in it.
+        # Without a secret, any program that can reach the port of a driver could run code in it.
         "spark.authenticate": "true",
         # Makes the driver the owner of its executors: they go when it goes.
         "spark.kubernetes.driver.pod.name": attempt.pod,

@@ -47,7 +47,7 @@ MAIN_FILE = "local:///opt/tidemill/job.py"
 """In the image: runs `tidemill.spark.pod_job`."""
 
 DRIVER, EXECUTOR = "spark-kubernetes-driver", "spark-kubernetes-executor"
-"""What the operator calls the containers of templates that are Spark's."""
+"""Names of the operator for the containers of templates that are Spark's."""
 
 _ENDED = frozenset(("COMPLETED", "FAILED", "SUCCEEDING", "FAILING", "SUBMISSION_FAILED"))
 """States in which the driver works no more; none of them is left without a restart policy."""
@@ -56,7 +56,7 @@ _HELD = frozenset(("SUSPENDING", "SUSPENDED", "RESUMING"))
 """States in which a queue, or a person, holds the application back."""
 
 _EXIT = re.compile(r"ExitCode: (\d+), Reason: (\S*)")
-"""How the operator tells of the container of a driver."""
+"""The operator's text about the container of a driver."""
 
 
 def spark_application(
@@ -136,7 +136,7 @@ def _executor(attempt: Attempt, settings: PodSettings) -> Json:
 
 
 def _part(attempt: Attempt, role: str, container: str, settings: PodSettings) -> Json:
-    """What driver and executor have alike; images and the secrets for them Spark adds itself."""
+    """The fields that driver and executor share; Spark adds images and their secrets by itself."""
     spec = pod_spec(settings)
     spec.pop("imagePullSecrets", None)
     spec["containers"] = [{"name": container, **container_of(settings, image=False)}]

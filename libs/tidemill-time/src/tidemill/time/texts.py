@@ -69,7 +69,7 @@ def _stream_safe(text: str) -> bool:
 
 
 def _run(text: str, at: int) -> int:
-    """How many marks stand in a row around the one at `at`, as far as the limit is concerned."""
+    """Number of marks in a row around the one at `at`, up to one beyond the limit."""
     some = marks()
     first = at
     while first and at - first <= MARKS_MAX and text[first - 1] in some:

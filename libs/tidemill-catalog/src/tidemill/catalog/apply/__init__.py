@@ -1,1 +1,1 @@
-"""What an apply will do, and what is wrong with what it was given."""
+"""The plan of an apply, and the refusals of documents that do not fit."""

@@ -1,4 +1,4 @@
-"""What is wrong with files, found without a server: resources, the programs of views, programs
+"""Findings about files, made without a server: about resources, programs of views and programs
 alone.
 """
 
@@ -109,7 +109,11 @@ def _twice(resources: Sequence[Resource]) -> Iterator[Finding]:
 def check_program(
     text: str, file: str, default_kind: InputKind = "relation", named: Named = NOTHING
 ) -> list[Finding]:
-    """What is wrong with one program whose inputs are not described."""
+    """Findings about one program whose inputs are not described.
+
+    An input without a description has rows of any width; `default_kind` says whether they are
+    events.
+    """
     vocabulary = vocabulary_of(named)
     try:
         inputs = InputSchemas(closed=False, default_kind=default_kind)
@@ -128,7 +132,7 @@ class _ResourceCheck:
         self._findings: list[Finding] = []
 
     def check(self, resources: Sequence[Resource]) -> list[Finding]:
-        """What is wrong with them together."""
+        """Findings about resources that are applied together; an empty list means that they fit."""
         readers: list[Stored] = []
         for resource in resources:
             spec, stored = resource.spec, Stored(resource, 0)
@@ -180,7 +184,9 @@ class _ResourceCheck:
         return []
 
     def _warn(self, text: str, file: str, view: str, outputs: Sequence[str]) -> None:
-        """What runs in a view and is likely not meant, at its places in the file."""
+        """Add warnings about rules of a view that are likely mistakes, at their places in the
+        file.
+        """
         inputs = InputSchemas(self._catalog.inputs_of(view))
         program = check(parse(text, file), inputs, self._catalog.planned(view).program.vocabulary)
         unused = warn_about_unused(program, outputs) if outputs else ()
@@ -194,7 +200,7 @@ class _ResourceCheck:
             self._findings.append(Finding(place, each.code, each.message, shown, each.hint))
 
     def _check_reader(self, resource: Resource, spec: ArrangementSpec | HoldSpec) -> None:
-        """What is wrong with a resource that names one collection."""
+        """Findings about a resource that names one collection: an arrangement or a hold."""
         if spec.collection.partition("/")[0] in self._unknown:
             return
         try:

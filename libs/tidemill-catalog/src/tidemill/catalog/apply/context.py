@@ -1,6 +1,4 @@
-"""What the plan of an apply is made over: the catalog, the stores, and the places that sources
-read.
-"""
+"""The context of a plan: the catalog, the stores, and the places that sources read."""
 
 from __future__ import annotations
 

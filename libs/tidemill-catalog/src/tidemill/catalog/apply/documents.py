@@ -20,7 +20,7 @@ FILE_CHARS_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class DocumentLimits:
-    """How long what is applied at once may be, and the program of one view."""
+    """Limits in bytes: of all documents of one apply, and of the program of one view."""
 
     document_bytes: int = 1 << 20
     program_bytes: int = 64 << 10
@@ -47,7 +47,11 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
 async def read_bounded(
     documents: Sequence[ResourceDocument], limits: DocumentLimits
 ) -> list[Resource]:
-    """As `read_documents`, beside the event loop. Raises: UsageError, also for what is too long."""
+    """The resources of documents, read on a thread beside the event loop, as `read_documents` reads
+    them.
+
+    Raises: UsageError, also for documents beyond `limits`.
+    """
     size = sum(len(document.text.encode()) for document in documents)
     if any(len(document.file) > FILE_CHARS_MAX for document in documents):
         raise UsageError(
@@ -90,7 +94,7 @@ def _space(kind: str) -> str:
 
 
 def told_twice(resource: Resource, earlier: Resource) -> str:
-    """What is wrong with a resource whose name another one of these files has."""
+    """The refusal of a resource whose name another resource of these files has."""
     if resource.kind == earlier.kind:
         return f"metadata.name: {resource} is there already, at {earlier.position}"
     return f"metadata.name: {taken(resource, earlier)}, at {earlier.position}"

@@ -1,7 +1,7 @@
-"""What a plan may read and write in the name of whoever asks for it, once names are resolved.
+"""Permission of a plan: the collections that it may read and write in the name of its user.
 
-What a resource reads is decided when it is applied, and kept with it: a name that later means
-another collection, because somebody has taken it, changes nothing of what a resource reads.
+Names are resolved once, when a resource is applied, and the collections are kept with it. A name
+that later means another collection changes nothing about the reads of a resource.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _written(resource: Resource) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _found(catalog: Catalog, written: str) -> str:
-    """What a name means now; what means nothing is asked for as it is written."""
+    """The collection that a name means now; the name as it is written, if it means none."""
     try:
         return catalog.named(written).name
     except UnknownCollection:
@@ -84,11 +84,12 @@ def _found(catalog: Catalog, written: str) -> str:
 
 
 def permit_topics(resource: Resource, by: Principal, shared_brokers: bool) -> None:
-    """Refuse topics of the own log that belong to the system, or to a source that `by` has no right
-    on.
+    """Refuse topics of the own log that belong to the system, or to a source without a right for
+    `by`.
 
-    With `shared_brokers` the own log is on brokers that a source may also reach by their addresses:
-    then these names are the own log's, however they are reached. Raises: Denied, UsageError.
+    With `shared_brokers` the own log is on brokers that a source may also reach by their addresses.
+    Topics are then refused by their names, whichever address a source gives. Raises: Denied,
+    UsageError.
     """
     spec = resource.spec
     if isinstance(spec, SourceSpec) and spec.kafka is not None:

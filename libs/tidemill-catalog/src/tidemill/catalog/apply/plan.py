@@ -1,4 +1,4 @@
-"""What an apply will do: which resources are new, which may change, in which order they begin."""
+"""The plan of an apply: new resources, permitted changes, and the order in which they begin."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ async def plan_apply(
     now_ms: int,
     by: Principal,
 ) -> Plan:
-    """What the resources of documents ask for.
+    """The plan of these documents: new, changed and unchanged resources, in the order of their
+    reads.
 
-    New views are planned in `context.catalog`; on refusal they are not.
-
-    What `by` may not make, read or write is refused before anything of it is looked at.
-    Raises: UsageError naming file and line, for all or nothing; Denied.
+    New views are planned in `context.catalog`; after a refusal the catalog is as before. A right
+    that `by` lacks is refused before anything else of a resource is looked at. Raises: UsageError
+    naming file and line, for all documents or none; Denied.
     """
     store = context.store
     resources = sorted(read, key=lambda r: _ORDER[r.kind])
@@ -314,7 +314,7 @@ async def _planned(fresh: list[Stored], context: ApplyContext, by: Principal) ->
 
 
 async def _planned_anew(mended: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
-    """What could not be read, planned before what is new: that may read it."""
+    """Unreadable resources, planned again before new ones, which may read them."""
     readers = [s for s in mended if isinstance(s.resource.spec, ViewSpec | ActionSpec)]
     done = [stored for stored in mended if stored not in readers]
     for stored in done:
@@ -331,7 +331,7 @@ async def _refuse_late_hold(stored: Stored, context: ApplyContext) -> None:
     """Raises: UsageError for a hold that is to keep what is forgotten already."""
     spec = stored.resource.spec
     assert isinstance(spec, HoldSpec)
-    # What this apply makes has no history yet.
+    # A collection that this apply makes has no history yet.
     with suppress(UnknownCollection):
         collection = context.catalog.named(spec.collection).collection
         since = (await context.collections.status(collection)).since
@@ -433,7 +433,7 @@ def _refuse_changing(plan: Plan, store: ResourceStore) -> None:
 
 
 async def _resolved(stored: Stored, context: ApplyContext) -> dict[str, Any]:
-    """What is decided when a source is created: inferred columns, a file's header, first offsets,
+    """The decisions at the creation of a source: inferred columns, a file's header, offsets,
     limits.
     """
     spec = stored.resource.spec
@@ -464,7 +464,7 @@ async def _resolved(stored: Stored, context: ApplyContext) -> dict[str, Any]:
     if descriptors := read_descriptors(spec, context.places):
         resolved["descriptors"] = descriptors
     with located(stored.resource, "spec", "columns"):
-        # What cannot be decoded is refused now, not with every record.
+        # A source that cannot be decoded is refused now, instead of each of its records later.
         context.origins.refuse_undecodable(replace(stored, resolved=resolved))
     start = spec.kafka.start_offset if spec.kafka is not None else "earliest"
     if start != "earliest":
@@ -473,7 +473,7 @@ async def _resolved(stored: Stored, context: ApplyContext) -> dict[str, Any]:
 
 
 async def _first_offsets(stored: Stored, origins: Origins, start: str | int) -> dict[str, int]:
-    """Where reading begins, per partition, for a source that does not begin at the oldest record."""
+    """The first offset of each partition, for a source that does not begin at the oldest record."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     assert spec.kafka is not None

@@ -119,7 +119,7 @@ def _refuse_other(spec: SourceSpec, other: Stored, name: str) -> None:
 
 
 def _bound_by(spec: SourceSpec) -> dict[str, str]:
-    """What bindings are of, as a source that shares its own says it: field → value."""
+    """The clock that the bindings of a source describe, as field → value of its spec."""
     assert spec.kafka is not None
     return {
         "kafka.bootstrap": spec.kafka.bootstrap or "that of this Tidemill",

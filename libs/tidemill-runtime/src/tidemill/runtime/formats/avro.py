@@ -44,7 +44,7 @@ _BASES = {
         for unit in ("millis", "micros", "nanos")
     },
 }
-"""What each logical type that means something here stands on; on anything else it means nothing."""
+"""Base types of each logical type that has a meaning here; on any other base it has none."""
 _PER_MS = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
 _WHOLE = {"array": "an array", "map": "a map", "record": "a record", "error": "a record"}
 
@@ -192,7 +192,7 @@ def _without_meaning(schema: Schema) -> Schema:
 
 
 def _branches(schema: Schema, named: Mapping[str, Schema]) -> list[Schema]:
-    """What a value may be, other than null; names are looked up."""
+    """The types that a value may have, other than null; names are looked up."""
     if isinstance(schema, list):
         return [each for part in schema for each in _branches(part, named)]
     if isinstance(schema, str):
@@ -217,7 +217,7 @@ def _field(schema: Schema, name: str, named: Mapping[str, Schema]) -> Schema | N
 
 
 def _taking(schema: Schema | None, column: Column, named: Mapping[str, Schema]) -> Take:
-    """How a column is taken out of a value of `schema`."""
+    """The function that takes a column out of a value of `schema`."""
     path = column.name.split(".")
     if schema is not None and _kind(next(iter(_branches(schema, named)), "null")) != "record":
         return _refusing("the value is not a record")

@@ -129,7 +129,9 @@ def _well_known(file: str) -> Any:  # a generated module
 
 
 def _taking(described: Descriptor, column: Column) -> Take:
-    """How a column is taken out of a message. Raises: UsageError if it cannot be."""
+    """The function that takes a column out of a message. Raises: UsageError without a field for
+    it.
+    """
     fields: list[FieldDescriptor] = []
     inner: Descriptor | None = described
     for step in column.name.split("."):

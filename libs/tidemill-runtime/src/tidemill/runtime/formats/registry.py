@@ -39,7 +39,7 @@ class _Reference(msgspec.Struct, frozen=True):
 
 
 class _Registered(msgspec.Struct, frozen=True, rename="camel"):
-    """What is read of an answer."""
+    """The fields that are read of an answer of the registry."""
 
     schema: str = ""
     references: tuple[_Reference, ...] | None = None

@@ -68,7 +68,7 @@ PLACE = ("_partition", "_offset")
 HEARTBEAT = "_heartbeat"
 """The column of the instants that heartbeats name; null in rows."""
 _NOTHING: Mapping[str, object] = {"int": 0, "float": 0.0, "text": "", "bool": False}
-"""What stands in the columns of a heartbeat that may not be null."""
+"""Values of a heartbeat's columns that may not be null, by type."""
 _UNPLAIN = (b'"', b"\r", b"0x", b"0X", b"\xef\xbb\xbf", b"\0")
 NOT_A_HEARTBEAT = "a heartbeat names one instant, in whole milliseconds: tidemill-heartbeat: 1000"
 _PYTHON_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
@@ -142,7 +142,7 @@ class RowDecoder:
     def _measured(
         self, decoded: DecodedRows, values: Sequence[bytes | None], places: Places
     ) -> DecodedRows:
-        """What was decoded, with letters in place of rows that are too long."""
+        """Decoded rows, with dead letters in place of rows that are too long."""
         rows, letters = decoded
         refused = long_rows(rows.select(self.schema.names), self._row_bytes)
         if not refused:
@@ -155,7 +155,7 @@ class RowDecoder:
         return DecodedRows(rows.take(kept), pa.concat_tables([letters, told]))
 
     def _with_beats(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
-        """As `decode`, of records that are not too long, with rows of any length."""
+        """Decoded rows of any length and heartbeats, of records that are not too long."""
         if not self._heartbeats:
             return self._decode(values, places)
         beats = [at for at, value in enumerate(values) if is_heartbeat(value)]
@@ -365,8 +365,8 @@ def _whole_csv(
 ) -> pa.Table | None:
     """All records at once, if they are plain lines without quotes; None if any might be bad.
 
-    NB: Arrow reads hexadecimal numbers, line ends of old systems and a byte order mark, which
-    the rules for one record refuse; records with traces of those go there.
+    NB: Arrow accepts hexadecimal numbers, line ends of old systems and a byte order mark. The rules
+    for one record refuse them, so records with traces of them are read one by one.
     """
     if not values or any(value is None or b"\n" in value for value in values):
         return None
@@ -418,7 +418,7 @@ def _checked_csv_column(array: Any, column: Column) -> Any:
 
 
 def _reader_of(columns: tuple[Column, ...], record_format: RecordFormat) -> CellReader | None:
-    """What reads one record; None for formats that are read otherwise."""
+    """The reader of one record; None for formats that are decoded in batches."""
     match record_format:
         case CsvFormat(delimiter):
             return partial(_csv_row, columns, delimiter)

@@ -14,7 +14,7 @@ from tidemill.errors import UsageError
 Address: TypeAlias = "IPv4Address | IPv6Address"
 
 _METADATA = frozenset((ip_address("fd00:ec2::254"), ip_address("100.100.100.200")))
-"""Where clouds hand out credentials of machines, beside 169.254.0.0/16."""
+"""Addresses at which clouds hand out credentials of machines, beside 169.254.0.0/16."""
 
 
 _TRANSLATED = ip_network("64:ff9b::/96")

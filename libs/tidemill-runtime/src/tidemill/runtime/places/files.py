@@ -110,7 +110,7 @@ class Files:
         return True
 
     def _start(self, path: str | Path) -> tuple[str, list[str]]:
-        """Where the walk begins, and the names on it. Raises: UsageError."""
+        """The folder in which the walk begins, and the names on its way. Raises: UsageError."""
         text = str(path)
         if "\0" in text:
             raise UsageError("a path with a zero byte names no file", reason="FilePlace")
@@ -207,7 +207,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _link(name: str, folder: int) -> str | None:
-    """Where a link leads; None if it is none, or is not there."""
+    """The target of a link; None for a file that is no link, or is not there."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:

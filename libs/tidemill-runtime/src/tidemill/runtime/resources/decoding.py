@@ -78,7 +78,7 @@ def record_shape(
     """
     stated = columns_of(columns)
     known = {column.name: column for column in stated}
-    # What a file holds beside the columns of the source is read over as text.
+    # Further columns of the file are read as text.
     written = [known.get(name, Column(name, "text", True)) for name in header] or list(stated)
     described = descriptors or {}
     value_format = record_format(spec, described)

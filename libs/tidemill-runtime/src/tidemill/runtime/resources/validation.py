@@ -95,8 +95,9 @@ def _unsayable(value: object, document: Document, path: FieldPath) -> Iterator[P
 
 
 def _distinct(_: Any, wanted: bool, items: Any, __: Any) -> Iterator[ValidationError]:
-    """As `uniqueItems`, in linear time: the package compares each item with all others where they
-    have no order.
+    """The check of `uniqueItems`, in linear time.
+
+    The package compares all pairs of items that have no order.
     """
     if wanted and isinstance(items, list):
         texts = {json.dumps(item, sort_keys=True) for item in items}
@@ -172,7 +173,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
 
 
 def _purpose(around: Any, missing: str) -> str:  # a schema
-    """What the missing field is for, from its description."""
+    """The purpose of a missing field, from its description."""
     described = str(around["properties"][missing].get("description", ""))
     return described[:1].lower() + described[1:].rstrip(".") if described else ""
 

@@ -48,7 +48,7 @@ class ClaimsCheck:
 
 
 def _undecodable(key: str, kind: type[Members | Owners], versions: Sequence[Version]) -> list[str]:
-    """What cannot be read of a log."""
+    """Versions of a log that cannot be decoded, in words."""
     found: list[str] = []
     for place, version in enumerate(versions):
         if version.number != versions[0].number + place:
@@ -63,7 +63,9 @@ def _undecodable(key: str, kind: type[Members | Owners], versions: Sequence[Vers
 def _contradictions(
     key: str, versions: Sequence[Version], kind: type[Members | Owners]
 ) -> Iterator[str]:
-    """Where an epoch is greater than all that were given, was given twice, or could be again."""
+    """Epochs that break their order: beyond all that were given, given twice, or free to be given
+    again.
+    """
     if kind is not Owners:
         return
     given: dict[int, tuple[str, str]] = {}

@@ -125,8 +125,9 @@ class Claimant:
         self.group = group
         self.lease_s = lease_s
         self.happened: Counter[str] = Counter()
-        """How often: `claimed`, `given up`, `evicted` others, `lost` the session; claims `lapsed`
-        with a session, or `taken over` from one that ended. For metrics.
+        """Events by kind, for metrics: `claimed`, `given up`, `evicted` others, `lost` the session.
+
+        Claims have `lapsed` with a session, or were `taken over` from a session that ended.
         """
         self.silence_s = 0.0
         """Of all claims taken over: from the last sign of life of who had them until they were

@@ -28,7 +28,7 @@ async def ended(task: asyncio.Task[Any], clock: Clock) -> None:
             try:
                 await asyncio.wait((task, pause), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                # Whoever waits for this begins something else next: not while the task is clearing
+                # A caller that waits here begins its next work then: not while the task is clearing
                 # up.
                 interrupted = True
         pause.cancel()

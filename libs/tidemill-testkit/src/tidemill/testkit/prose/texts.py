@@ -19,6 +19,8 @@ _LEXEME = re.compile(
 )
 """A string or a comment of Python; of two that overlap the first one counts."""
 _DIRECTIVE = re.compile(r"#\s*(?:type:|noqa|fmt:|pragma|ruff|!)|#:")
+_AS_IT_IS = "\b"
+"""The line before a paragraph that Click prints as it is."""
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _ITEM = re.compile(r"^\s*(?:[*+-]|\d+\.)\s+")
 _HEADING_OR_RULE = re.compile(r"^\s*(?:#|<|\||:::|---+$|===+$|!!!)")
@@ -103,7 +105,7 @@ def _of_module(text: str) -> Prose:
     for first, string in _docstrings(ast.parse(text)):
         last = first + string.count("\n")
         lines += [(n, source[n - 1]) for n in range(first, min(last, len(source)) + 1)]
-        for number, line in enumerate(string.splitlines(), first):
+        for number, line in _without_code(first, string):
             paragraphs.add(number, line)
         paragraphs.end()
     after = -1
@@ -132,6 +134,20 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     statement.value.value, str
                 ):
                     yield statement.lineno, statement.value.value
+
+
+def _without_code(first: int, string: str) -> Iterator[tuple[int, str]]:
+    """The lines of a docstring with their numbers; empty ones in place of code.
+
+    Code is a paragraph that is indented by four columns more, or that Click prints as it is.
+    """
+    deep = min((len(s) - len(s.lstrip()) for s in string.splitlines()[1:] if s.strip()), default=0)
+    code, begins = False, False
+    for number, line in enumerate(string.splitlines(), first):
+        if begins or line.strip() == _AS_IT_IS:
+            code = line.strip() == _AS_IT_IS or line.startswith(" " * (deep + 4))
+        begins = not line.strip(" ")
+        yield number, "" if code and not begins else line
 
 
 def _comments(text: str) -> Iterator[tuple[int, bool, str]]:

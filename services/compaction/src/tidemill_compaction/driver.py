@@ -34,7 +34,7 @@ class CompactionCounts:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a collection held at the last look, and for how many looks it has held it.
+    """The contents of a collection at the last look, and the number of looks since they changed.
 
     Progress without updates, as an idle source makes every second, changes nothing here.
     """
@@ -42,7 +42,7 @@ class _Seen:
     held: tuple[int, int, int] = (-1, -1, -1)
     quiet: int = 0
     failures: int = 0
-    """How many looks in a row were broken."""
+    """Looks in a row that failed."""
 
     due: int = 0
     """The look at which it is looked at again."""
@@ -171,7 +171,7 @@ class CompactionDriver:
         if self.bulk is None or updates < self.settings.spark_rows:
             return False
         if collection in self._failed:
-            # What a job could not do is done here, once; the next big merge is a job again.
+            # Work that a job could not do is done here, once; the next big merge is a job again.
             self._failed.discard(collection)
             return False
         merge = await self.collections.due_merge(collection, quiet=quiet)

@@ -75,7 +75,7 @@ class ArrangementDriver:
                 await self._holds.downgrade(self._collection, frontier(max(lower - 1, 0)))
 
     async def _lower(self) -> int | None:
-        """Where the arrangement ends; None if it is closed."""
+        """The upper of the arrangement as an instant; None if it is closed."""
         upper = (await self._collections.status(self._arrangement)).upper
         return None if upper.empty else sole_time(upper)
 
@@ -113,7 +113,7 @@ class ArrangementDriver:
 
 
 def _at(content: pa.Table, time: int) -> pa.Table:
-    """What a collection holds as updates at one instant."""
+    """The contents of a collection as updates at one instant."""
     times = pa.array([time] * content.num_rows, pa.uint64())
     data = content.drop_columns([DIFF])
     return data.append_column(TIME, times).append_column(DIFF, content[DIFF])

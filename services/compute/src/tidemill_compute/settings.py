@@ -32,7 +32,8 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Updates that an arrangement lacks from which on a Spark job adds them."""
 
     maintenance: Literal["auto", "windows", "changes"] = "auto"
-    """How a view is maintained: `windows` evaluates all that is alive, which suits a backlog;
+    """The maintenance of a view: `windows` evaluates all that is alive, which suits a backlog.
+
     `changes` follows changes alone, which suits a live stream; `auto` takes the cheaper. Answers
     are the same.
     """

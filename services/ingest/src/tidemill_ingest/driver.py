@@ -88,7 +88,7 @@ class SourceReader:
         self._share = share
         self._known: dict[int, int] = {}
         self._first: dict[int, int] = {}
-        """Where reading of each partition began, or will."""
+        """The offset at which reading of each partition began, or will begin."""
 
     async def probe(self) -> dict[int, int]:
         """The offset that the next record of each partition will get.
@@ -199,8 +199,8 @@ class SourceReader:
         self._first |= fresh
 
     async def _bounds(self) -> dict[int, tuple[int, int]]:
-        # IMPORTANT: as known when this was asked. What was asked earlier may be answered later, and
-        # says less.
+        # IMPORTANT: a copy of the offsets known at the question. An earlier question may be
+        # answered later, and says less.
         earlier = dict(self._known)
         bounds = await self._origin.bounds(self._topic)
         await self._check_identity()

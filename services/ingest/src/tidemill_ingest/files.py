@@ -199,8 +199,8 @@ def _rows_from(
 ) -> Iterator[tuple[bytes, int]]:
     """Rows between two byte positions with the position after each; the last may lack its end.
 
-    Of a row that is longer than a record may be only a beginning is held, which is longer as well:
-    a quote that nobody closes makes one row of all that is left of a file.
+    Of a row beyond the limit of a record only a beginning is held, itself longer than the limit. An
+    open quote makes one row of the rest of a file.
     """
     with file:
         file.seek(position)
@@ -221,7 +221,7 @@ def _rows_from(
 
 
 def _cut(held: bytearray, whole: bool) -> bytes:
-    """What is held of a row; of one that is too long something more than a record may have, and its
+    """The held bytes of a row; of a row that is too long, a beginning beyond the limit, and its
     end.
     """
     if len(held) < _HELD_BYTES_MAX:

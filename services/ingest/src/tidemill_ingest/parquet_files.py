@@ -85,7 +85,7 @@ class ParquetFile:
         return FileRows(first, values)
 
     def _stamp(self) -> tuple[int, int, int]:
-        """What is another one as soon as the file is."""
+        """The identity of the file's contents: another file has another stamp."""
         try:
             told = self.files.stat(self.path)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Where the rows of sources on files are found: which files a path stands for, and the names in their first lines."""
+"""Files of sources: the files that a path stands for, and the names in their first lines."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def reads(resource: Resource) -> frozenset[str]:
 
 @lru_cache(4_096)
 def _predicates(program: str) -> tuple[frozenset[str], frozenset[str]]:
-    """What the rules of a program name, and what they derive; nothing if they cannot be read."""
+    """Predicates that the rules of a program name, and that they derive; none if it cannot be
+    read.
+    """
     try:
         rules = parse(program, "").rules
     except ProgramErrors:

@@ -165,9 +165,11 @@ class QueryDriver:
     async def _contents(
         self, collection: str, at: int, equal: Equal | None = None, others: int | None = None
     ) -> pa.Table:
-        """The rows at an instant: without a hold, which costs two commits, unless reading takes long.
+        """The rows at an instant, read without a hold: a hold costs two commits, and is taken for
+        long reads.
 
-        Where all of them are the answer, beside `others`, reading ends as soon as that is too large.
+        `others` says that the rows are a whole answer beside so many bytes: reading ends beyond the
+        limit.
         """
 
         def settled(size: int) -> None:
@@ -208,7 +210,7 @@ class QueryDriver:
             )
 
     async def _reason(self, allowance: Allowance, reason: Callable[..., T], *given: object) -> T:
-        """What a reason says, found beside the event loop within an allowance."""
+        """The result of `reason`, found beside the event loop within an allowance."""
         allowance.beside = allowance.held
         return await self._workers.run(allowance, reason, *given, allowance)
 
@@ -357,7 +359,10 @@ class QueryDriver:
     async def translate(
         self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
     ) -> Translation:
-        """What a source's answer as of an instant is made of; of offsets, the least instant they are in at."""
+        """The offsets that the answer of a source at an instant is made of.
+
+        For given offsets: the least instant at which the answer has them all.
+        """
         await self._find(source)
         found, answer = self._directory.source(source), self._translator
         if isinstance(wanted, Antichain):
@@ -421,7 +426,7 @@ class QueryDriver:
         if view.ticks is not None:
             ways = reasons.absence_in_ticks
             return await self._explain_in_ticks(view, view.ticks, asked, at, ways)
-        # What comes after the instant may be what was missing at it.
+        # Rows from after the instant may be the missing ones.
         last = at if upper.empty else sole_time(upper) - 1
         until = max(at, min(last, at + self._settings.proof_history_ms))
         inputs = await self._presences(view, self._begins(asked, at), until, {}, allowance)
@@ -452,7 +457,7 @@ class QueryDriver:
         scans: Mapping[str, Scan],
         allowance: Allowance,
     ) -> dict[str, list[Presence]]:
-        """What the inputs of a view held at some instant in [begins, until]."""
+        """Presences of the inputs of a view at some instant of [begins, until]."""
         return {
             predicate: await self._histories.presences(
                 readable, begins, until, allowance, scans.get(predicate)
@@ -464,7 +469,9 @@ class QueryDriver:
         self, view: ViewOf, ticks: TicksOf, asked: Record, at: int,
         reason: Callable[[TickHistory, reasons.Letters, Record, int, int, int, Allowance], T],
     ) -> T:  # fmt: skip
-        """As for other programs, over the ticks; where there are several nodes, the first argument names one."""
+        """A reason over the ticks of a program; with several nodes its first argument names the
+        node.
+        """
         node = 0
         if ticks.plan.nodes > 1 and asked.predicate in view.outputs:
             number, *rest = asked.arguments or (None,)

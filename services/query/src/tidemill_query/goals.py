@@ -82,7 +82,9 @@ def _floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _equal(column: pa.ChunkedArray, value: Value, name: str) -> pa.ChunkedArray:
-    """Where a column has the value. Raises: UsageError for one that it cannot hold."""
+    """A mask of the rows with this value in a column. Raises: UsageError for one that it cannot
+    hold.
+    """
     if value is None:
         return pc.is_null(column)
     try:
@@ -94,7 +96,7 @@ def _equal(column: pa.ChunkedArray, value: Value, name: str) -> pa.ChunkedArray:
 
 
 def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Where both columns hold one value, as the language compares: null equals null."""
+    """A mask of the rows with one value in both columns; null equals null, as in the language."""
     if left.type != right.type:
         left, right = _floats(left), _floats(right)
     nulls = pc.and_(pc.is_null(left), pc.is_null(right))

@@ -162,7 +162,7 @@ class Histories:
         allowance: Allowance,
         reading: Reading = EVERYTHING,
     ) -> Stretch:
-        """What an input held at `begins`, and its changes up to `at`."""
+        """The contents of an input at `begins`, and its changes up to `at`."""
         status = await self._collections.status(readable.collection)
         if at < begins:
             raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)

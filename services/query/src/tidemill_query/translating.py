@@ -149,7 +149,7 @@ class Translator:
         return int(pc.min(moves.filter(pc.field(DIFF) > 0).column(TIME)).as_py())
 
     async def _event_frontier(self, source: SourceOf, event_map: str, at: int) -> int:
-        """Where event time was at an instant of the system; 0 before it began."""
+        """The event frontier at an instant of the system; 0 before the source began."""
         if at < source.begins:
             return 0
         async with self._reading(event_map, "translate") as held:

@@ -159,7 +159,7 @@ class ReclockDriver:
         self._letters = _Output(target.letters, target.letter_schema, ("partition", "offset"))
         self._deliveries: list[Delivery] = []
         self._reached: dict[int, int] = {}
-        """How far each partition has been delivered, by whichever reader."""
+        """The offset up to which each partition has been delivered, by any reader."""
         self._bindings: list[Binding[Partitions]] = []
         self._remap_upper = frontier(0)
         self._bound: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
@@ -365,10 +365,11 @@ class ReclockDriver:
         return not lost
 
     async def _write_keyed(self, keyed: KeyedRows, reached: Frontier) -> bool:
-        """Bring both outputs to `reached`, what changes become and what they break.
+        """Append rows and dead letters of the keyed source up to `reached`.
 
-        IMPORTANT: the letters before the rows. What is broken follows from the rows held where the
-        interval begins; written last, the rows of that place are still the latest after a crash.
+        IMPORTANT: the letters before the rows. Dead letters follow from the rows held where the
+        interval begins. With the rows written last, the rows of that place are still the latest
+        after a crash.
         """
         rows, letters = self._rows, self._letters
         wrote = False

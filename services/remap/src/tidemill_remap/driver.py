@@ -143,7 +143,9 @@ class RemapDriver:
         return minter
 
     def _seen(self, minter: Minter[Partitions]) -> Antichain[Partitions]:
-        """What the last probe saw, and what is bound already: another source may have seen more."""
+        """Offsets of the last probe joined with those bound already: another source may have seen
+        more.
+        """
         bound = partition_offsets(minter.view.current)
         for partition, offset in self.counts.known.items():
             bound[partition] = max(offset, bound.get(partition, 0))

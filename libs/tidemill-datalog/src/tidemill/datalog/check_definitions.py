@@ -100,7 +100,9 @@ def _too_deep(scope: Scope) -> Iterator[Diagnostic]:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How deep an expression is, and of how many parts, with its definitions in their places."""
+    """Depth and number of parts of an expression, with the definitions of `where` in their
+    places.
+    """
 
     depth: int
     parts: int

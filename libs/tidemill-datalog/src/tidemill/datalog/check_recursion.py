@@ -180,9 +180,9 @@ class _Bounded:
 
 
 def _steps(computed: Expression, recursive: frozenset[str], rule: ResolvedRule) -> frozenset[int]:
-    """Where a sum leads from a recursive value: 1 up, -1 down, both where that cannot be told.
+    """Directions in which a sum moves a recursive value: 1 up, -1 down, both where that is unknown.
 
-    What is not known is taken to be above zero.
+    A summand of unknown sign counts as positive.
     """
     signs: set[int] = set()
     came = 0
@@ -230,7 +230,7 @@ def _bounded_variables(rule: ResolvedRule) -> _Bounded:
 
 
 def _bounded_by(guard: Expression, rule: ResolvedRule, depth: int) -> _Bounded:
-    """What a condition bounds where it is true; of `a || b` what both do."""
+    """The bounds that a condition sets where it is true; for `a || b` the bounds of both sides."""
     if isinstance(guard, Variable) and guard.name in rule.definitions and depth < _DEPTH_MAX:
         return _bounded_by(rule.definitions[guard.name], rule, depth + 1)
     if not isinstance(guard, Binary):

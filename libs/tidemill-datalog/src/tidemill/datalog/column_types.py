@@ -45,7 +45,7 @@ on, have an order.
 
 
 def _turned(given: ColumnType, wanted: tuple[ColumnType, ...]) -> str:
-    """What to write to get one of `wanted` from a value of the type `given`; empty if nothing does."""
+    """The expression to write to get a value of `wanted` from one of `given`; empty without one."""
     if given == "text" and "int" in wanted:
         return "write int(…) or float(…) to read a number, concat(…, …) to join texts"
     if given in ("int", "float") and "text" in wanted:
@@ -223,7 +223,9 @@ def _check_body(rule: ResolvedRule, types: Types, scope: _Expressions) -> None:
 def _widen_columns(
     rule: ResolvedRule, types: Types, scope: _Expressions, inputs: Mapping[str, InputSchema]
 ) -> bool:
-    """Let the head's columns hold what this rule gives them; whether that changed anything."""
+    """Widen the types of the head's columns by the values of this rule; whether one of them
+    changed.
+    """
     held = types.columns.get(rule.predicate, ())
     widened: list[ColumnType] = []
     declared = rule.predicate in inputs

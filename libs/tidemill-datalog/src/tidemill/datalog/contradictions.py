@@ -19,7 +19,7 @@ _TURNED: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class _Room:
-    """What a variable may still be: all between two borders, each with whether it is left out."""
+    """The values that a variable can have: an interval, of which each border may be left out."""
 
     low: tuple[Constant, bool] | None = None
     high: tuple[Constant, bool] | None = None

@@ -62,7 +62,7 @@ class Diagnostic:
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Columns of a terminal that the text takes."""
     wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in text)
     marks = sum(unicodedata.combining(sign) > 0 for sign in text)
     return len(text) + wide - marks

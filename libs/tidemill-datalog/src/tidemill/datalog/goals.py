@@ -200,7 +200,7 @@ def _match(
 
 
 def _values_of(record: Record, lattice: str) -> tuple[Value, ...] | None:
-    """What a record carries of a lattice, as a tuple of its values; None if nothing."""
+    """The value of a lattice that a record carries, as a tuple; None without one."""
     if lattice == "time":
         return None if record.time is None else (record.time,)
     if lattice == "expires":

@@ -1,10 +1,12 @@
 """Lattices: the values that ride beside a fact.
 
-A lattice says how a written value enters (`inject`), how two values of one fact or of one solution
-become one (`merge`: commutative, associative, idempotent) and what is seen of it (`observe`).
-`count`, `sum` and `average` are not idempotent on numbers, so inside they are sets of
-contributions, each with the identity of the solution that made it (`Tally`): merging is union, and
-the number is observed only at the end.
+A lattice has three functions. `inject` turns a written value into one of the lattice. `merge` joins
+two values of one fact or of one solution: commutative, associative, idempotent. `observe` gives the
+value that a reader sees.
+
+`count`, `sum` and `average` are not idempotent on numbers. Inside they are sets of contributions,
+each with the identity of the solution that made it (`Tally`). Merging is union, and the number is
+observed only at the end.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Unfinished:
         return self._variables.isdisjoint(names_in(expression, self._rule.definitions))
 
     def _resolved(self, expression: Expression) -> Expression:
-        """What a name from `where` stands for; other expressions themselves."""
+        """The definition of a name from `where`; other expressions themselves."""
         while isinstance(expression, Variable) and expression.name in self._rule.definitions:
             expression = self._rule.definitions[expression.name]
         return expression

@@ -104,7 +104,7 @@ def _beyond_range(literal: Literal, file: str) -> Iterator[Diagnostic]:
 
 
 class _Refused(Exception):
-    """What the grammar takes and the language does not."""
+    """A construct that the grammar takes and the language refuses."""
 
     def __init__(self, code: str, message: str, span: Span, hint: str) -> None:
         super().__init__(message)
@@ -256,7 +256,7 @@ class _Construction:
         return Argument(value, _between(_span(name), value.span), str(name))
 
     def parenthesised(self, pieces: list[Any]) -> Any:
-        """What stands inside; a composed expression takes the parentheses into its place."""
+        """The expression inside; a composed one takes the parentheses into its place."""
         first, inside, last = pieces
         if isinstance(inside, Unary | Binary):
             return replace(inside, span=_between(_span(first), _span(last)))

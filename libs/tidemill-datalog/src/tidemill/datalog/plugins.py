@@ -40,10 +40,10 @@ from tidemill.errors import UsageError
 Samples: TypeAlias = "Callable[[Random], Iterable[tuple[Any, ...]]]"
 
 SET_MAX = 100_000
-"""Values in a set that a plugin may give; a larger one fails with `overflow`.
+"""Values in a set that a plugin may give; a larger set fails with `overflow`.
 
-No setting of a process, as TEXT_MAX is none: where it lies decides what a view says, and every
-process that ever computes a view has to say the same.
+No setting of a process, as `TEXT_MAX` is none. The limit decides contents of views, which have to
+be the same in every process that computes them.
 """
 
 _TYPES = ("int", "float", "text", "bool", "set")
@@ -296,7 +296,7 @@ def _check_laws(name: str, plugin: PluginLattice, lattice: Lattice, drawn: list[
     a, b, c = drawn
 
     def merge(x: Any, y: Any) -> Any:
-        """As plugins merge, also where two values are one."""
+        """The merge of the plugin, called for equal values too."""
         inner = [_called(name, plugin.inject, each) for each in (x, y)]
         both = _called(name, plugin.merge, inner)
         return lattice.inject(*_called(name, plugin.observe, [both]))
@@ -329,7 +329,7 @@ def _broken(what: str, name: str, says: str) -> UsageError:
 
 
 def _tried(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """What a call gives, or how it failed."""
+    """The result of a call, or its failure as a value."""
     try:
         return call(*arguments)
     except Failed as failed:

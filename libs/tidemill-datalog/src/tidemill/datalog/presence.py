@@ -130,7 +130,9 @@ def row_presences(
 
 
 def _positive_stretches(diffs: Mapping[int, int]) -> tuple[list[Interval], int | None]:
-    """Where the running sum is above zero, and the first instant at which it is below."""
+    """Intervals in which the running sum is above zero, and the first instant at which it is
+    below.
+    """
     intervals: list[Interval] = []
     copies = 0
     since: int | None = None

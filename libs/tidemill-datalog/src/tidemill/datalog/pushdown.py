@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from tidemill.datalog.evaluation.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
 
 TESTS_MAX = 1_000
-"""Arrow takes time quadratic in the tests of a filter, and goes down them on its stack: ten
-thousand, as of a program with so many rules over one input, end the process.
+"""Tests in one filter of Arrow: it takes quadratic time and goes down them on its stack.
+
+Ten thousand tests, as of a program with that many rules over one input, would end the process.
 """
 
 

@@ -34,7 +34,7 @@ class _Token:
 
     @property
     def shown(self) -> str:
-        """How a message names the token."""
+        """The name of the token in a message."""
         return "the end of the text" if self.kind == _END else f"`{self.text}`"
 
     def touches(self, following: _Token) -> bool:
@@ -149,7 +149,7 @@ class _Reader:
                 break
         return not self.at(_END, _UNREADABLE)
 
-    # What is wrong at a place.
+    # Errors at a place.
 
     def _fail(self, code: str, message: str, hint: str, at: _Token | None = None) -> NoReturn:
         """Refuse a place; what is a habit from another language has that language's hint."""

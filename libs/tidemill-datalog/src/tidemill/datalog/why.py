@@ -302,8 +302,9 @@ class Builder:
         return known
 
     def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
-        """As `solutions_anew`; those of recursive groups are kept, since every context asks for
-        them.
+        """The solutions of a rule for a key, as `solutions_anew` finds them.
+
+        Those of recursive groups are kept, since every context asks for them again.
         """
         if form.head.predicate not in self._grouping:
             return self.solutions_anew(form, key, moment)
@@ -422,7 +423,9 @@ class Builder:
     def _premises(
         self, form: RuleForm, solution: Solution, node: Fact, at: Instant, context: Context
     ) -> list[Proof]:
-        """What a solution uses, inside a cycle with the facts above it."""
+        """The proofs of a solution's facts; inside a cycle they may not use the facts above
+        them.
+        """
         inside = set() if context is None else set(self._inside(form, solution, node[0], at))
         premises: list[Proof] = []
         for atom, key in zip(form.atoms, solution.match.keys, strict=True):

@@ -53,16 +53,19 @@ PARTIAL_MATCHES_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why one rule does not derive the record; `rule` is None where no rule is to blame.
+    """The cause for which one rule does not derive the record; `rule` is None where no rule is to
+    blame.
 
-    `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts`
-    are the presences of facts that never meet at the instant, or those of an input fact at others;
-    `values` the variables of the guard that is false; `by` the fact that blocks, `blocker` the same
-    with what it carries; `sought` is the atom with its values as far as they are known, and `given`
-    whether it is of an input; `upper` the frontier of an answer that is not definite yet.
-    `withheld` is beyond the five: all holds, but the head's own time has not come or its own expiry
-    has passed. `tick` names the earlier tick from which the record would have come; `no_tick`:
-    there was none.
+    * `atom` counts positive atoms from 1; `sought` is that atom with its values, as far as known.
+    * `given` tells whether the atom is of an input.
+    * `facts` are the presences of facts that never meet at the instant, or of one input fact.
+    * `values` are the variables of the guard that is false.
+    * `by` is the fact that blocks, `blocker` the same with the values that it carries.
+    * `letter` is the dead letter that would have agreed.
+    * `upper` is the frontier of an answer that is not definite yet.
+    * `withheld` tells that all holds, but the head's own time is to come, or its own expiry has
+      passed.
+    * `tick` is the earlier tick from which the record would have come; `no_tick`: there was none.
     """
 
     rule: int | None

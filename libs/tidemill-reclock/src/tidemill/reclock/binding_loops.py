@@ -29,9 +29,10 @@ def bind_offsets(
 ) -> None:  # fmt: skip
     """For each row the time of the first binding of its range that is above its offset.
 
-    The columns are those of `Bindings`. Rows of one range mostly come in the order of their log, so
-    each search begins at the result of the row before in its range. Ranges may be mixed. Cost: O(n)
-    for rows in that order, else O(n log bindings).
+    The columns are those of `Bindings`. Rows of one range mostly come in the order of their log. So
+    each search begins at the result of the row before in its range. Ranges may be mixed.
+
+    Cost: O(n) for rows in that order, else O(n log bindings).
     """
     places, last = first[:-1].copy(), starts.size - 1
     at = 0

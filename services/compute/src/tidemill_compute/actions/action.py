@@ -83,8 +83,8 @@ class ActionDriver:
         self._settings = settings
         self._holds = Holds(collections, f"action:{target.name}")
         self._record_of = record_of(target.shape)
-        # What rides beside a fact is not in its key: an event that fired may stop matching and
-        # still be there.
+        # Values that ride beside a fact are not in its key. An event that fired may stop matching
+        # while its fact is still there.
         self._event = replace(target.goal, parafacts=())
         self._known: set[str] = set()
         self._carried: set[str] = set()
@@ -121,7 +121,7 @@ class ActionDriver:
                 await self._move_holds(upper)
 
     async def _resume(self) -> None:
-        """What has fired, what of it the sink has done, and where to go on."""
+        """Read the fired events and the effects done from the outbox, and go on behind them."""
         upper, covered = await self._recall()
         done = sole_time((await self._collections.status(self._target.done)).upper)
         doubtful = [firing for _, firing in await self._due(done, upper)]
@@ -175,7 +175,7 @@ class ActionDriver:
         self.counts.corrected += len(corrections)
 
     def _news(self, changes: pa.Table) -> tuple[list[Firing], list[Correction]]:
-        """What fires for the first time, and what is not what it was when it fired, by instant."""
+        """First firings, and corrections of earlier ones, by instant."""
         names = self._target.shape.schema.names
         rows = list(zip(*(changes[name].to_pylist() for name in names), strict=True))
         times, diffs = changes[TIME].to_pylist(), changes[DIFF].to_pylist()
@@ -207,7 +207,9 @@ class ActionDriver:
         return record is not None and self._target.goal.bindings(record) is not None
 
     async def _changes(self, lower: int, upper: int) -> pa.Table:
-        """What the watched collection changes in [lower, upper); what it begins with begins there."""
+        """The changes of the watched collection in [lower, upper); its first contents count as
+        changes.
+        """
         watched = self._target.watched
         if lower == 0 or await self._holds.take(watched) != frontier(lower):
             return await self._holds.changes(watched, lower, upper)
@@ -224,17 +226,17 @@ class ActionDriver:
         )
 
     async def _due(self, lower: int, upper: int) -> list[tuple[int, Firing]]:
-        """What the outbox holds from [lower, upper), each at its instant, in the order of its
-        effects.
+        """The firings of the outbox from [lower, upper), each with its instant, in the order of
+        their effects.
         """
         if lower >= upper:
             return []
         return firings_of(await self._holds.changes(self._target.outbox, lower, upper))
 
     async def _carry_out(self, upper: int) -> None:
-        """Let the sink do what the outbox holds and is not done, and write down that it is.
+        """Call the sink for each firing of the outbox that is not done, then mark it as done.
 
-        With a sink of `at_most_once` that is written down first, instant by instant.
+        A sink of `at_most_once` has the mark written first, instant by instant.
         """
         lower = sole_time((await self._collections.status(self._target.done)).upper)
         due = await self._due(lower, upper)
@@ -262,7 +264,7 @@ class ActionDriver:
             self._carried.update(firing.key for firing in firings)
 
     async def _mark_done(self, due: Sequence[tuple[int, Firing]], upper: int) -> int:
-        """How many of them nobody had marked before."""
+        """Write marks for these firings; the number of them that had no mark before."""
         keys = pa.table(
             {
                 "key": pa.array([firing.key for _, firing in due], pa.string()),
@@ -275,5 +277,5 @@ class ActionDriver:
         )
 
     async def _move_holds(self, upper: int) -> None:
-        """Let go of what has been put into the outbox."""
+        """Downgrade the holds to the instant up to which the outbox has every firing."""
         await self._holds.downgrade(self._target.watched, frontier(max(0, upper - 1)))

@@ -48,9 +48,11 @@ class EagerDriver(ActionDriver):
         self._row_of = row_of(target.shape)
         self._upper = 0
         self._noted: int | None = None
-        """How far what is watched is covered, as the outbox says; None before it does."""
+        """The instant up to which the outbox covers the watched collection; None before its first
+        note.
+        """
         self.foreseen = 0
-        """How many firings of this process came before their events were definite."""
+        """Firings of this process before their events were definite."""
 
     async def prepare(self) -> None:
         """Hold what is watched, what the view reads below the goal, and the outbox from where it
@@ -95,7 +97,9 @@ class EagerDriver(ActionDriver):
         return U64_MAX if upper.empty else sole_time(upper)
 
     async def _move_holds(self, upper: int) -> None:
-        """Let go of what is covered and done; notes that were taken away are forgotten so."""
+        """Downgrade the holds to the instant that is covered and done; notes below it are
+        dropped.
+        """
         await super()._move_holds(upper)
         await self._holds.downgrade(self._target.outbox, frontier(max(0, self._upper - 1)))
         await self.early.move_holds(upper)
@@ -152,11 +156,10 @@ class EagerDriver(ActionDriver):
         self.counts.frontier = upper
 
     def _foreseen(self, found: Sequence[Presence], upper: int) -> list[Firing]:
-        """What will begin at `upper` or later, of what follows from what has come, and has not
-        fired.
+        """Firings from events that have come, that begin at `upper` or later and have not fired.
 
-        What is there just before `upper` began before the action did, or has fired: only what is
-        definite tells when it begins anew.
+        A presence just before `upper` began before the action did, or has fired. Definite contents
+        alone show when it begins anew.
         """
         there: set[str] = set()
         first: dict[str, tuple[int, Record]] = {}
@@ -177,7 +180,7 @@ class EagerDriver(ActionDriver):
     def _rows(
         self, firings: Sequence[Firing], ahead: dict[str, int], upper: int, at: int
     ) -> pa.Table:
-        """What an outbox gains: firings, how far they cover what is watched, and which of them are
+        """The rows for the outbox: firings, the instant they cover, and those of them that are
         still to begin.
         """
         rows = [{**asdict(firing), DIFF: 1} for firing in firings]

@@ -53,9 +53,9 @@ class EarlyTarget:
 class _Feed:
     """The events of one input that have been admitted and have not ended, definite or not.
 
-    They are admitted as the source's own stage admits them: what is late or too far ahead is
-    decided when it arrives, and what was decided about a silence is read from the map. So each of
-    them will be definite.
+    They are admitted as the source's own stage admits them. An event that is late or too far ahead
+    is refused when it arrives, and decisions about silence are read from the map. So each of them
+    will be definite.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class _Feed:
                 break
 
     def forget(self, before: int) -> None:
-        """Let go of what has ended at `before`."""
+        """Drop the events that have ended at `before`."""
         self.presences = [each for each in self.presences if each.end > before]
 
     async def move_holds(self, upper: int) -> None:
-        """Let go of what a restart behind `upper` of what is watched does not need."""
+        """Downgrade the holds to the history that a restart behind `upper` needs."""
         target = self.target
         await self._holds.downgrade(target.events, frontier(max(0, upper - 1)))
         ends = (await self._collections.status(target.events)).upper

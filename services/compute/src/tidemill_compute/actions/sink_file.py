@@ -98,7 +98,7 @@ class FileSink:
             os.fsync(file.fileno())
 
     def _in_turn(self, work: Callable[[int], T]) -> T:
-        """Let one process at a time at the file; `work` is given the newest fence."""
+        """Call `work` with the newest fence, while no other process is at the file."""
         try:
             with self._opened(self._fence, os.O_RDWR) as fence:
                 # Raises BlockingIOError if another process has it.

@@ -116,8 +116,7 @@ class HttpSink:
             async with session.request(
                 method, url, headers=headers, data=body, allow_redirects=False
             ) as answer:
-                # What it says beside its status is nobody's business; an end of it frees the
-                # connection.
+                # The body of the answer is not used; reading it to its end frees the connection.
                 await answer.content.read(ANSWER_BYTES_MAX)
                 return answer.status
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -48,7 +48,7 @@ class LogSink:
         return frozenset(keys)
 
     async def _bounds(self) -> dict[int, tuple[int, int]]:
-        """Where the topic begins and ends; it is made if there is none."""
+        """First and next offset of each partition of the topic; a missing topic is made."""
         try:
             return await self._log.bounds(self._topic)
         except UsageError as error:

@@ -152,8 +152,8 @@ class EventFold:
         self._record(instant, moved, "heartbeat" if heartbeats else "rows")
 
     def _heartbeats(self, instant: int, beats: pa.Table) -> dict[int, int]:
-        """What heartbeats promise, by partition; one too far ahead is refused, as an event would
-        be.
+        """The instants that heartbeats promise, by partition; one too far ahead is refused, as an
+        event is.
         """
         if self.policy.max_ahead_ms is not None:
             bound = instant + self.policy.max_ahead_ms

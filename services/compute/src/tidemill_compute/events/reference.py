@@ -98,8 +98,9 @@ class ReferenceStage:
                     await self._holds.downgrade(collection, frontier(moved))
 
     async def _resume(self) -> tuple[int, int]:
-        """Where the rows end, and the system instant at which the map came there; just before all
-        if never.
+        """The upper of the rows, and the system instant at which the map came there.
+
+        That instant is just before all others if the map never came there.
         """
         ended = sole_time((await self._collections.status(self._target.rows)).upper)
         if ended == 0:

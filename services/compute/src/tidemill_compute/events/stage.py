@@ -52,11 +52,11 @@ class EventStage:
         self.folded = 0
         self.late = 0
         self.moves: Counter[str] = Counter()
-        """How often the frontier moved in this process, by what moved it."""
+        """Moves of the event frontier in this process, by cause."""
         self.reached = 0
         self.moved_by = ""
         self._mapped = 0
-        """Where the map ended when it was looked at last: before it nothing is left to decide."""
+        """The upper of the map at the last look: nothing before it is left to decide."""
         self._watched_from: int | None = None
         """The first instant at which this stage saw the source by itself: silence counts from there
         on.
@@ -125,8 +125,8 @@ class EventStage:
         moves = Counter(fold.moves)
         event_map, refused = fold.take()
         # IMPORTANT: the map, then the letters, then the events: a restart counts on this order.
-        # What another process decided about the silence is not what this one did: it starts from
-        # there again.
+        # Another process may have decided differently about a silence: this one starts anew from
+        # its decision.
         if fresh and not await self._append_map(event_map, lower, upper):
             return False
         self.late += refused.num_rows
@@ -150,9 +150,9 @@ class EventStage:
         return not isinstance(outcome, UpperMismatch)
 
     async def _decide(self, fold: EventFold, instant: int) -> None:
-        """Let the frontier go on if the source has been silent for long enough at `instant`.
+        """Move the event frontier if the source has been silent for long enough at `instant`.
 
-        Silence counts while this stage watches: the time in which nobody could tell is not silence.
+        Silence counts while this stage watches. Time without a watching stage is not silence.
         """
         if self._watched_from is None:
             self._watched_from = instant
@@ -182,7 +182,7 @@ class EventStage:
         return fold
 
     async def _move_holds(self, fold: EventFold) -> None:
-        """Let go of what a restart from where the events end does not need."""
+        """Downgrade the holds to the history that a restart from the upper of the events needs."""
         target = self._target
         if fold.progress.frontier == 0:
             return

@@ -13,9 +13,7 @@ from tidemill_compute.views.view_target import ViewTarget
 
 HISTORY_BYTES = "limits.history_bytes"
 HISTORY_BYTES_MAX = 16 << 30
-"""What evaluating a history may hold in memory, by its setting: all changes of the inputs are there
-at once.
-"""
+"""Bytes, by default, that evaluating a history may hold: all changes of the inputs at once."""
 
 
 @dataclass(frozen=True, slots=True)

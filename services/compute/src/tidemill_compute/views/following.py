@@ -13,13 +13,13 @@ from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.view_target import ViewTarget
 
 _CHANGE_US, _BEGIN_US = 70, 50
-"""What it costs to follow a change, and to begin to, for each row alive."""
+"""Microseconds to follow one change, and to begin following, for each row alive."""
 _ROWS_US, _COLUMNS_US = (4_500, 35.0), (10_000, 1.0)
-"""What a window costs, and each row that it looks at."""
+"""Microseconds of a window, and of each row that it looks at: on rows, on columns."""
 _IDLE_ROWS_MAX = 1_000_000
 """Beside more rows than this the changes that come have to say first that it is worth it."""
 _KEPT_LONG = 64
-"""What was followed for so many steps was worth beginning."""
+"""Steps of following after which the cost of its beginning was worth it."""
 _PATIENCE_US = 100_000
 """A beginning that costs no more is not thought about."""
 
@@ -51,7 +51,7 @@ class Follower:
         pause: Pause | None = None,
     ) -> None:
         self.allowance = allowance
-        """Where what it holds is counted."""
+        """The count of memory that this view draws on."""
         lent = {each.predicate: _lent(target, each, pause) for each in inputs}
         known = {name: version for name, version in lent.items() if version is not None}
         self._lent = [each for each in inputs if each.predicate in known]

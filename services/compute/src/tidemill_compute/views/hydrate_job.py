@@ -117,7 +117,7 @@ async def _inputs(store: PartStore, history: History) -> dict[str, LivingInput]:
         living = LivingInput(replace(shape, predicate=predicate))
         begin = 0
         if history.lower:
-            # What is present at `lower`, as one who asks for it then is told.
+            # Rows present at `lower` begin there, as a reader of that instant is told.
             begin = history.lower + 1
             present = between(tables[collection], 0, begin)
             living.restart(_present(present), begin)

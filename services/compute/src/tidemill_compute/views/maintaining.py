@@ -143,7 +143,9 @@ class Direct:
         return Step(upper, updates)
 
     def _changes_max(self, inputs: Sequence[LivingInput]) -> int:
-        """How many changes a window may hold: where each looks at many rows, as many as those."""
+        """Changes that a window may hold; on columns at least as many as the rows alive in the
+        inputs.
+        """
         most = self._settings.window_changes_max
         if self._follower is None and any(living.on_columns for living in inputs):
             return max(most, sum(living.alive for living in inputs))
@@ -173,7 +175,7 @@ class Direct:
         )
 
     def _followed(self, followed: Followed, upper: int) -> list[tuple[str, pa.Table]]:
-        """What the changes of the inputs have changed, as updates."""
+        """Updates of the outputs that follow from the changes of the inputs."""
         gone, come = followed.state_gone, followed.state_come
         rows = moved_rows(gone, come, upper - 1)
         updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
@@ -258,10 +260,10 @@ def _output(
     window: tuple[int, int, int],
     refused: list[Stretch] | None,
 ) -> pa.Table:
-    """What begins or ends of one predicate from `lower` on; what no collection holds goes to
-    `refused`, if it may be.
+    """Begins and ends of one predicate from `lower` on; rows that no collection holds go to
+    `refused`.
 
-    `window`: the instant that was seen before, `lower` and `upper`.
+    `window` is the instant that was seen before, `lower` and `upper`.
     """
     seen, lower, upper = window
     table = evaluation.tables.get(predicate)
@@ -281,10 +283,10 @@ def _output(
 
 
 def _ways(target: ViewTarget, settings: ComputeSettings) -> str:
-    """How the view may be kept up to date: the resource's word counts before the process's setting.
+    """The maintenance of the view: the word of the resource counts before the setting of the
+    process.
 
-    A program of which a part is evaluated anew at each change is followed only if somebody asks for
-    it.
+    A program of which a part is evaluated anew at each change is followed only on request.
     """
     if target.engine == "scratch":
         return "windows"

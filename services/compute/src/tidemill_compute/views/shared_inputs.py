@@ -86,7 +86,7 @@ class SharedInput:
         self.advances = 0
         self.wanted = 0
         self.alive = 0
-        """How many rows were alive where somebody looked last."""
+        """Rows that were alive at the place of the last look."""
         self._readers: WeakSet[Reader] = WeakSet()
         self._reading = asyncio.Lock()
         self._recent: list[_Read] = []
@@ -121,7 +121,7 @@ class SharedInput:
             self._readers.discard(reader)
             self._forget_windows()
 
-    # What is read.
+    # Reading.
 
     async def present(self, at: int, read: ReadPresent) -> pa.Table:
         """Contents of the input at an instant; read once while anybody holds it as it was read."""
@@ -163,7 +163,7 @@ class SharedInput:
         while sum(part.changes.num_rows for part in self._recent) > RECENT_ROWS_MAX:
             del self._recent[0]
 
-    # What is alive, on columns.
+    # Contents as columns.
 
     def window(
         self,
@@ -202,14 +202,14 @@ class SharedInput:
             return found[1]
 
     def _columns_at(self, lower: int, texts: Texts) -> LivingColumns | None:
-        """What is alive just before an instant, if a view holds it on columns with these texts."""
+        """The contents just before an instant, if a view holds them on columns with these texts."""
         for other in self._readers:
             held = other.columns if other.lower == lower else None
             if held is not None and held.rows.texts is texts:
                 return held
         return None
 
-    # What is alive, as facts.
+    # Contents as facts.
 
     def begin(self, reader: Reader, given: Callable[[], Iterable[Given]]) -> FactVersion:
         """Give a view the facts where it stands: those of another view, else the given ones."""
@@ -305,7 +305,7 @@ class SharedInputs:
         self.quiet = Quiet()
         """Whether any of the views is at work."""
         self.threads = ThreadPoolExecutor(THREADS, "views")
-        """Where views are evaluated."""
+        """The threads on which views are evaluated."""
 
     def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
         """The shared input of a collection with a scan; None: all of it."""

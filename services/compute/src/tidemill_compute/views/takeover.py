@@ -109,7 +109,7 @@ class Takeover:
             await self._hand_over(read, new, at)
 
     def _read_before(self) -> list[str]:
-        """What the old version writes and is read."""
+        """The collections that the old version writes and that are read."""
         outputs = [collection for collection, _ in self._change.before.outputs.values()]
         return [*outputs, self._change.before.errors]
 
@@ -128,7 +128,9 @@ class Takeover:
         return at
 
     async def _stop_before(self, beside: asyncio.Task[None]) -> int:
-        """Let the old version go on until the new one can follow it, then never again."""
+        """Run the old version until the new one can follow it, then stop it for good; the instant
+        of the stop.
+        """
         least = max([sole_time(await self._holds.take(read)) for read in self._read_before()])
         least = max(least, sole_time(await self.beside.hold_inputs()) - 1)
         while True:
@@ -148,8 +150,8 @@ class Takeover:
                     f"{self._change.after.name}: all its inputs are closed, and it has said everything",
                     reason="Closed",
                 )
-            # IMPORTANT: another process may still run the old version, and wake at any time: its
-            # next step begins with the state, and finds that it must not.
+            # IMPORTANT: another process may still run the old version, and wake at any time. The
+            # next step of that version begins with the state, and finds the fence there.
             if await fence(
                 self._collections, self._change.before.state, at, self._change.after.name
             ):
@@ -171,7 +173,9 @@ class Takeover:
         await self._clock.sleep(LOOK_S)
 
     async def _hand_over(self, read: str, beside: str, at: int) -> None:
-        """Let a collection go on from the common frontier with what the new version says."""
+        """Continue a collection from the common frontier on with the contents of the new
+        version.
+        """
         await self._make(read, frontier(at))
         upper = sole_time((await self._collections.status(beside)).upper)
         news = await self._holds.changes(beside, at + 1, upper) if at + 1 < upper else None

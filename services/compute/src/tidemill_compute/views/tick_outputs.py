@@ -71,7 +71,7 @@ class TickOutputs:
             return -1
         return int(text.split(":")[0].split()[1]) if self._many else 0
 
-    # What ticks say.
+    # Outputs of ticks.
 
     def tell(self, number: int, at: int, answer: TickAnswer, unknown: Iterable[Message]) -> None:
         """A tick of a node at an instant; `unknown` are its messages to nodes that there are not."""
@@ -132,7 +132,7 @@ class TickOutputs:
         if before != now:
             self._error(text, at, 1 if now else -1, self._errors_written.get(-1, set()))
 
-    # What time says.
+    # Outputs of time passing.
 
     def _expire_at(self, expires: int | None, told: Told) -> None:
         if expires is not None:

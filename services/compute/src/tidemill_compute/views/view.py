@@ -89,8 +89,8 @@ class ViewDriver:
         self._last = self._waits = False
         self.progress = ViewProgress()
         self.bulk: BulkHydrate | None = None
-        """Who evaluates a history of `spark_rows` and more; without, it is evaluated here as all
-        others.
+        """The job that evaluates a history of `spark_rows` and more; None evaluates it in this
+        process.
         """
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each window took, until it was durable."""
@@ -183,8 +183,8 @@ class ViewDriver:
         return [self._target.state, *outputs, self._target.errors]
 
     def _reread(self) -> list[str]:
-        """What a restart reads of what was written: the state, and the rest if the maintainer wants
-        it.
+        """The collections that a restart reads again: the state, and the outputs if the maintainer
+        wants them.
         """
         return self._written() if self._maintainer.reads_contents else [self._target.state]
 
@@ -274,8 +274,9 @@ class ViewDriver:
                 continue
 
     async def _await_definite(self) -> int:
-        """As `_definite`; what can be made while nothing waits is made meanwhile, and never waited
-        for.
+        """The next definite instant, as `_definite` gives it.
+
+        Work that suits idle time is done meanwhile; nothing waits for it.
         """
         make = self._maintainer.when_idle(self.progress.lower)
         if make is None or not await self._idle():
@@ -349,7 +350,9 @@ class ViewDriver:
         self.timed(seconds)
 
     async def _compute(self, work: Callable[..., T], *given: object) -> T:
-        """What `work` returns on a thread of the views; it ends soon where nobody waits any longer."""
+        """The result of `work` on a thread of the views; it ends soon once nobody waits any
+        longer.
+        """
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._shared.threads, partial(work, *given))
@@ -365,7 +368,9 @@ class ViewDriver:
         return self._maintainer.step(lower, common, half_written)
 
     async def _move_holds(self) -> None:
-        """Let go of input history that neither a restart nor a reader of the outputs can ask for."""
+        """Downgrade the holds to the history that a restart or a reader of the outputs can ask
+        for.
+        """
         last = max(0, self.progress.lower - 1)
         for collection in self._reread():
             await self._holds.downgrade(collection, frontier(last))

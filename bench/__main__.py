@@ -1,8 +1,8 @@
 """Both sides of every workload, interleaved: python -m bench [--only NAME ...] [--seed S].
 
-Medians of the repetitions and their ratios go to bench/results and into docs/reference/performance.md; a
-workload that is measured alone replaces its own lines only, and `--only` without a name just writes
-the tables again.
+Medians of the repetitions and their ratios go to bench/results and into
+docs/reference/performance.md; a workload that is measured alone replaces its own lines only, and
+`--only` without a name just writes the tables again.
 """
 
 from __future__ import annotations

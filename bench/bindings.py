@@ -1,10 +1,12 @@
-"""How soon a reader in another process knows a binding: told on a topic, looked for, or streamed by its minter.
+"""How soon a reader in another process knows a binding: told on a topic, looked for, or streamed by
+its minter.
 
     python -m bench.bindings
 
-One binding after the other is appended to a remap collection over Redis (appendfsync always). All three readers
-wait for the same one, and each has to know it before the next is made: what they know is equal by construction. Times
-are from the beginning of the append, so the first line is the floor of all others.
+One binding after the other is appended to a remap collection over Redis (appendfsync always). All
+three readers wait for the same one, and each has to know it before the next is made: what they know
+is equal by construction. Times are from the beginning of the append, so the first line is the floor
+of all others.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ def until(ask: Callable[[], T | None], what: str, limit_s: float = WAIT_S) -> T:
 
 @dataclass(slots=True)
 class Cluster:
-    """The node that this process runs on, by way of kubectl and helm. `facts` are printed at the end."""
+    """The node that this process runs on, by way of kubectl and helm. `facts` are printed at the
+    end.
+    """
 
     facts: list[tuple[str, str]] = field(default_factory=list)
 

@@ -1,4 +1,6 @@
-"""The demo's flights for a system in pods: records into Kafka, answers out of it, both judged by DuckDB."""
+"""The demo's flights for a system in pods: records into Kafka, answers out of it, both judged by
+DuckDB.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pods of jobs on a real API server without nodes: what it takes, and what the rights of the chart allow."""
+"""Pods of jobs on a real API server without nodes: what it takes, and what the rights of the chart
+allow.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ async def test_a_namespace_with_the_restricted_standard_takes_driver_and_executo
 async def test_a_launcher_does_its_work_with_the_rights_of_the_chart(
     api: KubernetesApi, cluster: str, tmp_path: Path
 ) -> None:
-    """Without a node no driver is ever scheduled: it is made, followed, told of, deleted, made anew."""
+    """Without a node no driver is ever scheduled: it is made, followed, told of, deleted, made
+    anew.
+    """
     limited = await connected(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path))
     for path in (f"/api/v1/namespaces/{JOBS}/secrets", f"/api/v1/namespaces/{NAMESPACE}/pods"):
         with pytest.raises(UsageError, match="forbidden"):
@@ -172,7 +176,9 @@ def attacks(pod: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 async def test_k2_admission_refuses_what_is_no_pod_of_a_job(
     api: KubernetesApi, cluster: str, tmp_path: Path
 ) -> None:
-    """By the server's own evaluator: of who launches, of a driver, and of whoever takes its account."""
+    """By the server's own evaluator: of who launches, of a driver, and of whoever takes its
+    account.
+    """
     made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}}
     await api.call("POST", f"/api/v1/namespaces/{JOBS}/serviceaccounts", made)
     users = {

@@ -1,7 +1,8 @@
-"""The whole system in pods on a real node: installed by Helm, fed through Kafka, asked from outside.
+"""The whole system in pods on a real node: installed by Helm, fed through Kafka, asked from
+outside.
 
-One story, told in the order of this file; every test begins where the one before ended, so run it whole
-and with -x, by infra/kubernetes/e2e.sh.
+One story, told in the order of this file; every test begins where the one before ended, so run it
+whole and with -x, by infra/kubernetes/e2e.sh.
 """
 
 from __future__ import annotations

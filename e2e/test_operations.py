@@ -1,7 +1,7 @@
 """The page on operating Tidemill, line by line on a node: what it shows is what happens.
 
-Kafka, Redis and the S3 server are those of e2e/manifests; whatever another test has installed goes first, in the
-order that the page gives.
+Kafka, Redis and the S3 server are those of e2e/manifests; whatever another test has installed goes
+first, in the order that the page gives.
 """
 
 from __future__ import annotations

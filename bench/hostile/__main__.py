@@ -1,9 +1,11 @@
-"""What a friendly user notices of a hostile one: times of its questions while the other does its worst.
+"""What a friendly user notices of a hostile one: times of its questions while the other does its
+worst.
 
-`python -m bench.hostile` starts `tidemill up` with two users, a source of 200,000 rows and a view of it. The
-friend asks for single rows, half of them as of some seconds ago, at a steady rate; quiet, then under one attack,
-quiet again, under the next one, and at the end under all of them. Friend, attacker and server are processes of
-their own; on one machine the attacker runs at the lowest priority, since its own work is none of the server's.
+`python -m bench.hostile` starts `tidemill up` with two users, a source of 200,000 rows and a view
+of it. The friend asks for single rows, half of them as of some seconds ago, at a steady rate;
+quiet, then under one attack, quiet again, under the next one, and at the end under all of them.
+Friend, attacker and server are processes of their own; on one machine the attacker runs at the
+lowest priority, since its own work is none of the server's.
 """
 
 from __future__ import annotations
@@ -138,7 +140,9 @@ def _friendly(place: Place, seconds: float, seed: int) -> dict[str, list[float]]
 
 @dataclass
 class Line:
-    """What was measured under one attack, round by round: percentiles, and quotients to those of quiet around it."""
+    """What was measured under one attack, round by round: percentiles, and quotients to those of
+    quiet around it.
+    """
 
     p50: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""What a hostile user does within its limits, and what a friendly one asks meanwhile, each in a process of its own.
+"""What a hostile user does within its limits, and what a friendly one asks meanwhile, each in a
+process of its own.
 
-Both are asynchronous: the friend asks at a steady rate, whatever has been answered; whoever attacks has so many
-calls under way all the time, and counts how they ended.
+Both are asynchronous: the friend asks at a steady rate, whatever has been answered; whoever attacks
+has so many calls under way all the time, and counts how they ended.
 """
 
 from __future__ import annotations
@@ -244,7 +245,9 @@ async def attack(place: Place, names: list[str], seconds: float, seed: int) -> d
 
 
 async def befriend(place: Place, seconds: float, seed: int) -> dict[str, list[float]]:
-    """Milliseconds from when each question was due to its answer: points, and points as of some seconds ago."""
+    """Milliseconds from when each question was due to its answer: points, and points as of some
+    seconds ago.
+    """
     rng = random.Random(seed)
     took: dict[str, list[float]] = {"point": [], "asof": [], "failed": []}
 

@@ -1,8 +1,9 @@
 """Many sources at rest: what they cost, and how long applying more of them takes.
 
-`python -m bench.scale` starts `tidemill up` on a folder of its own, applies as many http sources as asked
-for, lets them rest, and reads from outside what the process does then: seconds of the processor, resident
-memory, versions that the store gained. At the end some more sources are applied, and timed.
+`python -m bench.scale` starts `tidemill up` on a folder of its own, applies as many http sources as
+asked for, lets them rest, and reads from outside what the process does then: seconds of the
+processor, resident memory, versions that the store gained. At the end some more sources are
+applied, and timed.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Server:
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
     def versions(self) -> int:
-        """How many versions have ever been written: the newest number of every collection, added up."""
+        """How many versions have ever been written: the newest number of every collection, added
+        up.
+        """
         file = sqlite3.connect(f"file:{self._state / 'consensus.sqlite'}?mode=ro", uri=True)
         try:
             found = file.execute("select max(number) + 1 from versions group by key").fetchall()

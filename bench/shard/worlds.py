@@ -41,7 +41,9 @@ class World:
 
 
 def rows(count: int, time: int, random: np.random.Generator, first: int = 0) -> pa.Table:
-    """Updates with `count` keys in random order from `first` on; the other columns follow from the key."""
+    """Updates with `count` keys in random order from `first` on; the other columns follow from the
+    key.
+    """
     keys = random.permutation(count) + first
     return pa.table(
         {

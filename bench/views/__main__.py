@@ -1,9 +1,10 @@
 """Views beside their peers on the same input: python -m bench.views [--only NAME …] [--scale F].
 
-Every side runs in a process of its own, in turn. Before a time is shown the digests of all results are compared,
-and a difference stops the run. Medians and ratios go to bench/results and into docs/reference/performance.md; `--only`
-replaces the lines of the jobs it names. A run at a scale below one is quick, and keeps nothing unless told to.
-What is under way and how long it took is told on the error stream; a side of which one run takes more than half a minute runs once.
+Every side runs in a process of its own, in turn. Before a time is shown the digests of all results
+are compared, and a difference stops the run. Medians and ratios go to bench/results and into
+docs/reference/performance.md; `--only` replaces the lines of the jobs it names. A run at a scale
+below one is quick, and keeps nothing unless told to. What is under way and how long it took is told
+on the error stream; a side of which one run takes more than half a minute runs once.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ WAYS: dict[str, Sharing] = {"shared": "auto", "alone": "none"}
 
 
 def alike(rows: int, changes: int, window: int, windows: int) -> Report:
-    """Rows followed, and windows of them, with the join done once and by each rule; answers compared."""
+    """Rows followed, and windows of them, with the join done once and by each rule; answers
+    compared.
+    """
     report = Report()
     checked = program(TEXT, INPUTS)  # type: ignore[arg-type]
     for sharing in WAYS.values():  # the first plans and compiles
@@ -72,7 +74,9 @@ def barred(rows: int) -> tuple[I64Array]:
 def followed(
     checked: CheckedProgram, rows: int, changes: int, sharing: Sharing
 ) -> tuple[float, float, str]:
-    """Seconds of the processor for the load and, the median, for ten rows that come or go; what changed."""
+    """Seconds of the processor for the load and, the median, for ten rows that come or go; what
+    changed.
+    """
     view, chain, busy = View(checked, sharing), Chain(), []
     for step in range(changes + 1):
         first, count = (rows + (step - 1) // 2 * STEP, STEP) if step else (0, rows)
@@ -91,7 +95,9 @@ def followed(
 def in_windows(
     checked: CheckedProgram, rows: int, windows: int, sharing: Sharing
 ) -> tuple[float, str]:
-    """Seconds of the processor for a window of rows that are present at one instant each, the median; what changed."""
+    """Seconds of the processor for a window of rows that are present at one instant each, the
+    median; what changed.
+    """
     view, chain, busy = Windows(checked, sharing), Chain(), []
     view.keep("price", priced(rows))
     view.keep("barred", barred(rows * windows))

@@ -1,4 +1,6 @@
-"""Views as the service keeps them: a backlog from durable collections into durable outputs, then one row at a time."""
+"""Views as the service keeps them: a backlog from durable collections into durable outputs, then
+one row at a time.
+"""
 
 from __future__ import annotations
 

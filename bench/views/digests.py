@@ -1,4 +1,6 @@
-"""The digest by which the results of all sides are compared; needs NumPy alone, as peers have an environment of their own."""
+"""The digest by which the results of all sides are compared; needs NumPy alone, as peers have an
+environment of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A view as the benchmark drives it: columns in, columns out. The only module here that names an engine of ours."""
+"""A view as the benchmark drives it: columns in, columns out. The only module here that names an
+engine of ours.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Events:
 
 
 def program(text: str, inputs: Mapping[str, tuple[InputKind, int]]) -> CheckedProgram:
-    """The checked program over inputs of whole numbers, each with its kind and its number of columns."""
+    """The checked program over inputs of whole numbers, each with its kind and its number of
+    columns.
+    """
     schemas = {
         name: InputSchema(name, kind, tuple((f"c{i}", "int") for i in range(arity)))
         for name, (kind, arity) in inputs.items()
@@ -70,13 +74,17 @@ def program(text: str, inputs: Mapping[str, tuple[InputKind, int]]) -> CheckedPr
 
 
 class View:
-    """A program kept up to date: each step takes changes of its inputs in, and tells what they changed."""
+    """A program kept up to date: each step takes changes of its inputs in, and tells what they
+    changed.
+    """
 
     def __init__(self, checked: CheckedProgram, sharing: Sharing = "auto") -> None:
         self._engine = IncrementalEngine(checked, sharing=sharing)
 
     def step(self, upper: int, given: Mapping[str, Delta | Events]) -> FactChanges:
-        """The changes at the instants below `upper`; rows change at `upper - 1`, events at their times."""
+        """The changes at the instants below `upper`; rows change at `upper - 1`, events at their
+        times.
+        """
         for name, changes in given.items():
             if isinstance(changes, Events):
                 self._engine.feed(name, presences(name, changes))
@@ -88,7 +96,9 @@ class View:
 
 
 class Windows:
-    """A program kept up to date by windows of columns; rows are present from their times on, `life` long."""
+    """A program kept up to date by windows of columns; rows are present from their times on, `life`
+    long.
+    """
 
     def __init__(self, checked: CheckedProgram, sharing: Sharing = "auto") -> None:
         self._windows = ColumnWindows(checked, sharing=sharing)
@@ -109,7 +119,9 @@ class Windows:
 
 
 class Ticks:
-    """A program run tick by tick: each takes rows in that are present in it alone, beside those that stay."""
+    """A program run tick by tick: each takes rows in that are present in it alone, beside those
+    that stay.
+    """
 
     def __init__(self, checked: CheckedProgram, kept: Mapping[str, Sequence[I64Array]]) -> None:
         self._ticker = IncrementalTicker(IncrementalEngine(checked))
@@ -212,7 +224,9 @@ def presences(name: str, events: Events) -> Iterable[Presence]:
 
 
 def changed_rows(changes: FactChanges, name: str) -> tuple[Columns, I64Array]:
-    """The changes of a predicate as columns: arguments, time if it has one, lattice values; and their diffs."""
+    """The changes of a predicate as columns: arguments, time if it has one, lattice values; and
+    their diffs.
+    """
     blocks, others = changes.of(name)
     columns = as_columns([row_of(change.record) for change in others])
     diffs = np.array([change.diff for change in others], np.int64)

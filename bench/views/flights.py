@@ -23,7 +23,9 @@ Run = Callable[[CheckedProgram, Inputs, list[int]], tuple[float, set[str]]]
 
 
 def by_windows(program: CheckedProgram, given: Inputs, stops: list[int]) -> tuple[float, set[str]]:
-    """Seconds, and the records at the end, when each step is evaluated over all that is alive in it."""
+    """Seconds, and the records at the end, when each step is evaluated over all that is alive in
+    it.
+    """
     engine, state = Engine(program), EngineState()
     waiting = {name: sorted(given[name], key=lambda p: p.start) for name in program.inputs}
     alive: dict[str, list[Presence]] = {name: [] for name in waiting}

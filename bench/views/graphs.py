@@ -25,7 +25,9 @@ same(x, y) := parent(x, a) ^ same(a, b) ^ parent(y, b);
 def maintained(
     checked: CheckedProgram, given: str, wanted: str, edges: list[Edge], rounds: int
 ) -> Report:
-    """Load all edges, then let single ones go and come back; until what changed lies there as columns."""
+    """Load all edges, then let single ones go and come back; until what changed lies there as
+    columns.
+    """
     report, chain = Report(), Chain()
     view = View(checked)
     columns = columns_of(edges)

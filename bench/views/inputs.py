@@ -1,7 +1,8 @@
-"""What all sides are given, from fixed seeds; needs NumPy alone, as peers have an environment of their own.
+"""What all sides are given, from fixed seeds; needs NumPy alone, as peers have an environment of
+their own.
 
-Streams come in batches of `BATCH` events in the order of their arrival. Inside a batch times are in no order; every
-time of a batch is beyond all of the batch before, so no event is late.
+Streams come in batches of `BATCH` events in the order of their arrival. Inside a batch times are in
+no order; every time of a batch is beyond all of the batch before, so no event is late.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ def amounts(rows: int, groups: int, first: int = 0) -> tuple[I64Array, I64Array,
 
 
 def growing(name: str, rows: int, rounds: int) -> Iterator[list[tuple[Sequence[I64Array], int]]]:
-    """A load, then ten rows that come and go: for each step the changes of the inputs, each with its diff.
+    """A load, then ten rows that come and go: for each step the changes of the inputs, each with
+    its diff.
 
-    The first input has (group, id, amount), a hundred in a group; the second, which sums do not read, (id, amount)
-    of every second id.
+    The first input has (group, id, amount), a hundred in a group; the second, which sums do not
+    read, (id, amount) of every second id.
     """
     for step in range(rounds + 1):
         first, count = (rows + (step - 1) // 2 * 10, 10) if step else (0, rows)
@@ -108,7 +110,9 @@ ORDERS, PAYMENTS = 0, 1
 
 
 def trades(events: int) -> Stream:
-    """(kind, key, amount): an order, and in most cases a payment of it some seconds later, one a millisecond."""
+    """(kind, key, amount): an order, and in most cases a payment of it some seconds later, one a
+    millisecond.
+    """
     kinds = np.arange(events, dtype=np.int64) % 2
     keys = np.empty(events, np.int64)
     numbers = np.arange(events, dtype=np.int64) // 2

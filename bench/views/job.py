@@ -1,4 +1,6 @@
-"""What is measured: a job that several sides do on the same input, and the rows of the table that it fills."""
+"""What is measured: a job that several sides do on the same input, and the rows of the table that
+it fills.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Report:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a row is to reach: a value of ours at most or at least, or our advantage over the best peer.
+    """What a row is to reach: a value of ours at most or at least, or our advantage over the best
+    peer.
 
     `kind` is "most" or "least" for a value in the unit of the row, "times" for a ratio.
     """
@@ -40,8 +43,8 @@ class Aim:
 class Row:
     """A line of the table: one figure of every side that has it.
 
-    `unit` is "s", "/s", "bytes" or "times"; of "/s" more is better, of the others less. A figure of the
-    form `a/b` is the quotient of two.
+    `unit` is "s", "/s", "bytes" or "times"; of "/s" more is better, of the others less. A figure of
+    the form `a/b` is the quotient of two.
     """
 
     title: str

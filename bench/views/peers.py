@@ -24,7 +24,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 
 def peers_ready(wanted: set[str], without: set[str]) -> None:
-    """Install what the wanted peers need, into an environment of its own and the target folder of Rust."""
+    """Install what the wanted peers need, into an environment of its own and the target folder of
+    Rust.
+    """
     wanted = {peer for peer in wanted if peer.split("-")[0] not in without}
     if "differential" in wanted:
         subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=RUST, check=True)

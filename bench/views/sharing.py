@@ -1,4 +1,6 @@
-"""Ten views over one input beside one, in one process: what they take when they share it, and when each reads for itself."""
+"""Ten views over one input beside one, in one process: what they take when they share it, and when
+each reads for itself.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Three streaming jobs: ticks through three strata, the resampling of a series, a join by key with expiry.
+"""Three streaming jobs: ticks through three strata, the resampling of a series, a join by key with
+expiry.
 
-Each job is run twice: as fast as batches are taken in (throughput), and paced, with a batch due at fixed intervals.
-Freshness is the time from when the batch was due that made a result certain, to the result.
+Each job is run twice: as fast as batches are taken in (throughput), and paced, with a batch due at
+fixed intervals. Freshness is the time from when the batch was due that made a result certain, to
+the result.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ smoothed(tank) @average(x) @time(tc - 500) :=
 """
 """The rule of the language's own document, as it stands."""
 RESAMPLED_LIVE = RESAMPLED.replace("@time(tc - 500)", "@time(tc - 500) @expires(tc + 1000)")
-"""Averages end after a second, so that the readings behind them may end: they do not change afterwards."""
+"""Averages end after a second, so that the readings behind them may end: they do not change
+afterwards.
+"""
 JOINED = "settled(o, a, b) := placed(o, a) ^ paid(o, b);"
 
 TOGETHER = 50
@@ -125,7 +129,9 @@ def strata(events: int, paced: int, pace: int) -> Report:
 
 
 def calm_by_tick(found: Found) -> Columns:
-    """(tick, region, count) of every tick, from (diff, tick, region, count) where one begins or ends."""
+    """(tick, region, count) of every tick, from (diff, tick, region, count) where one begins or
+    ends.
+    """
     diffs, ticks, *facts = stacked(changes for _, changes in found)
     last = int(ticks.max()) + 1
     since: dict[tuple[int, ...], int] = {}

@@ -1,4 +1,6 @@
-"""Sums that change, ticks that have nothing to do, programs of many rules, and how costs grow with the state."""
+"""Sums that change, ticks that have nothing to do, programs of many rules, and how costs grow with
+the state.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def loading(count: int) -> Report:
 
 
 def growth(rows: int, rounds: int) -> Report:
-    """Changes of ten rows that come and go beside `rows`, ten times and a hundred times as many others."""
+    """Changes of ten rows that come and go beside `rows`, ten times and a hundred times as many
+    others.
+    """
     report = Report()
     for name, text in GROWING.items():
         inputs = {"amount": ("relation", 3), "other": ("relation", 2)}

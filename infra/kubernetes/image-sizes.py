@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The images in an archive of OCI: image-sizes.py ARCHIVE prints each with its size, and what all of them take together."""
+"""The images in an archive of OCI: image-sizes.py ARCHIVE prints each with its size, and what all
+of them take together.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from collections import Counter
 
 
 def sizes(archive: str) -> list[tuple[str, int, int]]:
-    """(image, compressed bytes of its layers, bytes of those that no other image has); the last one is all of them."""
+    """(image, compressed bytes of its layers, bytes of those that no other image has); the last one
+    is all of them.
+    """
     with tarfile.open(archive) as file:
 
         def document(name: str) -> dict:

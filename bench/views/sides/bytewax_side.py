@@ -1,4 +1,6 @@
-"""Bytewax's side: each job as one keyed operator over batches, which is faster there than its windows."""
+"""Bytewax's side: each job as one keyed operator over batches, which is faster there than its
+windows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Rust side: writes the changes of a job to a file, lets the binary keep the view up to date, reads what it says."""
+"""The Rust side: writes the changes of a job to a file, lets the binary keep the view up to date,
+reads what it says.
+"""
 
 from __future__ import annotations
 

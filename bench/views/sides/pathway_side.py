@@ -1,4 +1,6 @@
-"""Pathway's side: each job with its own tables, windows and joins, fed through its Python connector."""
+"""Pathway's side: each job with its own tables, windows and joins, fed through its Python
+connector.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ LIFE_MS = 10_000
 TOGETHER = 50
 """Batches that are committed together at full speed: three times as fast here as one by one."""
 BACKLOG = 2 * TOGETHER * BATCH
-"""Events that wait in front of Pathway at most, so that a run at full speed does not only fill a queue."""
+"""Events that wait in front of Pathway at most, so that a run at full speed does not only fill a
+queue.
+"""
 
 
 class Check(pw.Schema):

@@ -1,4 +1,6 @@
-"""What the streaming sides share: batches that come in at once or at a pace, results with their instants, figures of both."""
+"""What the streaming sides share: batches that come in at once or at a pace, results with their
+instants, figures of both.
+"""
 
 from __future__ import annotations
 

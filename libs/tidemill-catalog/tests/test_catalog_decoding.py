@@ -38,7 +38,9 @@ CHANGE = {
 
 @pytest.mark.parametrize("row", ["upsert", "debezium"])
 def test_a3_a_change_to_a_row_that_is_too_long_is_a_letter_and_the_row_stays(row: str) -> None:
-    """A3: its place, its size, the limit and the setting are in the letter; other changes are taken."""
+    """A3: its place, its size, the limit and the setting are in the letter; other changes are
+    taken.
+    """
     envelope = {
         "upsert": "keyFormat: {json: {}}, envelope: {upsert: {key: [k]}}",
         "debezium": "envelope: {debezium: {key: [k]}}",

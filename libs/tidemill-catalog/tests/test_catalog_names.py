@@ -1,4 +1,6 @@
-"""Names of collections: found at once however many there are, and as a look through all would find them."""
+"""Names of collections: found at once however many there are, and as a look through all would find
+them.
+"""
 
 from __future__ import annotations
 

@@ -287,7 +287,9 @@ def test_push_sends_lines_as_they_are(served: Served, tmp_path: Path) -> None:
 
 
 def test_c2_heartbeat_sends_what_it_promises_as_a_row(served: Served) -> None:
-    """C2: the instant may be written as a date; one that is none is refused before anything is sent."""
+    """C2: the instant may be written as a date; one that is none is refused before anything is
+    sent.
+    """
     result = served.run("heartbeat", "flights", "--until", "2013-02-01T06:00:00Z")
     assert (
         result.output == "flights has no more events before 1359698400000 (2013-02-01T06:00:00Z)\n"

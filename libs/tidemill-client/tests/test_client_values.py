@@ -42,7 +42,9 @@ def test_w12_sql_refuses_columns_that_it_cannot_tell_apart() -> None:
 
 
 def test_w12_sql_refuses_collections_that_it_cannot_tell_apart() -> None:
-    """W12: two names that differ by case ended in an error of DuckDB, and one name was read as another."""
+    """W12: two names that differ by case ended in an error of DuckDB, and one name was read as
+    another.
+    """
     one, two = pa.table({"a": [1]}), pa.table({"a": [2]})
     for text in ('select * from "v/Late", "v/late"', "select * from v.Late, V.late"):
         names = tables_named(text)

@@ -92,7 +92,8 @@ def test_every_panel_and_every_recording_rule_shows_something(tmp_path: Path) ->
         rule["record"]: rule["record"]
         for group in rules["groups"]
         for rule in group["rules"]
-        # Sources, tables and views on the system timeline have a lag; these are on one of their own.
+        # Sources, tables and views on the system timeline have a lag; these are on one of their
+        # own.
         if rule.get("record") not in (None, "tidemill:collection_late:bool")
     }
     (tmp_path / "all.yaml").write_text(RESOURCES)

@@ -1,4 +1,6 @@
-"""Connections that break within gRPC: a read did not happen, a write may have; neither is a fault of the server."""
+"""Connections that break within gRPC: a read did not happen, a write may have; neither is a fault
+of the server.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def test_a_change_that_breaks_callers_or_rules_is_found(
 
 
 def test_what_protos_ask_for_is_no_older_than_what_wrote_them() -> None:
-    """Generated code refuses an older runtime when it is imported: a floor below it promises what fails."""
+    """Generated code refuses an older runtime when it is imported: a floor below it promises what
+    fails.
+    """
     folder = ROOT / "libs/tidemill-protos"
     asked = {
         name: tuple(map(int, version.split(".")))

@@ -1,4 +1,6 @@
-"""Connections over TLS: who is believed, what is said otherwise, and certificates that are replaced."""
+"""Connections over TLS: who is believed, what is said otherwise, and certificates that are
+replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Documents that are small and stand for much, or are wrong everywhere: refused in a moment, in few words."""
+"""Documents that are small and stand for much, or are wrong everywhere: refused in a moment, in few
+words.
+"""
 
 from __future__ import annotations
 

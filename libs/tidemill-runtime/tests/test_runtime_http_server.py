@@ -240,7 +240,9 @@ async def test_s9_a_connection_too_many_is_refused_and_the_others_live() -> None
 
 
 async def test_a3_connections_that_ask_for_nothing_shut_out_nobody() -> None:
-    """A3: whoever held all of them, without a token, kept probes out, so that the process was killed."""
+    """A3: whoever held all of them, without a token, kept probes out, so that the process was
+    killed.
+    """
     server = limited(HttpLimits(connections=3))
     port = await server.start()
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
@@ -256,7 +258,9 @@ async def test_a3_connections_that_ask_for_nothing_shut_out_nobody() -> None:
 
 
 async def test_a3_scrapes_take_a_share_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A3: nobody is asked who scrapes; a scrape of many series takes long, and the loop has other work."""
+    """A3: nobody is asked who scrapes; a scrape of many series takes long, and the loop has other
+    work.
+    """
     metrics, made = Metrics(ManualClock()), 0
 
     def slow() -> tuple[bytes, str]:

@@ -1,4 +1,6 @@
-"""What resources may name: files without leaving a folder, addresses after they are known, secrets by name."""
+"""What resources may name: files without leaving a folder, addresses after they are known, secrets
+by name.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Resources: what fits becomes typed values, what does not is told with its place.
 
-`wrong_resources/*.yaml` are files with mistakes; their last lines, which begin with `#! `, are the messages.
-REWRITE=1 writes the messages anew, to be reviewed as a difference.
+`wrong_resources/*.yaml` are files with mistakes; their last lines, which begin with `#! `, are the
+messages. REWRITE=1 writes the messages anew, to be reviewed as a difference.
 """
 
 from __future__ import annotations

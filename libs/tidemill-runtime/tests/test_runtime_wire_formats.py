@@ -279,7 +279,9 @@ def test_text_and_bytes_fill_one_column() -> None:
 def test_a3_a_row_of_one_byte_too_many_is_a_letter_in_any_company(
     form: RecordFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A3: texts count by their bytes, other cells for eight; a record beyond its own limit is not decoded."""
+    """A3: texts count by their bytes, other cells for eight; a record beyond its own limit is not
+    decoded.
+    """
     monkeypatch.setattr(lengths, "RECORD_BYTES_MAX", 400)
     columns = [Column("a", "text", nullable=True), Column("n", "int")]
     texts = ["x" * 92, "x" * 93, "\u00e4" * 46, "\u00e4" * 47, "", "y" * 500]

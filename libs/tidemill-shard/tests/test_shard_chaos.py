@@ -1,4 +1,6 @@
-"""Real processes on real stores: killed, stopped past their leases, cut off; their histories have an order."""
+"""Real processes on real stores: killed, stopped past their leases, cut off; their histories have
+an order.
+"""
 
 from __future__ import annotations
 

@@ -315,7 +315,9 @@ async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_wa
 
 
 def test_work_that_forgets_a_cancellation_is_cancelled_again(world: World) -> None:
-    """As `asyncio.wait_for` lets it before Python 3.12: the item would stay with a replica that is to give it up."""
+    """As `asyncio.wait_for` lets it before Python 3.12: the item would stay with a replica that is
+    to give it up.
+    """
     forgotten: list[str] = []
     busy: Counter[str] = Counter()
 

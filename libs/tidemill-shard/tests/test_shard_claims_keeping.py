@@ -1,4 +1,6 @@
-"""Claims beside busy work: kept while it is busy, lost when its process stands still or its work is stuck."""
+"""Claims beside busy work: kept while it is busy, lost when its process stands still or its work is
+stuck.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,9 @@ TICK_S = 0.01
 
 
 class TimeOfThreads:
-    """A clock that goes no faster than the threads of this process: a machine that stands still ends no lease."""
+    """A clock that goes no faster than the threads of this process: a machine that stands still
+    ends no lease.
+    """
 
     def __init__(self) -> None:
         self._ticks = 0
@@ -177,7 +181,9 @@ async def _wanted() -> list[str]:
 
 
 async def _epoch_that_another_gets(clock: TimeOfThreads, consensus: Consensus) -> int | None:
-    """What a second replica has claimed after looking for some leases; None if nothing was to be had."""
+    """What a second replica has claimed after looking for some leases; None if nothing was to be
+    had.
+    """
     other = Claimant(consensus, "role", clock, random_id, name="other", lease_s=REAL_LEASE_S)
     began_s = clock.monotonic_s()
     while clock.monotonic_s() - began_s < LOOKED_LEASES * REAL_LEASE_S and not other.held():

@@ -17,7 +17,9 @@ ITEMS = ("a", "b", "c", "d", "e")
 LEASE_S = 0.8
 WAIT_S_MAX = 240.0
 STOP_S_MAX = 8.0
-"""Who stands still in the middle of a transaction of SQLite holds up everybody: it is let go, and stopped again."""
+"""Who stands still in the middle of a transaction of SQLite holds up everybody: it is let go, and
+stopped again.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +75,16 @@ class Role:
 
 def lived_through_it(role: Role) -> None:
     role.until(lambda: set(role.doing()) == set(ITEMS) and len(set(role.doing().values())) == 3)
-    # One stands still in the middle of an effect; others take over; it goes on, and what it does is refused.
+    # One stands still in the middle of an effect; others take over; it goes on, and what it does is
+    # refused.
     while not role.refused("one"):
         role.until(lambda: "one" in role.doing().values())
         role.signal("one", signal.SIGSTOP)
         role.until(lambda: "one" not in role.doing().values(), STOP_S_MAX)
         role.signal("one", signal.SIGCONT)
         role.until(lambda: role.refused("one"), 1.0)
-    # It comes back by greater epochs. Another one is killed; its work moves, and comes back with it.
+    # It comes back by greater epochs. Another one is killed; its work moves, and comes back with
+    # it.
     role.until(lambda: "one" in role.doing().values())
     role.signal("two", signal.SIGKILL)
     role.until(lambda: "two" not in role.doing().values())

@@ -156,7 +156,9 @@ async def test_acknowledged_versions_that_the_log_of_the_state_file_lost_are_mis
 
 
 def _frames_end(log: bytes) -> int:
-    """Where the frames of a log of SQLite end that carry the salt of its header: what follows says nothing."""
+    """Where the frames of a log of SQLite end that carry the salt of its header: what follows says
+    nothing.
+    """
     salt, frame = log[16:24], 24 + int.from_bytes(log[8:12])
     end = 32
     while log[end + 8 : end + 16] == salt:
@@ -333,7 +335,9 @@ FULL = """
 
 
 async def _told_until_full(folder: Path, limit: str, rows: int) -> tuple[int, int, Callable[[], Collections]]:  # fmt: skip
-    """(the last step that was acknowledged, how often there was no room, the store without a limit)."""
+    """(the last step that was acknowledged, how often there was no room, the store without a
+    limit).
+    """
     store = at(folder)
     await store.create("ledger", Description(ROWS), lease_ms=None)
     await store.close()
@@ -350,7 +354,9 @@ async def _told_until_full(folder: Path, limit: str, rows: int) -> tuple[int, in
 
 
 async def _goes_on(store: Collections, acknowledged: int, rows: int) -> None:
-    """Everything acknowledged is there, a write without an answer whole or not; and there is room again."""
+    """Everything acknowledged is there, a write without an answer whole or not; and there is room
+    again.
+    """
     upper = sole_time((await store.status("ledger")).upper)
     assert upper in (acknowledged, acknowledged + 1)
     stored = await store.stored("ledger")

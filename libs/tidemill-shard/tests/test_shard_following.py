@@ -1,4 +1,6 @@
-"""Followers that crash, resume, filter, project and stop, beside compaction: as a list of updates says."""
+"""Followers that crash, resume, filter, project and stop, beside compaction: as a list of updates
+says.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,8 @@ class Follower:
         fresh: Counter[Update] = Counter()
         async for event in stream:
             if isinstance(event, Progress):
-                # What was stated stays; what came after the last statement is lost with the process.
+                # What was stated stays; what came after the last statement is lost with the
+                # process.
                 self.seen.update(fresh)
                 self.reached = sole_time(event.upper)
                 fresh.clear()

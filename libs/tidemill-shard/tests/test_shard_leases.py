@@ -1,4 +1,6 @@
-"""Leases end by what is heard of their holders, and what a lost answer has handed out is found again."""
+"""Leases end by what is heard of their holders, and what a lost answer has handed out is found
+again.
+"""
 
 from __future__ import annotations
 

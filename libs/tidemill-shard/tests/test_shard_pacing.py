@@ -226,7 +226,9 @@ def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> N
 
 
 class Acts:
-    """What processes with caches of their own do in any order, and what each of them sees meanwhile."""
+    """What processes with caches of their own do in any order, and what each of them sees
+    meanwhile.
+    """
 
     names = ("s/remap", "s", "s/deadletters")
 

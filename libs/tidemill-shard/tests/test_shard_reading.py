@@ -196,7 +196,9 @@ async def test_a_schema_gains_nullable_columns_and_nothing_else() -> None:
 async def test_rows_from_before_and_after_a_schema_grew_anywhere_are_found_and_kept(
     seed: int,
 ) -> None:
-    """Parts split by hash, kept in the log or in objects, merged across the growth: as a list of rows says."""
+    """Parts split by hash, kept in the log or in objects, merged across the growth: as a list of
+    rows says.
+    """
     random = Random(seed)
     inline, keyed = random.choice([0, 100_000]), random.random() < 0.4
     limits = Limits(inline_bytes_max=inline, part_bytes_max=3_000, cache_bytes_max=0)
@@ -389,7 +391,9 @@ async def test_what_is_in_the_log_is_added_up_right_whatever_became_of_it() -> N
 
 
 async def test_s9_reading_ends_where_who_asked_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`settled` hears of rows that are surely contents, `told` of all that is read; what they raise ends it."""
+    """`settled` hears of rows that are surely contents, `told` of all that is read; what they raise
+    ends it.
+    """
     monkeypatch.setattr(reading, "APART_ROWS_MIN", 0)
     world = World(Limits(inline_bytes_max=0, cache_bytes_max=0, part_bytes_max=2_000))
     read = await world.create()

@@ -23,7 +23,9 @@ SENT = "2026-01-01T00:01:00Z"
 
 
 class Closed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Part of an object: a field that the operator does not have is an error, as with a strict API server."""
+    """Part of an object: a field that the operator does not have is an error, as with a strict API
+    server.
+    """
 
 
 class Template(Closed):

@@ -1,4 +1,6 @@
-"""Jobs in pods, and as applications, against an API server over HTTP, whose node and answers go wrong one by one."""
+"""Jobs in pods, and as applications, against an API server over HTTP, whose node and answers go
+wrong one by one.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,9 @@ def test_transactions_in_no_order_are_refused(
 
 
 def serializable(history: Sequence[Transaction], final: Mapping[str, Sequence[int]]) -> bool:
-    """The obvious twin: some order in real time, with any of the untold, gives these reads and lists."""
+    """The obvious twin: some order in real time, with any of the untold, gives these reads and
+    lists.
+    """
     told = [each for each in history if each.ended is not None and not each.failed]
     rest = [each for each in history if each.ended is None]
     for count in range(len(rest) + 1):

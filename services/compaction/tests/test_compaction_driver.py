@@ -246,7 +246,8 @@ async def test_v4_a_tombstone_is_emptied_and_never_looked_at_again() -> None:
     await world.driver.look()
     # What the log says is one rollup and the version that names it: rows in it are gone, too.
     assert (len(logged), len(await world.consensus.scan("t", 0))) == (7, 1)
-    # An upload that broke off before the end is found once it is old, and that look is the last one.
+    # An upload that broke off before the end is found once it is old, and that look is the last
+    # one.
     folder = folder_of("t")
     await world.blob.put(f"{folder}/part-orphan", b"never linked")
     await world.clock.advance(101)

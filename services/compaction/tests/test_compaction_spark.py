@@ -1,4 +1,6 @@
-"""Merges by a Spark job: what they leave is what the service's own merge leaves, or nothing changes."""
+"""Merges by a Spark job: what they leave is what the service's own merge leaves, or nothing
+changes.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The cases of the language that have goals, through real views and real actions that die at every write.
+"""The cases of the language that have goals, through real views and real actions that die at every
+write.
 
-A case is fed in pieces, each to a process of its own that dies of a write: before the first, then, run by run, after
-each that view, actions and their targets make; another process goes on. What the case says that fires is what the
-outboxes hold, each key once, and what became of it afterwards is in the corrections.
+A case is fed in pieces, each to a process of its own that dies of a write: before the first, then,
+run by run, after each that view, actions and their targets make; another process goes on. What the
+case says that fires is what the outboxes hold, each key once, and what became of it afterwards is
+in the corrections.
 """
 
 from __future__ import annotations
@@ -63,9 +65,13 @@ Delivery: TypeAlias = Literal["keyed", "askable", "at least once", "at most once
 DELIVERIES: tuple[Delivery, ...] = ("keyed", "askable", "at least once", "at most once")
 CORRECTED = ("key", "sequence", "instant", "old", "new")
 EVERY_WRITE = {"X16", "X47", "X55", "X57", "X65", "X67"}
-"""Two events of one fact, values that change and end, a late event, several goals, events that go and return."""
+"""Two events of one fact, values that change and end, a late event, several goals, events that go
+and return.
+"""
 WRITES_AT_LEAST = 8
-"""State, an output and errors of the view, corrections, outbox and what is done, an effect, a hold: one piece of a case."""
+"""State, an output and errors of the view, corrections, outbox and what is done, an effect, a hold:
+one piece of a case.
+"""
 
 VECTORS = Path(__file__).parents[3] / "libs/tidemill-testkit/tests/vectors/language"
 CASES = {
@@ -308,7 +314,9 @@ def _changes(life: Sequence[Presence], upper: int) -> Iterator[tuple[object, ...
 
 
 async def run(case: Json, delivery: Delivery, death: int) -> World:
-    """A case in up to three pieces, in each of which a process dies at that write and another one goes on."""
+    """A case in up to three pieces, in each of which a process dies at that write and another one
+    goes on.
+    """
     world = World(case, await take_in(case), delivery)
     await world.create()
     upper = case["upper"]
@@ -325,7 +333,9 @@ async def run(case: Json, delivery: Delivery, death: int) -> World:
 
 
 async def judge(world: World) -> None:
-    """Whether outboxes and corrections hold what the case says, and each target had what its class promises."""
+    """Whether outboxes and corrections hold what the case says, and each target had what its class
+    promises.
+    """
     told = [line.replace("-inf:", "0:") for line in world.case["fired"]]
     assert sorted(await world.fired()) == sorted(told)
     for action, goal, target in zip(world.actions, world.goals, world.targets, strict=True):
@@ -375,7 +385,9 @@ async def test_deaths_are_at_every_kind_of_write_and_a_target_without_memory_sho
 
 
 async def test_sets_are_told_as_what_they_are() -> None:
-    """In the record, in the arguments of an effect and in those of a correction, and they are of its key."""
+    """In the record, in the arguments of an effect and in those of a correction, and they are of
+    its key.
+    """
     case = {
         "program": "of(k) @set(v) := r(k, v); same(s) ~set := of(_) @set(s);",
         "inputs": ['r("a", 1) @time(1)', 'r("a", 2) @time(2)'],

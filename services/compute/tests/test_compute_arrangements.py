@@ -40,7 +40,9 @@ class Bulk:
 
 
 class World:
-    """The stores, which outlive every process, and a collection whose rows come and go, some of them twice."""
+    """The stores, which outlive every process, and a collection whose rows come and go, some of
+    them twice.
+    """
 
     def __init__(self, seed: int) -> None:
         self.clock = ManualClock(0)

@@ -1,8 +1,8 @@
 """Effects and failures: for each class of sink and each way to die, how often an effect happens.
 
 The rows are those that any exactly-once effect has to survive: death before, between and after each
-write, a paused owner that wakes, an answer that is lost, input that comes again, compaction, events that
-return, change or are withdrawn, two goals on one event, a rule that was rewritten.
+write, a paused owner that wakes, an answer that is lost, input that comes again, compaction, events
+that return, change or are withdrawn, two goals on one event, a rule that was rewritten.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ async def follow(world: World, action: ActionDriver, upper: int) -> None:
 async def survive(
     world: World, make: Callable[[], Sink], random: Random, calm: Callable[[], None] = lambda: None
 ) -> int:
-    """Feed the world in pieces, with deaths at every kind of write, then let a `calm` process end it; how many died."""
+    """Feed the world in pieces, with deaths at every kind of write, then let a `calm` process end
+    it; how many died.
+    """
     deaths = 0
     while world.fed < END:
         await world.feed(min(END, world.fed + random.randrange(1, 12)))
@@ -355,7 +357,9 @@ async def _answers_get_lost(place: Place) -> World:
 
 
 async def _events_return(place: Place) -> World:
-    """Events that are withdrawn, change, end, come late and come back: no key twice, corrections told."""
+    """Events that are withdrawn, change, end, come late and come back: no key twice, corrections
+    told.
+    """
     world = World([*HISTORY, ("late", 1, 2, None, 12, 1)])
     await world.create()
     while world.fed < END:
@@ -554,7 +558,9 @@ CORRECTED = [
 async def test_what_is_withdrawn_changes_or_comes_back_is_a_correction_and_fires_no_more(
     writes: int | None, step: int, tmp_path: Path
 ) -> None:
-    """An end that was announced is none; events below the level of the goal are none of its business."""
+    """An end that was announced is none; events below the level of the goal are none of its
+    business.
+    """
     world, path = World(HISTORY), tmp_path / "calls.jsonl"
     await world.create()
     while world.fed < END:

@@ -1,7 +1,9 @@
-"""C2, eager goals: what has come fires before it is definite, and what fires is what would have fired anyhow.
+"""C2, eager goals: what has come fires before it is definite, and what fires is what would have
+fired anyhow.
 
-A source's own stage, a view and an eager action run as one process that dies at any of their writes; another one goes
-on. In the end a plain action over the same output says what had to fire, and what became of it.
+A source's own stage, a view and an eager action run as one process that dies at any of their
+writes; another one goes on. In the end a plain action over the same output says what had to fire,
+and what became of it.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ DELIVERIES: tuple[Mark, ...] = ("keyed", "askable", "at least once", "at most on
 
 
 def arrivals(seed: int) -> dict[int, pa.Table]:
-    """Rows by system instant: out of order, some late, some twice, most within the skew; in the end one that makes all definite."""
+    """Rows by system instant: out of order, some late, some twice, most within the skew; in the end
+    one that makes all definite.
+    """
     random, offsets = Random(seed), itertools.count()
     found: dict[int, list[tuple[object, ...]]] = {}
     for instant in range(1, INSTANTS):
@@ -347,7 +351,9 @@ async def live(world: World, fuse: Fuse, sink: Sink | None = None) -> Watched:
 
 
 async def judge(world: World) -> None:
-    """Whether what fired is what is definite in the end, once each, and was done as its class promises."""
+    """Whether what fired is what is definite in the end, once each, and was done as its class
+    promises.
+    """
     keys, effects = await world.keys(), world.place.effects
     told = await world.corrections()
     definite, corrections = await world.definite()
@@ -430,7 +436,9 @@ async def test_c2_a_process_that_dies_at_any_write_fires_the_same_set_once(deliv
 @pytest.mark.parametrize("death", range(1, 31, 2))
 @pytest.mark.parametrize("after", [False, True])
 async def test_c2_each_write_of_a_step_in_turn(death: int, after: bool) -> None:
-    """C2: a death before or after the first, second … write of a process that has events to foresee."""
+    """C2: a death before or after the first, second … write of a process that has events to
+    foresee.
+    """
     world = World(4, "times", DELIVERIES[death % 4])
     await world.create()
     for upper in (8, 14, LAST, LAST + 1):
@@ -443,7 +451,9 @@ async def test_c2_each_write_of_a_step_in_turn(death: int, after: bool) -> None:
 async def test_c2_a_paused_owner_that_wakes_puts_nothing_down_and_is_refused(
     tmp_path: Path,
 ) -> None:
-    """C2: the outbox is written strictly from where its writer saw it end; the sink has a newer fence."""
+    """C2: the outbox is written strictly from where its writer saw it end; the sink has a newer
+    fence.
+    """
     world, path = World(1), tmp_path / "calls.db"
     world.settings = ComputeSettings(hold_interval_s=1e9)  # the paused one can read on
     await world.create()

@@ -272,7 +272,9 @@ PACE = "pace"
 
 
 async def rested(world: World, at: int, upper: int) -> None:
-    """All that is bound follows the pace from `at` to `upper`, as remap lets it; then the source has left."""
+    """All that is bound follows the pace from `at` to `upper`, as remap lets it; then the source
+    has left.
+    """
     numbers = {}
     for each in BOUND:
         number = await world.now.follow(each, PACE, frontier(at))
@@ -288,7 +290,9 @@ async def rested(world: World, at: int, upper: int) -> None:
 async def test_d5_a_stage_whose_source_rests_gives_what_one_that_follows_each_instant_gives(
     seed: int,
 ) -> None:
-    """Rest at any moment without rows, deaths at any write; while it rests the stage writes nothing."""
+    """Rest at any moment without rows, deaths at any write; while it rests the stage writes
+    nothing.
+    """
     random, world, expected = Random(seed), World(seed), World(seed)
     for each in (world, expected):
         each.policy = replace(policy(seed), progress=Policy(seed % 4))
@@ -315,7 +319,8 @@ async def test_d5_a_stage_whose_source_rests_gives_what_one_that_follows_each_in
                 await rested(world, instant, ends)
                 await reach(world, stage, task, ends)
                 rests += not task.done()
-                # All begin to follow; one step lets them join, and one more brings them to each instant.
+                # All begin to follow; one step lets them join, and one more brings them to each
+                # instant.
                 assert world.versions() - before == len(BOUND) + 1 + ends - instant
                 instant = ends
             await world.arrive(instant)

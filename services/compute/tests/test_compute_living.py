@@ -1,4 +1,6 @@
-"""The rows of an input on columns are those that it holds one by one, whichever way each window asks for them."""
+"""The rows of an input on columns are those that it holds one by one, whichever way each window
+asks for them.
+"""
 
 from __future__ import annotations
 

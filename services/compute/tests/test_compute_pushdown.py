@@ -1,4 +1,6 @@
-"""What a view reads of a collection: only the parts and rows that its program can use, with the same answer."""
+"""What a view reads of a collection: only the parts and rows that its program can use, with the
+same answer.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class World:
             await now.create(name, Description(schema), start=frontier(0))
 
     async def followed(self, *, scans: bool = True) -> None:
-        """A view until it has written all that is definite: how much it read, and how many rows it held then."""
+        """A view until it has written all that is definite: how much it read, and how many rows it
+        held then.
+        """
         settings = ComputeSettings(window_changes_max=60, hold_interval_s=0.0)
         view = ViewDriver(self.target, self.process(), self.clock, settings)
         self.blob.read.clear()
@@ -147,7 +151,9 @@ async def test_a_collection_that_may_go_below_zero_is_read_whole() -> None:
 def test_a2_a_filter_of_more_tests_than_arrow_takes_is_left_to_who_derives(
     rules: int, filtered: bool
 ) -> None:
-    """A2: ten thousand rules over one input were a segmentation fault, and four thousand four seconds a read."""
+    """A2: ten thousand rules over one input were a segmentation fault, and four thousand four
+    seconds a read.
+    """
     schema = InputSchema("sale", "relation", (("n", "int"), ("shop", "text"), ("note", "text")))
     text = " ".join(f"p({n}) := sale({n}, s, t);" for n in range(rules))
     plan = logical_plan(check(parse(text), InputSchemas({"sale": schema})))

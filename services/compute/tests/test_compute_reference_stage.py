@@ -90,7 +90,9 @@ class World:
 
 
 async def follow(world: World, stage: ReferenceStage, upper: int) -> None:
-    """Run a stage until it has mapped everything before `upper` and written what that gives, or dies."""
+    """Run a stage until it has mapped everything before `upper` and written what that gives, or
+    dies.
+    """
     task = asyncio.create_task(stage.advance_forever())
     for _ in range(3_000):
         mapped = await world.upper("s/map") == upper

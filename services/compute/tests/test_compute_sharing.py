@@ -1,4 +1,6 @@
-"""Views that share their inputs say what each says alone, whoever dies, comes late, goes or is changed among them."""
+"""Views that share their inputs say what each says alone, whoever dies, comes late, goes or is
+changed among them.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def checked(text: str) -> CheckedProgram:
 
 
 def history(random: Random) -> dict[str, list[tuple[object, ...]]]:
-    """Rows of the inputs with a time and a diff: pings that may end, links that come and go in several copies."""
+    """Rows of the inputs with a time and a diff: pings that may end, links that come and go in
+    several copies.
+    """
     pings: dict[tuple[object, ...], tuple[object, ...]] = {}
     for _ in range(22):
         time, ends = random.randrange(END), None
@@ -191,7 +195,9 @@ class World:
         return ViewDriver(target, collections, self.clock, settings, shared)
 
     async def live(self, fuse: Fuse, upper: int) -> None:
-        """One life of a process that keeps all views; some of them are let go and begun again meanwhile."""
+        """One life of a process that keeps all views; some of them are let go and begun again
+        meanwhile.
+        """
         collections, shared, random = self.process(fuse), SharedInputs(), self.random
         running: dict[str, tuple[ViewDriver, asyncio.Task[None]]] = {}
 
@@ -356,7 +362,9 @@ def taking_the_same_steps(way: str) -> ComputeSettings:
 @pytest.mark.parametrize("way", ["windows", "changes", "either"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int, way: str) -> None:
-    """Through splits of deliveries, restarts, views that die alone, come late, go for good and are changed."""
+    """Through splits of deliveries, restarts, views that die alone, come late, go for good and are
+    changed.
+    """
     random = Random(f"{seed} {way}")
     world = World(random)
     await world.create()
@@ -393,7 +401,9 @@ async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int,
 
 @pytest.mark.parametrize("way", ["windows", "changes"])
 async def test_what_no_view_stands_at_any_more_is_gone(way: Literal["windows", "changes"]) -> None:
-    """Nothing is counted, so nothing can be forgotten: rows, windows and readings go with the last view."""
+    """Nothing is counted, so nothing can be forgotten: rows, windows and readings go with the last
+    view.
+    """
     random = Random(5)
     world = World(random)
     await world.create()

@@ -120,7 +120,9 @@ async def test_a_repeated_token_inserts_once() -> None:
 
 @pytest.mark.rule("UP6")
 async def test_v9_a_token_that_comes_with_other_rows_is_refused() -> None:
-    """V9: another request under a token of somebody else was answered as done, and its rows were lost."""
+    """V9: another request under a token of somebody else was answered as done, and its rows were
+    lost.
+    """
     world = World()
     table = await world.table()
     at = await table.insert(*rows("a", "b"), token="first")

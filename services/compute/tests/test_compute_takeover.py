@@ -1,4 +1,6 @@
-"""A changed program: below one instant every output says what the old one says, from it on what the new one does."""
+"""A changed program: below one instant every output says what the old one says, from it on what the
+new one does.
+"""
 
 from __future__ import annotations
 
@@ -247,7 +249,9 @@ def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
 @pytest.mark.rule("MV5", "UP1", "D2")
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_change_that_dies_at_any_write_has_one_instant_for_everything(seed: int) -> None:
-    """Before, in the middle of, and after the takeover; uppers never go back, and are those of one version."""
+    """Before, in the middle of, and after the takeover; uppers never go back, and are those of one
+    version.
+    """
     random, world = Random(seed), World(seed)
     await world.create()
     change, deaths, phase = world.change(), 0, "before"

@@ -1,4 +1,6 @@
-"""Ticked programs as views: killed at any write, on either engine, they say what every tick says by itself."""
+"""Ticked programs as views: killed at any write, on either engine, they say what every tick says by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,9 @@ Answers = list[tuple[dict[str, set[str]], set[str]]]
 
 
 def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table], plan: TickPlan) -> Answers:
-    """Every tick evaluated by itself; between two ticks what the earlier one said, unless it expires."""
+    """Every tick evaluated by itself; between two ticks what the earlier one said, unless it
+    expires.
+    """
     given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs}
     instants = change_instants(given, END)
     if plan.period_ms is not None:
@@ -420,7 +424,9 @@ async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() 
 async def test_what_a_tick_takes_in_is_chosen_for_each_input(
     admission: Any, seen: dict[int, int]
 ) -> None:
-    """How many rows have been admitted at which instants; a restart at each instant changes nothing."""
+    """How many rows have been admitted at which instants; a restart at each instant changes
+    nothing.
+    """
     rows = [("a", 1, 3, 1), ("b", 2, 9, 1), ("c", 3, 10, 1), ("d", 4, 16, 1)]
     if isinstance(admission, Batch) and admission.wait_ms is not None:
         seen = {14: 3, 28: 4}

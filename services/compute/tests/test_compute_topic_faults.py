@@ -1,4 +1,6 @@
-"""A topic as a sink through every fault of its transactions on a real broker: each key once, the same bytes."""
+"""A topic as a sink through every fault of its transactions on a real broker: each key once, the
+same bytes.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ async def reading_all(broker: Server, topic: str) -> AsyncIterator[tuple[AIOKafk
 
 
 async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord]:
-    """The records of a topic as readers of committed ones see them, once all transactions have ended.
+    """The records of a topic as readers of committed ones see them, once all transactions have
+    ended.
 
     A commit is acknowledged when it is certain, a moment before the topic itself tells of it.
     """

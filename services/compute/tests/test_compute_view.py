@@ -1,4 +1,6 @@
-"""Views as processes that die at any write: the whole history must come out as if evaluated at once."""
+"""Views as processes that die at any write: the whole history must come out as if evaluated at
+once.
+"""
 
 from __future__ import annotations
 
@@ -286,7 +288,9 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
 def test_windows_on_columns_write_what_windows_on_rows_write(
     name: str, seed: int, cuts: list[int], deaths: list[int], changes_max: int
 ) -> None:
-    """Outputs and errors update by update, and the state at the end, however deliveries are split, with deaths."""
+    """Outputs and errors update by update, and the state at the end, however deliveries are split,
+    with deaths.
+    """
     written = []
     for columns_from in (None, 0):
         world = World(PROGRAMS[name], seed)
@@ -319,7 +323,9 @@ async def everything(world: World) -> dict[str, pa.Table]:
 
 
 async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -> None:
-    """One writer of windows, one of changes: they hand over, and the answer is that of one evaluation."""
+    """One writer of windows, one of changes: they hand over, and the answer is that of one
+    evaluation.
+    """
     world = World(PROGRAMS["solutions that outlive what established them"], 2)
     await world.create()
     pings = [(h, 2, at, at + 60) for at in range(30) for h in ("a", "b", "c", "d", "e", "f", "g")]
@@ -368,7 +374,9 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 def many(world: World) -> None:
-    """So many rows that it is not for one change to begin following: a backlog, then one now and then."""
+    """So many rows that it is not for one change to begin following: a backlog, then one now and
+    then.
+    """
     rows: list[tuple[object, ...]] = [("a", n, 1, None, 1, 1) for n in range(8_000)]
     rows += [("b", n, 20 + n, None, 20 + n, 1) for n in range(10)]
     world.history["ping"] = table(rows, PING)
@@ -399,7 +407,9 @@ async def test_after_a_backlog_and_an_idle_moment_the_next_change_is_followed(
 
 @pytest.mark.parametrize("at", [1, 3, 8])
 async def test_a_change_that_comes_while_following_is_begun_does_not_wait_for_it(at: int) -> None:
-    """The thread that makes the follower stands still until the change is written: in a window, as nothing follows."""
+    """The thread that makes the follower stands still until the change is written: in a window, as
+    nothing follows.
+    """
     world = World("load(h) @count(n) @max(n) := ping(h, n);", 1)
     many(world)
     await world.create()
@@ -427,7 +437,9 @@ async def test_a_change_that_comes_while_following_is_begun_does_not_wait_for_it
 async def test_a_view_that_dies_while_it_begins_to_follow_says_what_one_evaluation_says(
     name: str, seed: int
 ) -> None:
-    """Each second life dies inside the hand-over, at a pause of its own, or just after it; the thread outlives it."""
+    """Each second life dies inside the hand-over, at a pause of its own, or just after it; the
+    thread outlives it.
+    """
     random, world = Random(f"{name} {seed}"), World(PROGRAMS[name], seed)
     await world.create()
     fed = inside = after = 0

@@ -1,4 +1,6 @@
-"""A source read through a server: nothing is read ahead of the credit, and whoever follows hears when it moves."""
+"""A source read through a server: nothing is read ahead of the credit, and whoever follows hears
+when it moves.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ async def test_deliveries_arrive_whole_and_in_order_no_further_than_the_credit()
         assert [each.positions for each in found] == [{0: 6}, {0: 7}, {0: 8}]
         for _ in range(20):  # whatever could be read ahead is read now
             await client.probe("Source/s")
-        # Three were taken, and two of them allowed one more each; one waits on either side of the queue.
+        # Three were taken, and two of them allowed one more each; one waits on either side of the
+        # queue.
         assert 3 <= source.delivered <= 2 + CREDIT + 2
 
 

@@ -70,7 +70,9 @@ def test_a_header_is_read_as_csv_and_waited_for_until_its_line_ends(tmp_path: Pa
 def test_a3_of_a_row_that_is_too_long_a_beginning_is_read_and_the_others_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A3: it is longer than a record may be, so that it becomes a letter; one of the greatest length is not."""
+    """A3: it is longer than a record may be, so that it becomes a letter; one of the greatest
+    length is not.
+    """
     for name, most in (
         ("RECORD_BYTES_MAX", 1_000),
         ("_HELD_BYTES_MAX", 1_002),
@@ -88,7 +90,9 @@ def test_a3_of_a_row_that_is_too_long_a_beginning_is_read_and_the_others_follow(
 
 
 def test_a3_a_quote_that_nobody_closes_takes_a_pass_over_the_file(tmp_path: Path) -> None:
-    """A3: what follows is one row, found in seconds; lines were once put together in quadratic time."""
+    """A3: what follows is one row, found in seconds; lines were once put together in quadratic
+    time.
+    """
     path = tmp_path / "a.csv"
     path.write_bytes(b'1,a\n2,"b\n' + b"3,c\n" * 200_000)
     os.utime(path, (NOW_MS / 1000, NOW_MS / 1000))
@@ -237,7 +241,9 @@ def test_a_path_names_a_file_a_pattern_or_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", ["a\rb,c", ",".join(f"c{number}" for number in range(20_000))])
 def test_a1_a_first_line_that_names_no_columns_is_refused(tmp_path: Path, header: str) -> None:
-    """A1: an end of a line within it was an error outside of the tree, from a file that anybody may write."""
+    """A1: an end of a line within it was an error outside of the tree, from a file that anybody may
+    write.
+    """
     file = tmp_path / "a.csv"
     file.write_bytes(f"{header}\n1\n".encode())
     with pytest.raises(UsageError, match=r"the first line of the file .* names"):

@@ -213,7 +213,9 @@ async def test_k3_a_namespace_without_a_user_takes_no_other_with_it(how: str) ->
     ["POST /api/v1/namespaces/a/events", f"PATCH {collection_path('tables', 'a')}/a-new/status"],
 )
 async def test_a1_what_cannot_be_told_of_one_object_holds_up_no_other(told: str) -> None:
-    """A1: a namespace that ends takes no events, so that whoever keeps one from ending silenced the operator."""
+    """A1: a namespace that ends takes no events, so that whoever keeps one from ending silenced the
+    operator.
+    """
     catalog = MemoryCatalog()
     users = {"a": Limited(catalog, "a"), "b": Limited(catalog, "b")}
     async with api_server() as api, operating(api, users.get) as look:

@@ -195,7 +195,9 @@ async def test_an_answer_carries_its_instant_and_both_frontiers() -> None:
 
 
 class Paused:
-    """The process stands still between choosing an instant and reading, so many times: since passes meanwhile."""
+    """The process stands still between choosing an instant and reading, so many times: since passes
+    meanwhile.
+    """
 
     def __init__(self, world: World, times: int) -> None:
         self.times = 0
@@ -347,7 +349,9 @@ async def test_tables_are_read_at_one_instant() -> None:
 
 
 class Moved(Collections):
-    """History is let go of at each read, once the contents are read: since comes to the upper before the answer."""
+    """History is let go of at each read, once the contents are read: since comes to the upper
+    before the answer.
+    """
 
     moves = 0
 

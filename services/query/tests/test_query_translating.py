@@ -1,4 +1,6 @@
-"""Translations over collections as they may be: compacted, ended in the middle, on a timeline of their own."""
+"""Translations over collections as they may be: compacted, ended in the middle, on a timeline of
+their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a bulk job connects: to brokers that the service may reach, by each of their names and addresses."""
+"""Where a bulk job connects: to brokers that the service may reach, by each of their names and
+addresses.
+"""
 
 from __future__ import annotations
 

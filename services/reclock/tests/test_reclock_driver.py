@@ -96,7 +96,9 @@ async def test_who_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest
 
 
 class Stepping(Collections):
-    """All that rests is advanced whenever changes are read: between a look at one upper and at another."""
+    """All that rests is advanced whenever changes are read: between a look at one upper and at
+    another.
+    """
 
     stepped = 0
 

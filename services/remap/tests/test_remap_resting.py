@@ -1,4 +1,6 @@
-"""Sources at rest: advanced together by one commit an interval, and bound again as soon as something comes."""
+"""Sources at rest: advanced together by one commit an interval, and bound again as soon as
+something comes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ INTERVAL_MS = 1_000
 
 
 class World:
-    """Sources in one process: what their logs have, what is bound, and a writer that keeps up with it."""
+    """Sources in one process: what their logs have, what is bound, and a writer that keeps up with
+    it.
+    """
 
     def __init__(self, sources: int) -> None:
         self.clock = ManualClock(10_500)

@@ -118,7 +118,8 @@ QUERIES = {
     "knock-ons/unregistered": UNREGISTERED,
     "network/reach": REACH,
 }
-"""For each collection of the views its rows at `$at`: columns, then time, expires, other lattices."""
+"""For each collection of the views its rows at `$at`: columns, then time, expires, other lattices.
+"""
 
 
 @dataclass(frozen=True, slots=True)

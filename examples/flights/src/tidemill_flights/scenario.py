@@ -24,9 +24,10 @@ def iso(at: int) -> str:
 class Scenario:
     """`months` of the year; what arrives before `backlog_until` is in the log before the start.
 
-    The rest is sent in pieces of `piece_ms`, at most `ahead_ms` ahead of the slowest view; the server
-    is killed when it has come to `kill_at`. The three `instants` are asked, one before each of
-    backlog's end, kill and end, and all are verified at the end. A backlog of `spark_rows` is Spark's.
+    The rest is sent in pieces of `piece_ms`, at most `ahead_ms` ahead of the slowest view; the
+    server is killed when it has come to `kill_at`. The three `instants` are asked, one before each
+    of backlog's end, kill and end, and all are verified at the end. A backlog of `spark_rows` is
+    Spark's.
     """
 
     name: str

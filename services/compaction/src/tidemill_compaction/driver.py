@@ -63,7 +63,8 @@ class CompactionDriver:
     settings: CompactionSettings
     report: Callable[[str, str], None] = lambda collection, message: None
     mine: Callable[[str], bool] = lambda collection: True
-    """Which collections this process looks at; two that look at one waste work, and harm nothing."""
+    """Which collections this process looks at; two that look at one waste work, and harm nothing.
+    """
 
     bulk: BulkMerge | None = None
     """Executor of merges of `spark_rows` and more; without it, they are made here as all others."""

@@ -61,7 +61,9 @@ NOTHING_BOUND = 1
 
 
 CHOICES_MAX = 8
-"""So often an instant is chosen for a question that names none, before it is said that its history was let go."""
+"""So often an instant is chosen for a question that names none, before it is said that its history
+was let go.
+"""
 
 T = TypeVar("T")
 
@@ -120,10 +122,11 @@ class QueryDriver:
                 await self._collections.drop(held)
 
     async def _choose(self, as_of: int | None, answer: Callable[[], Awaitable[T]]) -> T:
-        """The answer; where nobody asked for an instant and the history of the chosen one is let go meanwhile, anew.
+        """The answer; where nobody asked for an instant and the history of the chosen one is let go
+        meanwhile, anew.
 
-        The process may stand still for longer than a collection is retained. Raises: BeforeSince for an
-        instant that was asked for, or if that happens at every choice.
+        The process may stand still for longer than a collection is retained. Raises: BeforeSince
+        for an instant that was asked for, or if that happens at every choice.
         """
         for _ in range(0 if as_of is not None else CHOICES_MAX - 1):
             with suppress(BeforeSince):
@@ -136,7 +139,9 @@ class QueryDriver:
         return await self._choose(as_of, lambda: self._answer(found, as_of, wait_s))
 
     async def _find(self, name: str) -> Readable:
-        """A collection by its name, also if another process has created it since. Raises: UnknownCollection."""
+        """A collection by its name, also if another process has created it since. Raises:
+        UnknownCollection.
+        """
         with suppress(UnknownCollection):
             return self._directory.find(name)
         await self._discover()
@@ -153,7 +158,9 @@ class QueryDriver:
         return Answer(table, at, status.since, status.upper, collection)
 
     async def _readable_at(self, collection: str, at: int) -> CollectionStatus:
-        """The frontiers before the contents are read, between which the instant is. Raises: BeforeSince."""
+        """The frontiers before the contents are read, between which the instant is. Raises:
+        BeforeSince.
+        """
         status = await self._collections.status(collection)
         if not status.since.less_equal(at):
             raise BeforeSince(
@@ -234,14 +241,17 @@ class QueryDriver:
         return Answer(table, at, status.since, status.upper, readable.collection)
 
     async def _find_by(self, readable: Readable, fixed: Mapping[str, object], at: int) -> str:
-        """The collection in which rows with these values are found fastest, of those that hold them at `at`."""
+        """The collection in which rows with these values are found fastest, of those that hold them
+        at `at`.
+        """
         keys = sorted((k for k in readable.arranged if set(k) <= fixed.keys()), key=len)
         own = (await self._collections.description(readable.collection)).key if keys else ()
         if own and set(own) <= fixed.keys():
             return readable.collection
         for key in reversed(keys):
             found = readable.arranged[key]
-            # It follows its collection: what is definite there will be here in a moment, if it has begun.
+            # It follows its collection: what is definite there will be here in a moment, if it has
+            # begun.
             with suppress(NotYet, UnknownCollection):
                 if (await self._collections.status(found)).since.less_equal(at):
                     wait_s = self._settings.arranged_wait_s
@@ -344,7 +354,9 @@ class QueryDriver:
     async def explain_timestamp(
         self, names: Sequence[str], as_of: int | None
     ) -> TimestampExplanation:
-        """Which instant a question gets: the last one before the least upper of what it reads (F11, F13)."""
+        """Which instant a question gets: the last one before the least upper of what it reads (F11,
+        F13).
+        """
         if not names:
             raise UsageError("name a collection, a goal or a view", reason="NoName")
         found = {}
@@ -370,14 +382,18 @@ class QueryDriver:
         return await self._choose(wanted, lambda: answer.as_of(found, wanted, wait_s))
 
     async def _read_by(self, name: str) -> list[Readable]:
-        """The collection of a name or goal; for the name of a view, its outputs and all that it reads."""
+        """The collection of a name or goal; for the name of a view, its outputs and all that it
+        reads.
+        """
         with suppress(UnknownCollection):
             view = self._directory.view(name)
             return [*view.outputs.values(), *view.inputs.values()]
         return [await self._find(split_name(name)[0])]
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
-        """The proof of a record that is present; where views read what others derive, through all of them."""
+        """The proof of a record that is present; where views read what others derive, through all
+        of them.
+        """
         return await self._choose(as_of, lambda: self._prove(record, as_of))
 
     async def _prove(self, written: str, as_of: int | None) -> Explanation:
@@ -436,7 +452,9 @@ class QueryDriver:
         )
 
     async def _question(self, written: str, blanks: bool) -> tuple[ViewOf, Record, str]:
-        """The view that derives or reads a record, the record as it knows it, and the collection that answers."""
+        """The view that derives or reads a record, the record as it knows it, and the collection
+        that answers.
+        """
         self._refuse_long(written)
         name, text = split_name(written)
         parse = partial(parse_record, blanks=blanks)
@@ -488,7 +506,9 @@ class QueryDriver:
         return await self._reason(allowance, reason, history, letters, asked, at, node, at + 1)
 
     async def _letters(self, view: ViewOf) -> list[Record]:
-        """The events that came late to the inputs of a view, under the names that its program has for them."""
+        """The events that came late to the inputs of a view, under the names that its program has
+        for them.
+        """
         return [
             replace(letter, predicate=predicate)
             for predicate, readable in view.inputs.items()
@@ -496,7 +516,8 @@ class QueryDriver:
         ]
 
     def _asked_in(self, view: ViewOf, name: str, asked: Record) -> tuple[Record, str]:
-        """The record under the predicate by which the view knows it, and the collection that answers.
+        """The record under the predicate by which the view knows it, and the collection that
+        answers.
 
         A source may be asked about by its own name, though programs read it under another.
         """

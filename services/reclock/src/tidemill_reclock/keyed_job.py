@@ -1,7 +1,8 @@
-"""The Spark job that reclocks the backlog of a keyed source from its beginning: changes in, parts out.
+"""The Spark job that reclocks the backlog of a keyed source from its beginning: changes in, parts
+out.
 
-Decoding and the meaning of changes are those of the live path. It commits nothing; the service appends the
-parts by compare-and-append.
+Decoding and the meaning of changes are those of the live path. It commits nothing; the service
+appends the parts by compare-and-append.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def decode_changes(shape: bytes, batch: pa.RecordBatch) -> Decoded:
 def apply_changes(
     schema: bytes, key: Sequence[str], changes: pa.Table
 ) -> tuple[pa.Table, pa.Table]:
-    """All changes of some keys from the beginning: updates of their rows, and letters of what is broken."""
+    """All changes of some keys from the beginning: updates of their rows, and letters of what is
+    broken.
+    """
     applied = KeyedRows(read_schema(schema), key).apply(changes)
     return applied.updates, letters_of(applied.broken, LETTER_SCHEMA)
 

@@ -135,7 +135,9 @@ class WritePart(SourcePart):
         await self.driver.take(delivered)
 
     def _from(self, starts: dict[int, int]) -> dict[int, int]:
-        """Offsets at which reading resumes: not before the offset at which the source was told to begin."""
+        """Offsets at which reading resumes: not before the offset at which the source was told to
+        begin.
+        """
         first = self.made.stored.resolved.get("first", {})
         wanted = {int(p): offset for p, offset in first.items()}
         places = {int(p): offset for p, offset in starts.items()}

@@ -10,7 +10,8 @@ from tidemill.time import Frontier, sole_time
 from tidemill_remap.pace import Pace
 
 STILL_MIN, STILL_MAX = 3, 256
-"""After so many intervals without a record a source rests; after more, if others keep it from that."""
+"""After so many intervals without a record a source rests; after more, if others keep it from that.
+"""
 
 LONG = 64
 """A rest of so many intervals was worth its commits."""

@@ -22,7 +22,8 @@ ENDING = "ending"
 """Of what was decided about a deleted resource: its collections and holds may still be there."""
 
 BEGINS = "begins"
-"""Of what was decided about a resource: the first instant that nothing was said of under its name."""
+"""Of what was decided about a resource: the first instant that nothing was said of under its name.
+"""
 
 REMAP = "remap"
 """Of what was decided about a source that shares its bindings: their `name`, `collection`, and
@@ -131,7 +132,8 @@ class ResourceStore:
         self._clock = clock
         self._rows: dict[Key, Stored] = {}
         self._written: dict[Key, Mapping[str, Any]] = {}
-        """Rows as they are in the catalog: what is retracted is what was written, whoever wrote it."""
+        """Rows as they are in the catalog: what is retracted is what was written, whoever wrote it.
+        """
         self._read: ReadCapability | None = None
         self.upper = -1
 

@@ -190,9 +190,9 @@ def insert(
 ) -> None:
     """Write rows to a table, durably.
 
-    They are present from the instant printed; more than 200,000 rows go in several steps, each at an
-    instant of its own. A column _diff of -1 removes rows. After a lost answer make the same insert with the
-    same key again: what was written before is not written a second time.
+    They are present from the instant printed; more than 200,000 rows go in several steps, each at
+    an instant of its own. A column _diff of -1 removes rows. After a lost answer make the same
+    insert with the same key again: what was written before is not written a second time.
 
     \b
         tidemill insert airlines -f airlines.csv

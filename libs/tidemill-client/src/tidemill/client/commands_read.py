@@ -111,7 +111,8 @@ def subscribe(
 
     Rows have their time and +1 or -1. After each change, and at the end, a line on standard error
     gives the instant before which all changes have come. In JSON it is a line among the rows, every
-    second. Ctrl-C ends it. To go on where it ended, start one millisecond before that, with --no-snapshot.
+    second. Ctrl-C ends it. To go on where it ended, start one millisecond before that, with
+    --no-snapshot.
 
     \b
         tidemill subscribe 'alarm(t, level)'
@@ -196,7 +197,8 @@ def timestamp(
     names: Annotated[list[str], typer.Argument(help="Collections, goals or views.")],
     as_of: AsOf = "latest",
 ) -> None:
-    """Say which instant a question gets, what decides it, and who holds the frontiers of what it reads.
+    """Say which instant a question gets, what decides it, and who holds the frontiers of what it
+    reads.
 
     \b
         tidemill timestamp delays
@@ -237,8 +239,9 @@ def translate(
         tidemill translate flights --offsets p0=17,p1=4
         tidemill translate flights --records p0=16 --wait
 
-    The answer is made of exactly the records before the offsets that are shown. Of offsets, or records, it
-    is told as of the least instant at which all of them are in; `tidemill query SOURCE --as-of T` has them then.
+    The answer is made of exactly the records before the offsets that are shown. Of offsets, or
+    records, it is told as of the least instant at which all of them are in; `tidemill query SOURCE
+    --as-of T` has them then.
     """
     if (offsets is not None) + (records is not None) + (as_of != "latest") > 1:
         raise typer.BadParameter("choose one of --as-of, --offsets and --records")

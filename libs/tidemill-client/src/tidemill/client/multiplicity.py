@@ -10,7 +10,8 @@ from tidemill.errors import UsageError
 
 DIFF = "_diff"
 COPIES_MAX = 10_000_000
-"""So many plain rows are made of fewer; one record of a table may come two thousand million times."""
+"""So many plain rows are made of fewer; one record of a table may come two thousand million times.
+"""
 
 
 def plain_rows(table: pa.Table) -> pa.Table:

@@ -14,7 +14,8 @@ No lattice is called so.
 """
 
 NEVER_NULL = frozenset({"count", "count_distinct", "set", "provenance"})
-"""Lattices whose value is never null, so that a null in their column says that a record has none."""
+"""Lattices whose value is never null, so that a null in their column says that a record has none.
+"""
 
 
 def surely_carried(

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
 
 Op: TypeAlias = Literal["set", "read", "create", "update", "delete"]
-"""set: the row is `after` from now on, none if that is null; the others are changes of a database."""
+"""set: the row is `after` from now on, none if that is null; the others are changes of a database.
+"""
 
 _CHANGE_FIELDS: list[pa.Field[Any]] = [
     pa.field("_op", pa.string(), nullable=False),

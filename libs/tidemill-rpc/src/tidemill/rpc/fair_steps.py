@@ -19,7 +19,8 @@ CREDIT_S = 0.1
 """A user who asks for little goes before others until it has had so much more than its share."""
 
 CROWDED_S = 1.0
-"""Users share the loop for so long after two of them have taken turns; a lone user is never queued."""
+"""Users share the loop for so long after two of them have taken turns; a lone user is never queued.
+"""
 
 FORGET_AT = 10_000
 """So many users are remembered; whoever has no more than the credit is forgotten then."""

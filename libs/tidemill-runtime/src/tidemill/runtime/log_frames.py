@@ -4,9 +4,9 @@ A frame holds the records of one partition that were written together, as Arrow 
 reader gets columns without touching records. All integers are little endian, all parts padded to 8
 bytes:
 
-    magic 4s · crc32 u32 · payload bytes u32 · records u32 · base offset u64 · durable u64 · parts u64
-    payload: timestamps i64[n] · key offsets i32[n+1] · value offsets i32[n+1] · key validity bits ·
-             value validity bits · keys · values      (a part exists if its bit in `parts` is set)
+    magic 4s · crc32 u32 · payload bytes u32 · records u32 · base offset u64 · durable u64 · parts
+    u64 payload: timestamps i64[n] · key offsets i32[n+1] · value offsets i32[n+1] · key validity
+    bits · value validity bits · keys · values      (a part exists if its bit in `parts` is set)
 
 The crc covers everything behind it. `durable` is the length to which the segment was known to be on
 disk when the frame was written. A broken frame in front of it is damage, not a write that was cut

@@ -1,9 +1,10 @@
 """Segments: the files of the embedded log, and how to read them from any process.
 
-    <directory>/topics/<topic>/topic.json            the number of partitions, and an id; written last
-    <directory>/topics/<topic>/<partition>/<base>.log    frames from offset <base> on, append-only
-    <directory>/topics/<topic>/<partition>/<base>.index  (offset, position) of some frames; a hint only
-    <directory>/topics/<topic>/<partition>/acknowledged  the offset behind the last one that was told
+    <directory>/topics/<topic>/topic.json            the number of partitions, and an id; written
+    last <directory>/topics/<topic>/<partition>/<base>.log    frames from offset <base> on,
+    append-only <directory>/topics/<topic>/<partition>/<base>.index  (offset, position) of some
+    frames; a hint only <directory>/topics/<topic>/<partition>/acknowledged  the offset behind the
+    last one that was told
 
 A partition has a folder once a record was put into it. Only its last segment grows. Readers need no
 lock: they are told how far the writer has come, and check every frame.

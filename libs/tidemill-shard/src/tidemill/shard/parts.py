@@ -34,7 +34,8 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 Limit: TypeAlias = "int | float | str | None"
 Bounds: TypeAlias = tuple[Limit, Limit, bool]
-"""Least and greatest value (None: unknown; days or ticks for dates), and whether there are nulls."""
+"""Least and greatest value (None: unknown; days or ticks for dates), and whether there are nulls.
+"""
 
 _NAME = re.compile(r"/part-(\d{13,})-")
 

@@ -66,7 +66,8 @@ _TEMPORARY = {
 """Results of SQLite after which a retry may succeed; all others mean damage."""
 
 _OPEN_LOCK = 128
-"""The byte of the shared memory on which each open connection has a lock (UNIX_SHM_DMS of SQLite)."""
+"""The byte of the shared memory on which each open connection has a lock (UNIX_SHM_DMS of SQLite).
+"""
 
 REFUSALS_MAX = 100
 """So often may others be in the way while the log is turned on; each time one of them goes on."""

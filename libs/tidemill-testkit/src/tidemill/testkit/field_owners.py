@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[Any, ...]
-"""Names of fields; an element of a set is ("=", value), one of a list of named things ("@", name)."""
+"""Names of fields; an element of a set is ("=", value), one of a list of named things ("@", name).
+"""
 
 Fields: TypeAlias = dict[Path, Any]
 """Path → value that is owned as a whole."""

@@ -27,7 +27,8 @@ class Delivery(Enum):
     KEYED = "keyed"
     """Once: the endpoint does nothing the second time it sees a key."""
     ASKABLE = "askable"
-    """Once: the endpoint tells whether a key has been seen, and is asked whenever that is in doubt."""
+    """Once: the endpoint tells whether a key has been seen, and is asked whenever that is in doubt.
+    """
     AT_LEAST_ONCE = "atLeastOnce"
     """Once or, after a failure, more often."""
     AT_MOST_ONCE = "atMostOnce"

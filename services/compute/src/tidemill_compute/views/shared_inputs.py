@@ -35,7 +35,8 @@ TEXTS_MAX = 1 << 20
 TEXTS_MADE_MAX = 1 << 28
 """After so many characters that functions made the numbers of texts are begun anew."""
 THREADS = 256
-"""So many views may be evaluated at once; the threads that read and write for everybody are others."""
+"""So many views may be evaluated at once; the threads that read and write for everybody are others.
+"""
 RECENT_ROWS_MAX = 1_000_000
 """More changes than this are not kept for views that are behind; they read them again."""
 

@@ -1,1 +1,3 @@
-"""Records of sources as rows: decoders, the schemas that they learn, and the decisions kept of both."""
+"""Records of sources as rows: decoders, the schemas that they learn, and the decisions kept of
+both.
+"""

@@ -33,7 +33,8 @@ class Decision(NamedTuple):
     """One decision; of several about the same subject the first one counts.
 
     * schema: `text` is the schema `number` of the registry `of`.
-    * unknown-schema: that registry knew no schema `number` at decoding of [first, last] of `partition`.
+    * unknown-schema: that registry knew no schema `number` at decoding of [first, last] of
+      `partition`.
     * topic: `text` is the identity of the topic `of`.
     * first-offset: reading of `partition` began at `first`.
     """

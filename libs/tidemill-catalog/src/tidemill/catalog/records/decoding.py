@@ -21,7 +21,9 @@ Decoded: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 class Schemas(Protocol):
-    """Knows schemas of records before they are decoded; tidemill.catalog.records.schemas.SchemaBook."""
+    """Knows schemas of records before they are decoded;
+    tidemill.catalog.records.schemas.SchemaBook.
+    """
 
     async def prepare(
         self, records: Sequence[LogRecord], values: Sequence[bytes | None]

@@ -56,7 +56,8 @@ _LETTER_FIELDS: list[pa.Field[Any]] = [
     pa.field("raw", pa.string()),
 ]
 LETTER_SCHEMA = pa.schema(_LETTER_FIELDS)
-"""Columns of a dead-letter collection: the FromTime of a bad record, why it is bad, and its text."""
+"""Columns of a dead-letter collection: the FromTime of a bad record, why it is bad, and its text.
+"""
 RAW_CHARACTERS_MAX = 4096
 
 Places: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]

@@ -22,7 +22,8 @@ Work that keeps up renews before.
 """
 
 PATIENCE_S = 120.0
-"""Work that has not asked for so long does not go on any more; loops may be compiled for a minute."""
+"""Work that has not asked for so long does not go on any more; loops may be compiled for a minute.
+"""
 
 
 class There(Protocol):

@@ -66,7 +66,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Contents of the collections: the frontier after each entry, the entries it refused, the events.
+    """Contents of the collections: the frontier after each entry, the entries it refused, the
+    events.
 
     A frontier is None until every partition has spoken.
     """

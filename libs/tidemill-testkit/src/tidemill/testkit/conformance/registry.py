@@ -21,7 +21,8 @@ class Options:
 
 
 Runner: TypeAlias = Callable[[Case, Options], list[str]]
-"""Runs one case from a fresh state and returns what differs, most important first; empty = passed."""
+"""Runs one case from a fresh state and returns what differs, most important first; empty = passed.
+"""
 
 _HERE = "tidemill.testkit.conformance."
 

@@ -191,7 +191,8 @@ class Oracle:
         self.bad: Counter[tuple[int, int]] = Counter()
         """Partition and offset of each record that is no row."""
         self.disordered: list[Flight] = []
-        """Events behind what their partition had promised: the generator never means to write one."""
+        """Events behind what their partition had promised: the generator never means to write one.
+        """
         self._latest = [0] * len(flights.records)
 
     def take(self) -> None:

@@ -1,4 +1,6 @@
-"""Inputs that both sides of the benchmark generate alike from one seed, and the digest of results."""
+"""Inputs that both sides of the benchmark generate alike from one seed, and the digest of
+results.
+"""
 
 from __future__ import annotations
 

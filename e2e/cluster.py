@@ -1,4 +1,6 @@
-"""What the tests on a node do with it: kubectl, helm, waiting, and the logs when something failed."""
+"""What the tests on a node do with it: kubectl, helm, waiting, and the logs when something
+failed.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def said(*command: str, text: str | None = None, limit_s: float = 300.0) -> str:
 
 
 def until(ask: Callable[[], T | None], what: str, limit_s: float = WAIT_S) -> T:
-    """What `ask` gives, asked again until it is something. Fails with `what` and the last refusal."""
+    """What `ask` gives, asked again until it is something. Fails with `what` and the last
+    refusal.
+    """
     deadline = time.monotonic() + limit_s
     refusal: Exception | None = None
     while time.monotonic() < deadline:

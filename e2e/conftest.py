@@ -1,4 +1,6 @@
-"""Timing of each phase and the facts of the node at the end; with a failure, the logs of all pods."""
+"""Timing of each phase and the facts of the node at the end; with a failure, the logs of all
+pods.
+"""
 
 from __future__ import annotations
 

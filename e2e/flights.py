@@ -42,7 +42,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Flights:
-    """The records of one scenario, how far they have been sent, and the oracle over the same files."""
+    """The records of one scenario, how far they have been sent, and the oracle over the same
+    files.
+    """
 
     scenario: Scenario
     feeds: Sequence[Arrivals]
@@ -135,7 +137,9 @@ class Flights:
         return self.waited(lambda waiter: waiter.views_complete(), views)
 
     def differences(self, at: int, views: Sequence[str] = tuple(VIEWS)) -> list[str]:
-        """What the system says otherwise than the oracle, of every collection of the views at `at`."""
+        """What the system says otherwise than the oracle, of every collection of the views at
+        `at`.
+        """
         found, expected = [], 0
         for collection in QUERIES:
             if collection.split("/")[0] not in views:

@@ -60,7 +60,9 @@ async def connected(kubeconfig: str) -> KubernetesApi:
 
 @pytest.fixture
 async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
-    """The administrator's API, with the chart installed and a namespace that enforces the standard."""
+    """The administrator's API, with the chart installed and a namespace that enforces the
+    standard.
+    """
     api = await connected(cluster)
     with helm.Config(kubeconfig_path=cluster, namespace=NAMESPACE) as config:
         if not config.list():

@@ -25,7 +25,9 @@ WARM, COLD = 1_000, 40
 
 
 async def large(seed: int, count: int) -> list[Figure]:
-    """Write `count` rows in steps, compact, and read what there is in processes that know nothing."""
+    """Write `count` rows in steps, compact, and read what there is in processes that know
+    nothing.
+    """
     folder = Path(mkdtemp(prefix="bench-", dir=".state"))
     try:
         random = np.random.default_rng(seed)

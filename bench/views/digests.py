@@ -43,7 +43,9 @@ def columns_of(rows: Sequence[Sequence[int]]) -> list[npt.NDArray[np.int64]]:
 
 
 class Chain:
-    """A digest over steps: the order of the steps counts, that of the rows in one of them does not."""
+    """A digest over steps: the order of the steps counts, that of the rows in one of them does
+    not.
+    """
 
     def __init__(self) -> None:
         self._total = 0

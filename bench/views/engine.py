@@ -140,7 +140,9 @@ class Batch:
         self._checked = checked
 
     def evaluate(self, upper: int, given: Mapping[str, Events], wanted: str) -> Columns:
-        """The facts of a predicate at the instants below `upper`: arguments, time, lattice values."""
+        """The facts of a predicate at the instants below `upper`: arguments, time, lattice
+        values.
+        """
         engine = Engine(self._checked, columns_from=0)
         texts = engine.column_bulk().texts
         inputs = {name: event_columns(events, texts) for name, events in given.items()}

@@ -49,7 +49,9 @@ def programs() -> dict[str, CheckedProgram]:
 
 
 def inputs(directory: Path, months: int) -> Inputs:
-    """Presences of flights and weather, and the reference data from just before the first of them."""
+    """Presences of flights and weather, and the reference data from just before the first of
+    them.
+    """
     raw = unpack(directory)
     found: dict[str, list[Presence]] = {"flights": [], "weather": []}
     columns = schemas()

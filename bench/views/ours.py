@@ -1,4 +1,6 @@
-"""One run of our side of a job: python -m bench.views.ours JOB SIZES…, a JSON line as the peers'."""
+"""One run of our side of a job: python -m bench.views.ours JOB SIZES…, a JSON line as the
+peers'.
+"""
 
 from __future__ import annotations
 

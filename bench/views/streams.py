@@ -56,7 +56,9 @@ Found = list[tuple[int, Columns]]
 
 
 def run(step: Step, batches: int, pause_s: float = 0.0) -> tuple[float, list[float], Found]:
-    """Seconds in all, seconds from when each batch was due to its results, and what each changed."""
+    """Seconds in all, seconds from when each batch was due to its results, and what each
+    changed.
+    """
     found: Found = []
     seconds = []
     start = perf_counter()

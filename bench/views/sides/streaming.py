@@ -102,7 +102,9 @@ class Results:
 
 
 def main(module: str, run: Callable[[Feed], Results]) -> None:
-    """Run a job at full speed and at a pace, each in a process of its own, and say what both gave."""
+    """Run a job at full speed and at a pace, each in a process of its own, and say what both
+    gave.
+    """
     job, *rest = sys.argv[1:]
     if rest[0] == "part":
         feed = Feed(job, int(rest[1]), int(rest[2]))

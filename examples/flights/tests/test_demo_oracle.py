@@ -154,7 +154,9 @@ class Twin:
         }
 
     def reach(self, at: int) -> set[tuple[Any, ...]]:
-        """The widest path between two airports: the end of a path is the least end of its routes."""
+        """The widest path between two airports: the end of a path is the least end of its
+        routes.
+        """
         ends: dict[tuple[str, str], int] = {}
         for flight in self.flights:
             end = flight["at"] // DAY * DAY + 2 * DAY

@@ -40,7 +40,9 @@ BROKEN = 'def broken() -> None:\n    """Break."""\n\nraise RuntimeError("half in
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plugins: two good ones, one that cannot be imported, one in a package, one that is nowhere."""
+    """Plugins: two good ones, one that cannot be imported, one in a package, one that is
+    nowhere.
+    """
     points: dict[str, EntryPoint] = {}
     for name, text, attr in (
         ("greet", GOOD, "greet"), ("nested", NESTED, "app"), ("broken", BROKEN, "broken"),

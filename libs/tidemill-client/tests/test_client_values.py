@@ -1,4 +1,6 @@
-"""Rows that users write: what is left out, what is no number; and columns that SQL takes for one."""
+"""Rows that users write: what is left out, what is no number; and columns that SQL takes for
+one.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ SERVING = {f"{role}:7473" for role in ROLES}
 
 
 def matrix(values: dict[str, Any]) -> dict[str, set[str]]:
-    """Component → what it reaches, and neighbour → which components it reaches; names by UDP aside."""
+    """Component → what it reaches, and neighbour → which components it reaches; names by UDP
+    aside.
+    """
     objects = rendered(values)
     policies = [
         {**each, "metadata": {"namespace": NAMESPACE, **each["metadata"]}}

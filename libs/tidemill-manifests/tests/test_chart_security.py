@@ -1,4 +1,6 @@
-"""The chart is closed unless it is told otherwise: who has which Secret, account, disk and image."""
+"""The chart is closed unless it is told otherwise: who has which Secret, account, disk and
+image.
+"""
 
 from __future__ import annotations
 

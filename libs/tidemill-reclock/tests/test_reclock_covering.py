@@ -41,7 +41,9 @@ def ranges(draw: st.DrawFn) -> list[Partitions]:
 def test_g11_an_instant_is_at_or_past_what_covers_offsets_exactly_if_it_holds_them(
     history: Any, wanted: list[Partitions], since: int
 ) -> None:
-    """The Galois connection, for all that R may be and wherever compaction has left its bindings."""
+    """The Galois connection, for all that R may be and wherever compaction has left its
+    bindings.
+    """
     bindings = bindings_of_history(history)
     compacted = [(s, max(t, since), n) for s, t, n in bindings]
     times = range(since, LAST)

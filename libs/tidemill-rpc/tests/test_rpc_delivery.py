@@ -21,7 +21,9 @@ IMPATIENT = DeliveryPolicy(messages_max=3, patience_s=0.5)
 
 
 class Handler:
-    """Progress 1, 2, 3, …, each behind a change; counts what it gave and knows that it was closed."""
+    """Progress 1, 2, 3, …, each behind a change; counts what it gave and knows that it was
+    closed.
+    """
 
     def __init__(self, last: int = 1_000_000, error: Exception | None = None) -> None:
         self.last, self.error = last, error

@@ -1,4 +1,6 @@
-"""Servers and networks that go away without a word: calls end, and what comes back is found soon."""
+"""Servers and networks that go away without a word: calls end, and what comes back is found
+soon.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ def test_a3_a_document_that_is_wrong_everywhere_is_told_so_a_hundred_times() -> 
 
 
 def test_a3_items_without_an_order_are_told_apart_in_linear_time() -> None:
-    """A3: numbers among texts have no order, so that the validator compared each with all others."""
+    """A3: numbers among texts have no order, so that the validator compared each with all
+    others.
+    """
     compared = 0
 
     class Item(str):

@@ -137,7 +137,9 @@ def limited(limits: HttpLimits) -> HttpServer:
 
 
 async def said(port: int, sent: bytes, *, then_leave: bool = False) -> bytes:
-    """All that the server answers to these bytes; with `then_leave` the client goes away at once."""
+    """All that the server answers to these bytes; with `then_leave` the client goes away at
+    once.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     await writer.drain()

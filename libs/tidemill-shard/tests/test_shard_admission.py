@@ -1,4 +1,6 @@
-"""What collections take: types that come back, diffs that can be added up, rows that answers carry."""
+"""What collections take: types that come back, diffs that can be added up, rows that answers
+carry.
+"""
 
 from __future__ import annotations
 

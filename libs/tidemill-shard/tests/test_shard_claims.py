@@ -277,7 +277,9 @@ def test_work_begins_with_a_claim_and_ends_before_another_begins(world: World) -
 
 
 async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_was() -> None:
-    """A process that stood still finds its lease over, and its session alive: nobody has noticed."""
+    """A process that stood still finds its lease over, and its session alive: nobody has
+    noticed.
+    """
     claim = Claim("role", "a", 7)
     held = {"a": claim}
 

@@ -51,7 +51,9 @@ class Story:
             await asyncio.sleep(0.05)
 
     def told(self, stop: Callable[[Replica], None], seconds: float) -> tuple[Claim | None, float]:
-        """What the owner has after it was stopped for so long, and for how long nobody else had it."""
+        """What the owner has after it was stopped for so long, and for how long nobody else had
+        it.
+        """
         try:
             return self.loop.run_until_complete(self._told(stop, seconds))
         finally:
@@ -195,7 +197,9 @@ async def _epoch_that_another_gets(clock: TimeOfThreads, consensus: Consensus) -
 
 
 async def _lived_through_a_busy_loop(clock: TimeOfThreads, *, kept: bool) -> tuple[int, int | None]:
-    """Block this event loop while another replica looks: the epoch before, and the one that it got."""
+    """Block this event loop while another replica looks: the epoch before, and the one that it
+    got.
+    """
     consensus = OfTwoThreads()
     plain = Claimant(consensus, "role", clock, random_id, name="busy", lease_s=REAL_LEASE_S)
     keeper = Keeper(clock)

@@ -145,7 +145,9 @@ def writer_of(folder: Path, rows: int) -> str:
 def killed_writer(
     program: str, stop_after: int, pause_s: float, environment: Mapping[str, str] | None = None
 ) -> int:
-    """Run a writer, kill it some time after it was told of `stop_after`; the last step it was told."""
+    """Run a writer, kill it some time after it was told of `stop_after`; the last step it was
+    told.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:

@@ -286,7 +286,9 @@ def test_v8_a_check_beside_a_server_reads_what_it_writes(
 
 
 async def _claimed(folder: Path) -> dict[str, bytes]:
-    """Claims that went from hand to hand beside a store; the newest version of each of their logs."""
+    """Claims that went from hand to hand beside a store; the newest version of each of their
+    logs.
+    """
     file = folder / "consensus.sqlite"
     await filled(folder, versions=3)
     claims = open_claims(f"sqlite:{file}")

@@ -1,4 +1,6 @@
-"""Rest: collections that follow a pace move by one commit, together, and never go back for anybody."""
+"""Rest: collections that follow a pace move by one commit, together, and never go back for
+anybody.
+"""
 
 from __future__ import annotations
 
@@ -260,7 +262,9 @@ class Acts:
         await process.step_pace(PACE, frontier(upper + self._random.randrange(1, 20)), {}, leave)
 
     async def write(self) -> None:
-        """As the driver does: bindings first, then what they bind, at times that were not definite."""
+        """As the driver does: bindings first, then what they bind, at times that were not
+        definite.
+        """
         process = self._random.choice(self._world.processes)
         upper = (await process.status("s/remap")).upper.elements[0]
         new = upper + self._random.randrange(1, 30)

@@ -140,7 +140,9 @@ async def test_a_cancellation_that_the_client_forgets_is_not_forgotten(ends: str
     asked = asyncio.Event()
 
     async def ask() -> str:
-        """As asyncio.wait_for may: what it waited for has come, or has failed, at the same moment."""
+        """As asyncio.wait_for may: what it waited for has come, or has failed, at the same
+        moment.
+        """
         asked.set()
         with suppress(asyncio.CancelledError):
             await asyncio.get_running_loop().create_future()

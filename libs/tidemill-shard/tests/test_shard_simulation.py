@@ -1,4 +1,6 @@
-"""Seeded runs of many processes: no promise is broken, every fault happened, and auditors can see."""
+"""Seeded runs of many processes: no promise is broken, every fault happened, and auditors can
+see.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The checkers of histories accept what can happen, refuse what cannot, and agree with brute force."""
+"""The checkers of histories accept what can happen, refuse what cannot, and agree with brute
+force.
+"""
 
 from __future__ import annotations
 

@@ -264,7 +264,9 @@ async def test_what_had_gone_before_the_action_fires_when_it_comes_back_once(
 async def test_an_event_that_no_longer_has_the_value_of_the_goal_is_there_with_another_one(
     tmp_path: Path,
 ) -> None:
-    """A correction says null only of what is absent; a value that comes back fires no second time."""
+    """A correction says null only of what is absent; a value that comes back fires no second
+    time.
+    """
     world, path = World(3), tmp_path / "calls.jsonl"
     schema = pa.schema([("tank", pa.string()), ("count", pa.int64())])
     shape = PredicateShape("often", schema, 1, timed=False, lattices=(("count", ("int",)),))
@@ -297,7 +299,9 @@ async def test_an_event_that_no_longer_has_the_value_of_the_goal_is_there_with_a
 async def test_w8_an_event_with_a_set_of_several_types_fires_with_each_element_as_it_is(
     tmp_path: Path,
 ) -> None:
-    """W8: elements of two types had no order, which ended the action; truth values became numbers."""
+    """W8: elements of two types had no order, which ended the action; truth values became
+    numbers.
+    """
     world, path = World(3), tmp_path / "calls.jsonl"
     schema = pa.schema([("of", pa.string())])
     shape = PredicateShape("seen", schema, 1, timed=False, written=frozenset({0}))
@@ -334,7 +338,9 @@ async def test_a_foreign_line_in_the_file_stays_and_counts_for_nothing(tmp_path:
 
 
 async def test_a1_a_foreign_line_that_nests_deep_has_no_key(tmp_path: Path) -> None:
-    """A1: whoever may write to a topic or file of a sink kept its action from beginning, for good."""
+    """A1: whoever may write to a topic or file of a sink kept its action from beginning, for
+    good.
+    """
     path = tmp_path / "calls.jsonl"
     path.write_text("[" * 100_000 + '\n{"key": "k1"}\n')
     assert await FileSink(path).recover(()) == {"", "k1"}

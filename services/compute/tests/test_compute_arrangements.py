@@ -66,7 +66,9 @@ class World:
         return ArrangementDriver("t", "by", collections, self.bulk, self.clock, settings)
 
     async def write(self, until: int) -> None:
-        """Changes at each instant before `until`; what they leave is the history that is expected."""
+        """Changes at each instant before `until`; what they leave is the history that is
+        expected.
+        """
         for at in range(len(self.history), until):
             more: Counter[Row] = Counter()
             for _ in range(self.random.choice((0, 1, 3))):

@@ -373,7 +373,9 @@ async def judge(world: World) -> None:
 async def test_c2_what_has_come_fires_before_it_is_definite_and_is_what_becomes_definite(
     seed: int, program: str
 ) -> None:
-    """C2: while nobody dies; instant by instant, so that upper is behind what has come by the skew."""
+    """C2: while nobody dies; instant by instant, so that upper is behind what has come by the
+    skew.
+    """
     world = World(seed, program)
     await world.create()
     foreseen = 0
@@ -492,7 +494,9 @@ async def live_without_action(world: World) -> None:
 
 
 async def test_c2_what_is_too_much_to_look_ahead_over_fires_when_it_is_definite() -> None:
-    """C2: the memory of the view bounds what is looked over; beyond it the action goes on without."""
+    """C2: the memory of the view bounds what is looked over; beyond it the action goes on
+    without.
+    """
     world = World(1)
     world.allowance = Allowance(100, "limits.view_bytes", "view v")
     await world.create()

@@ -45,7 +45,9 @@ def policy(seed: int) -> EventPolicy:
 
 
 def arrivals(seed: int) -> dict[int, pa.Table]:
-    """Rows by system instant: out of order, some late, some without a time, some twice; heartbeats."""
+    """Rows by system instant: out of order, some late, some without a time, some twice;
+    heartbeats.
+    """
     random = Random(seed)
     found = {}
     offsets = itertools.count()

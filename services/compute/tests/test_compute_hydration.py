@@ -1,4 +1,6 @@
-"""The history of a view evaluated in bulk is what the view itself would have written, step by step."""
+"""The history of a view evaluated in bulk is what the view itself would have written, step by
+step.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,9 @@ async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> Non
 async def test_a3_a_job_beyond_its_memory_says_so_and_the_next_one_has_its_turn(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The view ends as Exhausted, with nothing written; it is not evaluated in the process instead."""
+    """The view ends as Exhausted, with nothing written; it is not evaluated in the process
+    instead.
+    """
     world = World(tmp_path, PAIRS)
     await world.create(0)
     launcher = SessionLauncher(spark, world.place)

@@ -53,7 +53,9 @@ ways = st.sampled_from(("columns", "columns", "rows", "changes", "facts", "aside
 
 @st.composite
 def histories(draw: st.DrawFn, shape: PredicateShape, corrupt: bool = False) -> list[Update]:
-    """Updates of rows that come and go, several copies of some; with `corrupt` one goes too often."""
+    """Updates of rows that come and go, several copies of some; with `corrupt` one goes too
+    often.
+    """
     pool = (
         values if not shape.timed else st.tuples(values, times).map(lambda both: both[0] + both[1])
     )

@@ -29,7 +29,9 @@ FIRST = 3
 
 
 class World:
-    """The stores, which outlive every process; the source and the timeline that move by themselves."""
+    """The stores, which outlive every process; the source and the timeline that move by
+    themselves.
+    """
 
     def __init__(self, seed: int) -> None:
         self.clock = ManualClock(0)
@@ -65,7 +67,9 @@ class World:
         await self.stage(self.now).prepare()
 
     async def arrive(self, instant: int) -> None:
-        """One system instant: some rows from the first binding on; now and then the timeline moves."""
+        """One system instant: some rows from the first binding on; now and then the timeline
+        moves.
+        """
         count = 0 if instant < FIRST else self.random.choice((0, 0, 1, 3)) + (instant == FIRST)
         rows = [(next(self.numbers), 0, instant * 10 + i, instant, 1) for i in range(count)]
         self.instants |= {row[0]: instant for row in rows}

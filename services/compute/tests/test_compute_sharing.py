@@ -125,7 +125,9 @@ class Kept:
 
 @dataclass
 class World:
-    """The stores, which outlive every process, the inputs that somebody else writes, and the views."""
+    """The stores, which outlive every process, the inputs that somebody else writes, and the
+    views.
+    """
 
     random: Random
     clock: ManualClock = field(default_factory=lambda: ManualClock(0))
@@ -287,7 +289,9 @@ class World:
         self.counts.changed += 1
 
     async def compare(self) -> None:
-        """Every output of every view at every instant is what one evaluation of its program says."""
+        """Every output of every view at every instant is what one evaluation of its program
+        says.
+        """
         reader = self.process(Fuse(None))
         inputs = {name: presences(name, rows, self.fed) for name, rows in self.history.items()}
         for name, kept in self.views.items():

@@ -66,7 +66,9 @@ async def settled(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 @asynccontextmanager
 async def reading_all(broker: Server, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, int]]:
-    """Who reads also what is not committed, from the beginning, and where the topic ends for them."""
+    """Who reads also what is not committed, from the beginning, and where the topic ends for
+    them.
+    """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.address, isolation_level="read_uncommitted"
     )

@@ -344,7 +344,9 @@ async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -
 
 
 class Gate(Quiet):
-    """Lets the making of a follower come to its `at`-th pause, and no further until it is opened."""
+    """Lets the making of a follower come to its `at`-th pause, and no further until it is
+    opened.
+    """
 
     def __init__(self, at: int) -> None:
         super().__init__()

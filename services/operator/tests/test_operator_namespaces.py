@@ -1,4 +1,6 @@
-"""What belongs to one namespace is neither read nor taken by another, unless it is granted there."""
+"""What belongs to one namespace is neither read nor taken by another, unless it is granted
+there.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def view(namespace: str, name: str, program: str, **inputs: str) -> Declared:
 
 @dataclass
 class Limited:
-    """A catalog as a user sees it who is an admin of names with a prefix; `away` refuses the token."""
+    """A catalog as a user sees it who is an admin of names with a prefix; `away` refuses the
+    token.
+    """
 
     catalog: MemoryCatalog
     prefix: str

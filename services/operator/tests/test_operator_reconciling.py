@@ -102,7 +102,9 @@ def settled(world: World) -> None:
 
 
 def possible(declared: Sequence[Declared]) -> set[tuple[str, str]]:
-    """Keys of living, owned, unpaused objects all of whose inputs are possible: the obvious twin."""
+    """Keys of living, owned, unpaused objects all of whose inputs are possible: the obvious
+    twin.
+    """
     first = owners(declared, {})
     wanted = [
         o for o in declared if first[o.key] == o.uid and not o.deleting and not o.paused

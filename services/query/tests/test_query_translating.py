@@ -54,7 +54,9 @@ class Names:
 async def made(
     offsets: list[int], moves: dict[int, int] | None = None, written: int | None = None
 ) -> tuple[Collections, QueryDriver]:
-    """A source that is at `offsets[t]` at instant t; whose event time came where at which instant."""
+    """A source that is at `offsets[t]` at instant t; whose event time came where at which
+    instant.
+    """
     clock, ids = ManualClock(0), map(str, itertools.count())
     collections = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
     upper = len(offsets)

@@ -1,4 +1,6 @@
-"""Questions on threads: who goes away or waits too long has them ended, and nobody has all of them."""
+"""Questions on threads: who goes away or waits too long has them ended, and nobody has all of
+them.
+"""
 
 from __future__ import annotations
 

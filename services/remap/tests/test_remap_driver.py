@@ -188,7 +188,9 @@ async def test_a_minter_that_comes_later_goes_on_where_the_last_one_ended() -> N
 
 
 class Doubtful(Collections):
-    """Appends whose outcome the caller is not told: every second one happened, the others did not."""
+    """Appends whose outcome the caller is not told: every second one happened, the others did
+    not.
+    """
 
     doubts = 0
 

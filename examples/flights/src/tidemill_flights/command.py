@@ -62,7 +62,9 @@ def demo(
 
 
 def _make_empty(directory: Path) -> None:
-    """An empty folder with the marker. Raises: UsageError if what is there is not ours to remove."""
+    """An empty folder with the marker. Raises: UsageError if what is there is not ours to
+    remove.
+    """
     if directory.exists() and any(directory.iterdir()) and not (directory / MARKER).exists():
         raise UsageError(
             f"{directory} is not empty and not of an earlier demo: choose another --dir"

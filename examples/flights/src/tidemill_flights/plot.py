@@ -31,7 +31,9 @@ DARK = Theme("#0d1117", "#d0d7de", "#30363d")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at one collection: `lag_s` seconds of its own timeline behind what could be known."""
+    """One look at one collection: `lag_s` seconds of its own timeline behind what could be
+    known.
+    """
 
     wall_s: float
     collection: str

@@ -62,7 +62,9 @@ class DemoRun:
     questions: Questions = field(init=False)
 
     async def run(self, *, keep: bool = False) -> bool:
-        """Whether everything that was compared is equal; with `keep` only once the server is ended."""
+        """Whether everything that was compared is equal; with `keep` only once the server is
+        ended.
+        """
         scenario, begun_s = self.scenario, self.clock.monotonic_s()
         self.server = DemoServer(self.directory, self.clock, self.jars, scenario.spark_rows)
         self.watch = Watch(
@@ -170,7 +172,9 @@ class DemoRun:
         self.display.say(" ".join(f"{each.kind}/{each.name}" for each in applied))
 
     async def _check_backfill(self, waiter: Waiter, records: int) -> None:
-        """Say how many records Spark wrote. Raises: Unavailable if they are not the whole backlog."""
+        """Say how many records Spark wrote. Raises: Unavailable if they are not the whole
+        backlog.
+        """
         details = await waiter.running("Source", "flights")
         if details["backfilled"] != records:
             raise Unavailable(

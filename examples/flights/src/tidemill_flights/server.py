@@ -1,4 +1,6 @@
-"""The demo's server: `tidemill up` as a process of its own, which may be killed and started again."""
+"""The demo's server: `tidemill up` as a process of its own, which may be killed and started
+again.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class DemoServer:
         return self.directory / "state"
 
     async def start(self) -> Client:
-        """Start the process; a client once it answers. Raises: Unavailable with the end of its log."""
+        """Start the process; a client once it answers. Raises: Unavailable with the end of its
+        log.
+        """
         config = self.directory / "server.toml"
         config.write_text(
             f'[reclock]\nspark_backlog_rows = {self.spark_rows}\n[spark]\njars = "{self.jars}"\n'

@@ -83,7 +83,9 @@ class Watch:
         ]
 
     def _lines(self, seen: Sequence[CollectionInfo]) -> list[Line]:
-        """One line for each stream, for its raw rows, and for each view, in the order of `names`."""
+        """One line for each stream, for its raw rows, and for each view, in the order of
+        `names`.
+        """
         lines: dict[str, Line] = {}
         for info in seen:
             owner = info.id.split("/")[0]

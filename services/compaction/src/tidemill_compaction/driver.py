@@ -78,7 +78,9 @@ class CompactionDriver:
     """When each is looked at again, by the monotonic clock: never once nothing of it is left."""
 
     async def compact_forever(self) -> None:
-        """Look at all collections every interval, until cancelled; big merges go on between looks."""
+        """Look at all collections every interval, until cancelled; big merges go on between
+        looks.
+        """
         try:
             while True:
                 await self.clock.sleep(self.settings.interval_s)

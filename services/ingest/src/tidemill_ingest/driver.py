@@ -146,7 +146,9 @@ class SourceReader:
             raise
 
     def _start(self, partition: int, wanted: int, low: int) -> int:
-        """The first offset to read; what a retention took before it was first seen is not missed."""
+        """The first offset to read; what a retention took before it was first seen is not
+        missed.
+        """
         wanted = wanted or self._first.get(partition, low)
         if wanted < low:
             raise SourceBroken(
@@ -182,7 +184,9 @@ class SourceReader:
             )
 
     async def _remember_first(self, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Keep where each partition began when it was first seen, before anything of it is bound."""
+        """Keep where each partition began when it was first seen, before anything of it is
+        bound.
+        """
         fresh = {p: low for p, (low, _) in bounds.items() if p not in self._first}
         if not fresh:
             return

@@ -48,7 +48,9 @@ class RowFile(Protocol):
         """Number of complete rows. Raises: Unavailable if the file cannot be read."""
 
     def read(self, first: int, stop: int) -> FileRows:
-        """The rows from `first` on, before `stop`, which were counted before; at least one of them."""
+        """The rows from `first` on, before `stop`, which were counted before; at least one of
+        them.
+        """
 
 
 @dataclass(slots=True)

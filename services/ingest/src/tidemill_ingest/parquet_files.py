@@ -158,7 +158,9 @@ def _cells(column: Any) -> list[object]:  # an array of any type
 
 
 def _in_micros(column: Any) -> Any:  # an array of any type
-    """Nanoseconds cut to microseconds; a zone that nobody knows as UTC, which instants are kept in."""
+    """Nanoseconds cut to microseconds; a zone that nobody knows as UTC, which instants are kept
+    in.
+    """
     kind = column.type
     if pa.types.is_timestamp(kind) and (kind.unit == "ns" or not is_stored(kind)):
         zone = kind.tz if is_stored(kind) or kind.tz is None else "UTC"

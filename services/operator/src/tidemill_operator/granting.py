@@ -77,7 +77,9 @@ def ungranted(
 def _made(
     objects: Sequence[Declared], first: Mapping[Key, str], known: Mapping[Key, Known]
 ) -> Iterator[tuple[str, str, str, Declared | None, Resource | None]]:
-    """(namespace, kind, name, object, resource) of all that can be read and belongs to a namespace."""
+    """(namespace, kind, name, object, resource) of all that can be read and belongs to a
+    namespace.
+    """
     declared = {o.key: o for o in objects if first.get(o.key) == o.uid and o.kind in READABLE}
     for (kind, name), there in known.items():
         if kind in READABLE and (kind, name) not in declared and there.namespace is not None:

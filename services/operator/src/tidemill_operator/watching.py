@@ -98,7 +98,9 @@ class Mirror:
 
 
 def _passing(error: UsageError) -> bool:
-    """Whether what the server refused is what it may yet allow: a kind or a right that is to come."""
+    """Whether what the server refused is what it may yet allow: a kind or a right that is to
+    come.
+    """
     return isinstance(error, UnknownCollection) or error.details.get("reason") == "403"
 
 

@@ -61,7 +61,9 @@ class Crossing:
                     waiting.append((below, self._derived[readable.collection][0], depth + 1))
 
     async def _below(self, leaf: Proof, collection: str, at: int, depth: int) -> Proof | None:
-        """The proof that was put below a leaf; None if there is none, or it has been there before."""
+        """The proof that was put below a leaf; None if there is none, or it has been there
+        before.
+        """
         view, predicate = self._derived[collection]
         assert leaf.record is not None
         record = replace(leaf.record, predicate=predicate)

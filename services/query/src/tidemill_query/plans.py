@@ -42,7 +42,9 @@ def alike(found: ViewOf, predicate: str, whole: bool, others: Iterable[ViewOf]) 
 
 
 def scans_of_proof(program: CheckedProgram, asked: Record) -> dict[str, Scan]:
-    """For each input what a proof of the record can depend on: nothing of those that are not there."""
+    """For each input what a proof of the record can depend on: nothing of those that are not
+    there.
+    """
     patterns = demanded(logical_plan(program).rules, asked.predicate, asked.arguments)
     return {
         name: pattern_scan(program, name, patterns.get(name, ()))

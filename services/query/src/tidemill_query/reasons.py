@@ -41,7 +41,9 @@ def proof(
 
 
 def proved(asked: Record, found: Proof, at: int) -> Explanation:
-    """The proof; where other values ride beside the fact than were asked about, that is said first."""
+    """The proof; where other values ride beside the fact than were asked about, that is said
+    first.
+    """
     other = _told_otherwise(asked, found.record, at)
     return Explanation(f"{other}\n{found.render()}" if other else found.render(), _tree(found))
 

@@ -219,7 +219,9 @@ class StorageDriver:
         return capability
 
     async def expire(self, collection: str, key: str) -> HolderInfo:
-        """End the capability of the holder with this key, as if its lease had run out; who it was."""
+        """End the capability of the holder with this key, as if its lease had run out; who it
+        was.
+        """
         return holder_info(await self._collections.expire_holder(self._id_of(collection), key))
 
     def _id_of(self, name: str) -> str:

@@ -121,7 +121,9 @@ class Pace:
 
 
 class Paces:
-    """The paces of one process, one for each interval; `name` tells processes of one store apart."""
+    """The paces of one process, one for each interval; `name` tells processes of one store
+    apart.
+    """
 
     def __init__(self, name: str, collections: Collections, clock: Clock) -> None:
         self._name = name

@@ -107,7 +107,9 @@ class Catalog(Names):
         )
 
     async def foresee(self, stored: Stored) -> None:
-        """Read and check the program of a view beside the event loop, so that `plan` finds it done."""
+        """Read and check the program of a view beside the event loop, so that `plan` finds it
+        done.
+        """
         if isinstance(stored.resource.spec, ViewSpec):
             await in_turn(partial(self._foreseen, stored))
 
@@ -456,7 +458,9 @@ class Catalog(Names):
         )
 
     def roots_of(self, view: str) -> list[str]:
-        """The collections of sources and tables that a view reads, itself or through other views."""
+        """The collections of sources and tables that a view reads, itself or through other
+        views.
+        """
         return self.roots_below(self.planned(view).inputs.values())
 
     def roots_below(self, inputs: Iterable[CatalogEntry]) -> list[str]:

@@ -1,4 +1,6 @@
-"""The instant from which an action fires, against what is known of the collection that it watches."""
+"""The instant from which an action fires, against what is known of the collection that it
+watches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Late events: the reason that their dead letters give, and the events read back from dead letters."""
+"""Late events: the reason that their dead letters give, and the events read back from dead
+letters.
+"""
 
 from __future__ import annotations
 

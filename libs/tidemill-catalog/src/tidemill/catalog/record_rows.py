@@ -78,7 +78,9 @@ class PredicateShape:
 
     @property
     def columns(self) -> tuple[tuple[str, ColumnType], ...]:
-        """Names of all columns, with their types in the language; `any` for a type that it lacks."""
+        """Names of all columns, with their types in the language; `any` for a type that it
+        lacks.
+        """
         return tuple(
             (field.name, "set" if at in self.written else COLUMN_TYPES.get(field.type, "any"))
             for at, field in enumerate(self.schema)

@@ -172,7 +172,9 @@ class SourcePart:
 
 
 def kept_with(stored: Stored) -> list[str]:
-    """Collections of the origin of rows, which the clock of the system keeps as long as the rows."""
+    """Collections of the origin of rows, which the clock of the system keeps as long as the
+    rows.
+    """
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     if spec.event_time is None and spec.timeline in (None, SYSTEM):

@@ -1,4 +1,6 @@
-"""When and where the ticks of a view run, from what its resource says; and which engine keeps it."""
+"""When and where the ticks of a view run, from what its resource says; and which engine keeps
+it.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def changes_written(written: Rows) -> Iterator[Callable[[Event], None]]:
 
 @dataclass(slots=True)
 class _ProgressLines:
-    """Says how far the changes are complete: at first, after changes, at the end, not in between."""
+    """Says how far the changes are complete: at first, after changes, at the end, not in
+    between.
+    """
 
     upper: Frontier | None = None
     due: bool = True

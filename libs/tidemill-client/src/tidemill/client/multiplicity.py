@@ -45,7 +45,9 @@ def _copies(table: pa.Table) -> int:
 
 
 def shown_rows(table: pa.Table) -> pa.Table:
-    """Plain rows where that loses nothing and is no flood, else the table with its multiplicities."""
+    """Plain rows where that loses nothing and is no flood, else the table with its
+    multiplicities.
+    """
     if DIFF in table.column_names:
         if table.num_columns == 1:
             return table

@@ -1,4 +1,6 @@
-"""SQL over an exact snapshot: DuckDB reads the collections that a query names, all at one instant."""
+"""SQL over an exact snapshot: DuckDB reads the collections that a query names, all at one
+instant.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A stretch of the text: lines and columns from 1, `end_column` just after the last character."""
+    """A stretch of the text: lines and columns from 1, `end_column` just after the last
+    character.
+    """
 
     line: int
     column: int

@@ -98,7 +98,9 @@ def fits(arguments: Sequence[object], pattern: Pattern) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """Of an atom of a rule: which positions have values before it is matched, found by which atoms."""
+    """Of an atom of a rule: which positions have values before it is matched, found by which
+    atoms.
+    """
 
     atom: AtomForm | AbsentForm
     positions: Positions
@@ -333,7 +335,9 @@ class _Rewriting:
         )
 
     def _newly_cyclic(self, rule: RuleForm, of: Mapping[str, int]) -> bool:
-        """Whether a rule that asks for finished facts is on a cycle now, which it was not before."""
+        """Whether a rule that asks for finished facts is on a cycle now, which it was not
+        before.
+        """
         head = rule.head.predicate
         if head.startswith(WISH):
             return False
@@ -361,7 +365,9 @@ def _reads_ends(rule: RuleForm) -> bool:
 
 
 def _certain(condition: Expression, scope: Scope) -> bool:
-    """Whether a condition cannot fail, whatever the values, by the functions of the language alone."""
+    """Whether a condition cannot fail, whatever the values, by the functions of the language
+    alone.
+    """
     names = _functions(condition)
     return names <= FUNCTIONS.keys() and not scope.fallible(condition)
 

@@ -1,4 +1,6 @@
-"""Definitions, functions and lattices: S103, S113, S108, and how many values a lattice has (S109)."""
+"""Definitions, functions and lattices: S103, S113, S108, and how many values a lattice has
+(S109).
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ _NAME = _Size(0, 1)
 
 
 def _measure(name: str, rule: ResolvedRule, sizes: dict[str, _Size]) -> None:
-    """Put the sizes of a definition, and of all it uses, into `sizes`; definitions have no cycle."""
+    """Put the sizes of a definition, and of all it uses, into `sizes`; definitions have no
+    cycle.
+    """
     waiting = [name]
     while waiting:
         value = rule.definitions[waiting[-1]]

@@ -1,4 +1,6 @@
-"""Codes of mistakes and warnings with their meanings, which the reference of the language prints."""
+"""Codes of mistakes and warnings with their meanings, which the reference of the language
+prints.
+"""
 
 from __future__ import annotations
 

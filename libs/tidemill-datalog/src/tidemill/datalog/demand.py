@@ -28,7 +28,9 @@ Pattern: TypeAlias = "tuple[Any, ...]"
 def demanded(
     forms: Iterable[RuleForm], predicate: str, arguments: Sequence[Value]
 ) -> dict[str, set[Pattern]]:
-    """For each predicate below the record, itself included, the patterns of facts that may matter."""
+    """For each predicate below the record, itself included, the patterns of facts that may
+    matter.
+    """
     rules: dict[str, list[RuleForm]] = {}
     for form in forms:
         rules.setdefault(form.head.predicate, []).append(form)
@@ -58,7 +60,9 @@ def _covers(wide: Pattern, narrow: Pattern) -> bool:
 
 
 def _bound(form: RuleForm, pattern: Pattern) -> dict[str, Value] | None:
-    """The variables that the pattern binds in the head, None if the head can be none of its facts."""
+    """The variables that the pattern binds in the head, None if the head can be none of its
+    facts.
+    """
     terms = form.head.terms[1:] if form.sends else form.head.terms
     bound: dict[str, Value] = {}
     for term, value in zip(terms, pattern, strict=True):

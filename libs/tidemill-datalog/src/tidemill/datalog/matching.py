@@ -98,7 +98,9 @@ class Matcher:
             return False
 
     def atoms_match(self, form: RuleForm, bound: Bindings, order: Sequence[int]) -> Iterator[Match]:
-        """Every match of the atoms, by values alone; conditions are tried as soon as they can be."""
+        """Every match of the atoms, by values alone; conditions are tried as soon as they can
+        be.
+        """
         rows: dict[int, Row] = {}
 
         def extend(waiting: list[int], known: Bindings) -> Iterator[Match]:
@@ -312,7 +314,9 @@ def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) 
 
 
 def derived_time(form: RuleForm, match: Match, matcher: Matcher) -> int | None:
-    """The time that a match gives the head: written, or the latest of the facts that pass theirs."""
+    """The time that a match gives the head: written, or the latest of the facts that pass
+    theirs.
+    """
     if form.head.time:
         times = [matcher.value(expression, match.bound) for expression in form.head.time]
         return max(time for time in times if isinstance(time, int))

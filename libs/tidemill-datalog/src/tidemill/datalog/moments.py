@@ -32,7 +32,9 @@ class History(Protocol):
         ...
 
     def state_before(self, at: int) -> EngineState:
-        """The solutions that live on from instants before, as a window ending at `at` leaves them."""
+        """The solutions that live on from instants before, as a window ending at `at` leaves
+        them.
+        """
         ...
 
 

@@ -56,7 +56,9 @@ class Proof:
                 waiting.extend(reversed([*part.premises()]))
 
     def leaves(self) -> frozenset[str]:
-        """The texts of the inputs, stated facts, clock events and absences that the proof rests on."""
+        """The texts of the inputs, stated facts, clock events and absences that the proof rests
+        on.
+        """
         return frozenset(
             part.text for part in self.every_part() if part.kind not in ("derived", "view")
         )

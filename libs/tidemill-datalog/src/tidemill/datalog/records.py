@@ -57,7 +57,9 @@ class Record:
 
 
 def format_float(number: float) -> str:
-    """The shortest decimal that reads back as the same number, always with a point or an exponent."""
+    """The shortest decimal that reads back as the same number, always with a point or an
+    exponent.
+    """
     if number == 0.0:
         return "0.0"
     if math.isinf(number):

@@ -360,7 +360,9 @@ class Builder:
                 yield self._recalled(form, lingering.keys, since, moment)
 
     def _met(self, form: RuleForm, keys: tuple[Key, ...], at: Instant, now: Moment) -> Instant:
-        """When the facts of an established solution were all present: before, if some could leave."""
+        """When the facts of an established solution were all present: before, if some could
+        leave.
+        """
         if form.lingers:
             for lingering, _, _, since in self.moment(self.place_of(at, now)).lingering(form):
                 if lingering.keys == keys:

@@ -210,7 +210,9 @@ class Search:
         self._present_tables: dict[str, Table] = {}
 
     def _every_fact(self) -> Mapping[str, Table]:
-        """All facts known below `upper` that fit the arguments of the record, with their presences."""
+        """All facts known below `upper` that fit the arguments of the record, with their
+        presences.
+        """
         patterns = demanded(self._engine.forms, self._record.predicate, self._record.arguments)
         return self._evaluate(matching_inputs(self._inputs, patterns), set(patterns))
 
@@ -408,7 +410,9 @@ class Search:
         return known
 
     def _is_derived(self, predicate: str) -> bool:
-        """Whether the program derives any fact of the predicate: first at the instant, then at all."""
+        """Whether the program derives any fact of the predicate: first at the instant, then at
+        all.
+        """
         now = {
             name: [p for p in found if p.start <= self._at < p.end]
             for name, found in self._inputs.items()

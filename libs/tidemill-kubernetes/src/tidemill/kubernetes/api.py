@@ -94,7 +94,9 @@ class KubernetesApi:
     async def list(
         self, path: str, only: Mapping[str, str] | None = None
     ) -> tuple[list[Json], str]:
-        """All objects, or those that the selectors in `only` name; the version from which to watch."""
+        """All objects, or those that the selectors in `only` name; the version from which to
+        watch.
+        """
         found = await self.call("GET", path, query=only)
         return found["items"], found["metadata"]["resourceVersion"]
 

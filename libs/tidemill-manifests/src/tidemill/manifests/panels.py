@@ -26,7 +26,9 @@ Look: TypeAlias = Literal["lines", "stat", "table"]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL expression and the name of its lines; `$sel` in it becomes the board's selector."""
+    """One PromQL expression and the name of its lines; `$sel` in it becomes the board's
+    selector.
+    """
 
     expr: str
     legend: str = ""

@@ -37,7 +37,9 @@ def covered_since(bindings: pa.Table, wanted: Sequence[Partitions], since: int) 
 
 
 def _say_less(bindings: pa.Table, wanted: Sequence[Partitions]) -> npt.NDArray[np.bool_]:
-    """Of each element of R whether some partition of its range is wanted further than its offset."""
+    """Of each element of R whether some partition of its range is wanted further than its
+    offset.
+    """
     los, his, offsets = (_u64(bindings, name) for name in ("lo", "hi", "offset"))
     begins = np.array([each.lo for each in wanted], np.uint64)
     ends = np.array([each.hi for each in wanted], np.uint64)

@@ -88,7 +88,9 @@ class RemapShard(Generic[F]):
         self._advance_since()
 
     def mint(self, name: str, at: int, source: Antichain[F]) -> Minted:
-        """Bind `source` at `at`, proposing again after each lost race, until nothing is left to do."""
+        """Bind `source` at `at`, proposing again after each lost race, until nothing is left to
+        do.
+        """
         minter = self._operator(name)
         mismatches = 0
         while (proposal := minter.propose(at, source)) is not None:
@@ -108,7 +110,9 @@ class RemapShard(Generic[F]):
         return target_frontier(self._read(name).view, source)
 
     def source_upper(self, name: str, upper: int) -> Antichain[F]:
-        """The source frontier that our times before `upper` cover, seen from the operator's hold."""
+        """The source frontier that our times before `upper` cover, seen from the operator's
+        hold.
+        """
         return source_upper(self._read(name).view, upper)
 
     def downgrade(self, name: str, to: Frontier) -> None:

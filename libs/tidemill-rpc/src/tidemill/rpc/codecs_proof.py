@@ -1,4 +1,6 @@
-"""Explanations to wire messages and back; a proof of any depth is a flat list of nodes on the wire."""
+"""Explanations to wire messages and back; a proof of any depth is a flat list of nodes on the
+wire.
+"""
 
 from __future__ import annotations
 

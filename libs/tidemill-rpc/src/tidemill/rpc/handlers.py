@@ -200,7 +200,9 @@ class StorageHandlers(Protocol):
         ...
 
     async def expire(self, collection: str, key: str) -> HolderInfo:
-        """End the capability of the holder with this key, as if its lease had run out; who it was."""
+        """End the capability of the holder with this key, as if its lease had run out; who it
+        was.
+        """
         ...
 
     async def update_and_downgrade(

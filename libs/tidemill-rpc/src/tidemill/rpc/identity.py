@@ -131,7 +131,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class ServicesOnly:
-    """Only who has a certificate of the services' authority, under one of `names` if there are any."""
+    """Only who has a certificate of the services' authority, under one of `names` if there are
+    any.
+    """
 
     names: tuple[str, ...] = ()
 

@@ -310,7 +310,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request as it came: nothing reads it before it is known who has sent it, and that they may."""
+    """A request as it came: nothing reads it before it is known who has sent it, and that they
+    may.
+    """
 
     data: bytes
     deserialize: Callable[[bytes], Any]

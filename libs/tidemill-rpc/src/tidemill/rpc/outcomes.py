@@ -79,7 +79,9 @@ def _closed(error: grpc.aio.UsageError, *, writes: bool) -> TidemillError:
 
 
 def _asked_to_end() -> bool:
-    """Whether it is this task that is cancelled: a channel that somebody closes cancels its calls."""
+    """Whether it is this task that is cancelled: a channel that somebody closes cancels its
+    calls.
+    """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

@@ -31,7 +31,9 @@ def shown(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> str:
-    """A traceback of an error and of what caused it, in which only errors of ours say their text."""
+    """A traceback of an error and of what caused it, in which only errors of ours say their
+    text.
+    """
     return "\n".join(_traced(error, set()))
 
 

@@ -81,7 +81,9 @@ class ManualClock:
         await future
 
     def move(self, seconds: float) -> None:
-        """Set the time `seconds` ahead and wake whoever is due; nobody has run when this returns."""
+        """Set the time `seconds` ahead and wake whoever is due; nobody has run when this
+        returns.
+        """
         self._wake_until(self._elapsed_us + round(seconds * 1_000_000))
 
     async def advance(self, seconds: float) -> None:

@@ -61,7 +61,9 @@ class Document:
 
 
 def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
-    """All documents of `text`, and what is wrong with them as YAML; empty documents are left out."""
+    """All documents of `text`, and what is wrong with them as YAML; empty documents are left
+    out.
+    """
     documents: list[Document] = []
     problems: list[Problem] = []
     lines = text.splitlines()
@@ -202,7 +204,9 @@ class _NodeReader:
 
 
 def laid_out(text: str, begin: Position) -> str:
-    """The text of a block as far down and as far in as it stands in its file, so that places agree."""
+    """The text of a block as far down and as far in as it stands in its file, so that places
+    agree.
+    """
     margin = " " * (begin.column - 1)
     lines = (margin + line if line else line for line in text.split("\n"))
     return "\n" * (begin.line - 1) + "\n".join(lines)

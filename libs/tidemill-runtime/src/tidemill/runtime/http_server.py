@@ -243,7 +243,9 @@ class HttpServer:
     async def _read(
         self, request: web.Request, asked: HttpRequest, pieces: list[bytes]
     ) -> HttpReply | None:
-        """Read the whole body, or refuse one that is too large, too slow, or does not come whole."""
+        """Read the whole body, or refuse one that is too large, too slow, or does not come
+        whole.
+        """
         limits, size = self._limits, 0
         try:
             async with asyncio.timeout(limits.body_s):

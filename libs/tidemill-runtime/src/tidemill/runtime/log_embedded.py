@@ -295,7 +295,9 @@ class EmbeddedLog:
         return {place: range(first, first + len(runs[place])) for place, first in firsts.items()}
 
     def _opened(self, places: Iterable[Place]) -> dict[Place, PartitionWriter]:
-        """The writers of some places; of others as many stay open beside them as may, the latest."""
+        """The writers of some places; of others as many stay open beside them as may, the
+        latest.
+        """
         writers = {
             (name, partition): self._topics[name].partitions[partition]
             for name, partition in places

@@ -87,7 +87,9 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         return await self._core.versions.state(collection)
 
     async def compact(self, collection: str) -> None:
-        """Run all physical and logical compaction that is allowed now; contents do not change (P6)."""
+        """Run all physical and logical compaction that is allowed now; contents do not change
+        (P6).
+        """
         await self._compaction.compact(collection)
 
     async def compact_quiet(self, collection: str) -> int:

@@ -1,4 +1,6 @@
-"""Compaction: fewer, larger batches, and times advanced towards since; no readable contents change."""
+"""Compaction: fewer, larger batches, and times advanced towards since; no readable contents
+change.
+"""
 
 from __future__ import annotations
 

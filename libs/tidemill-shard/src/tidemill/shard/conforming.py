@@ -109,7 +109,9 @@ def refuse_long_rows(rows: pa.Table, bytes_max: int) -> None:
 
 @contextmanager
 def adding_up() -> Iterator[None]:
-    """Sums of stored diffs that 64 bits do not hold are Corrupt: nobody who reads can do anything."""
+    """Sums of stored diffs that 64 bits do not hold are Corrupt: nobody who reads can do
+    anything.
+    """
     try:
         yield
     except UsageError as error:

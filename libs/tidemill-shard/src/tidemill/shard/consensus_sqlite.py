@@ -226,7 +226,9 @@ class SqliteConsensus:
         return True
 
     def _tell(self, attempt: _Attempt) -> None:
-        """Leave a witness of what is about to be acknowledged; without one less damage is noticed."""
+        """Leave a witness of what is about to be acknowledged; without one less damage is
+        noticed.
+        """
         with suppress(OSError):
             if self._told is None:
                 self._told = os.open(told_file(self._file), os.O_WRONLY | os.O_CREAT, 0o644)

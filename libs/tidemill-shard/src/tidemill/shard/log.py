@@ -40,7 +40,9 @@ def folder_of(collection: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A version of the state with its place in the log, and the newest rollup that the log names."""
+    """A version of the state with its place in the log, and the newest rollup that the log
+    names.
+    """
 
     number: int
     state: State

@@ -19,7 +19,9 @@ class PaceCommands(CapabilityCommands):
     """Commands of rest: put collections to rest, advance them, await those that leave."""
 
     async def open_pace(self, pace: str) -> None:
-        """Create a pace, or let all leave that have followed it: nobody has watched them meanwhile."""
+        """Create a pace, or let all leave that have followed it: nobody has watched them
+        meanwhile.
+        """
         if await self.bind(pace, PACE):
             return
 

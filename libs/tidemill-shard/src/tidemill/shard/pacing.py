@@ -70,7 +70,9 @@ def roused(state: State) -> tuple[None, State]:
 
 
 def leaving(pace: State, collection: str, number: int) -> tuple[None, State]:
-    """That version has left with its group where the pace is now; if it never joined it never will."""
+    """That version has left with its group where the pace is now; if it never joined it never
+    will.
+    """
     said = pace.paced.get(collection)
     if said is None or said.number < number:
         stays = Paced(number, "", AS_WRITTEN)

@@ -186,7 +186,9 @@ def encode_parts(
 
 
 def has_at_most(updates: pa.Table, size: int) -> bool:
-    """Whether a table takes at most `size` bytes in memory; quick where the memory is all its own."""
+    """Whether a table takes at most `size` bytes in memory; quick where the memory is all its
+    own.
+    """
     return bool(updates.get_total_buffer_size() <= size or updates.nbytes <= size)
 
 

@@ -50,7 +50,9 @@ class _Told:
 
 
 class ReadCommands:
-    """Definite answers at readable times, by any live read capability, whatever its own frontier."""
+    """Definite answers at readable times, by any live read capability, whatever its own
+    frontier.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core

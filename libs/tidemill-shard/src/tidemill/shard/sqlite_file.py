@@ -116,7 +116,9 @@ def in_use(file: Path) -> bool:
 
 
 def copy_file(file: Path, folder: Path) -> Path:
-    """A copy of a file that nobody has open, with its log and what was told: SQLite rights neither."""
+    """A copy of a file that nobody has open, with its log and what was told: SQLite rights
+    neither.
+    """
     for part in (file, file.with_name(file.name + "-wal"), told_file(file)):
         if part.exists():
             shutil.copyfile(part, folder / part.name)

@@ -1,4 +1,6 @@
-"""A subscription: a snapshot, then every later update once, with statements of how far it has come."""
+"""A subscription: a snapshot, then every later update once, with statements of how far it has
+come.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ class Subscription:
         return table, self.upper
 
     async def stream(self, up_to: int | None) -> AsyncGenerator[Updates | Progress, None]:
-        """Poll whenever upper moves, until everything before `up_to` is delivered or all there is."""
+        """Poll whenever upper moves, until everything before `up_to` is delivered or all there
+        is.
+        """
         while True:
             table, upper = await self.poll()
             ended = upper.empty

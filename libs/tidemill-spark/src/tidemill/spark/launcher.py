@@ -133,7 +133,9 @@ class SparkLauncher(Protocol):
 
     @property
     def remote(self) -> bool:
-        """Whether jobs run elsewhere: they reach brokers and buckets, and no files of this machine."""
+        """Whether jobs run elsewhere: they reach brokers and buckets, and no files of this
+        machine.
+        """
         ...
 
     async def launch(self, job: Job) -> JobDone | JobFailed:

@@ -6,7 +6,9 @@ import msgspec
 
 
 class LocalSettings(msgspec.Struct, frozen=True):
-    """`cores` threads, one JVM of `memory_mb`, the jars in the folder `jars`, files in `scratch`."""
+    """`cores` threads, one JVM of `memory_mb`, the jars in the folder `jars`, files in
+    `scratch`.
+    """
 
     cores: int = 2
     memory_mb: int = 1024

@@ -154,7 +154,9 @@ class PodLauncher:
         return outcome
 
     async def _attempts(self, job: Job) -> JobDone | JobFailed:
-        """Drivers of the job, one after the other, until one ends well or nothing is left to try."""
+        """Drivers of the job, one after the other, until one ends well or nothing is left to
+        try.
+        """
         try:
             number, pod = await self._find_begun(job)
         except UnknownCollection:

@@ -149,7 +149,9 @@ def driver_pod(
 
 
 def executor_template(attempt: Attempt, settings: PodSettings) -> Json:
-    """The pod of an executor; Spark adds image, resources, arguments, and the driver as its owner."""
+    """The pod of an executor; Spark adds image, resources, arguments, and the driver as its
+    owner.
+    """
     spec: Json = {
         "automountServiceAccountToken": False,
         **pod_spec(settings),

@@ -35,7 +35,9 @@ class Certificates:
         return self.folder / f"{self.name}.pem"
 
     def issued(self, name: str, *names: str, expired: bool = False) -> TlsFiles:
-        """A certificate for the machine and `names`, replaced at once where there is one already."""
+        """A certificate for the machine and `names`, replaced at once where there is one
+        already.
+        """
         made = self._authority.issue_cert(
             "localhost", "127.0.0.1", *names,
             not_before=LONG_AGO if expired else None,

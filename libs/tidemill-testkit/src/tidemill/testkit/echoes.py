@@ -42,7 +42,9 @@ def echoing(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[int]:
 
 
 def http_echo(sock: socket.socket) -> None:
-    """Refuses with what it was sent as its reason; a path with `garbled` in it gets no HTTP at all."""
+    """Refuses with what it was sent as its reason; a path with `garbled` in it gets no HTTP at
+    all.
+    """
     sent = sock.recv(1 << 16)
     echo = b" ".join(re.findall(rb"(?im)^(?:authorization|x-[a-z-]+): ([^\r\n]*)", sent))
     if b"garbled" in sent.split(b"\r\n", 1)[0]:

@@ -1,4 +1,6 @@
-"""Jobs in a session that is there already: for tests of what a job does, not of how it is started."""
+"""Jobs in a session that is there already: for tests of what a job does, not of how it is
+started.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class SessionLauncher:
-    """Guarantees of SparkLauncher, in one session after the other; `launched` are the jobs so far."""
+    """Guarantees of SparkLauncher, in one session after the other; `launched` are the jobs so
+    far.
+    """
 
     remote = False
 

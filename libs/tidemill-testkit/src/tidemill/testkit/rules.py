@@ -173,7 +173,9 @@ PROMISES: Mapping[str, str] = {
 
 
 def marked_tests(root: Path) -> dict[str, list[tuple[str, str]]]:
-    """Rule id → (file, test) of every test with the marker `rule(id)`, in the order of the files."""
+    """Rule id → (file, test) of every test with the marker `rule(id)`, in the order of the
+    files.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for file in sorted([*root.glob("libs/*/tests/*.py"), *root.glob("services/*/tests/*.py")]):
         for rule, test in _marked(ast.parse(file.read_text())):

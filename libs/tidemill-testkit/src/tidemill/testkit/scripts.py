@@ -16,7 +16,9 @@ Answer = Callable[[Sequence[str]], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Lines for the reader, then one command and its answer; the last passage may have no command."""
+    """Lines for the reader, then one command and its answer; the last passage may have no
+    command.
+    """
 
     prose: tuple[str, ...]
     command: str | None

@@ -123,7 +123,9 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[str]:
-    """The endpoint of one real object store for the whole run: bucket tidemill, test / test-secret."""
+    """The endpoint of one real object store for the whole run: bucket tidemill, test /
+    test-secret.
+    """
     with object_server() as server:
         yield server.address
 
@@ -175,7 +177,9 @@ def _repository() -> Path:
 
 @cache
 def _stop_leftovers(root: Path) -> None:
-    """Stop the servers of test runs that were killed; each folder is named by the pid of its run."""
+    """Stop the servers of test runs that were killed; each folder is named by the pid of its
+    run.
+    """
     for folder in (root / ".state" / "tests").glob("*"):
         if folder.name.isdigit() and not Path("/proc", folder.name).exists():
             for state in folder.iterdir():

@@ -117,7 +117,9 @@ def _example(rules: list[str]) -> Example:
 
 @st.composite
 def bulk_inputs(draw: st.DrawFn) -> dict[str, list[Presence]]:
-    """Up to some hundred rows, from one seed, with nulls, repeats, and ends that nothing reaches."""
+    """Up to some hundred rows, from one seed, with nulls, repeats, and ends that nothing
+    reaches.
+    """
     rng = Random(draw(st.integers(0, 1 << 30)))
     found: dict[str, list[Presence]] = {name: [] for name in _CATALOG.schemas}
     values: list[float | None] = [

@@ -91,7 +91,9 @@ class ProductOrder:
 
 
 class Partitions(NamedTuple):
-    """All partitions `lo` … `hi`, both inclusive, at an offset: the FromTime of a partitioned log."""
+    """All partitions `lo` … `hi`, both inclusive, at an offset: the FromTime of a partitioned
+    log.
+    """
 
     lo: int
     hi: int

@@ -1,4 +1,6 @@
-"""Actions: definite events of a goal go to an outbox, and from there to a sink, each exactly once."""
+"""Actions: definite events of a goal go to an outbox, and from there to a sink, each exactly
+once.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class ActionDriver:
         self.counts = ActionCounts()
 
     async def hold_watched(self) -> None:
-        """Hold the history of what is watched, now and over restarts; before the outbox is created."""
+        """Hold the history of what is watched, now and over restarts; before the outbox is
+        created.
+        """
         await self._holds.take(self._target.watched)
 
     async def prepare(self) -> None:

@@ -1,4 +1,6 @@
-"""Eager actions: a goal to which more events only add fires what has come, before it is definite."""
+"""Eager actions: a goal to which more events only add fires what has come, before it is
+definite.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,9 @@ class HttpSink:
         self.at_most_once = endpoint.delivery is Delivery.AT_MOST_ONCE
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
-        """Of what is in doubt, what the endpoint says has happened; nothing if it cannot be asked."""
+        """Of what is in doubt, what the endpoint says has happened; nothing if it cannot be
+        asked.
+        """
         if self._endpoint.delivery is not Delivery.ASKABLE or not doubtful:
             return frozenset()
         async with self._session(self._endpoint.ask) as session:

@@ -222,7 +222,9 @@ class Direct:
         return updates
 
     def _evaluated(self, seen: int | None, upper: int) -> Evaluation:
-        """Evaluate what is alive from `seen` on: on columns as far as inputs are large and suited."""
+        """Evaluate what is alive from `seen` on: on columns as far as inputs are large and
+        suited.
+        """
         columns: dict[str, WindowColumns] = {}
         if self._wants_columns(upper):
             texts = self._texts()

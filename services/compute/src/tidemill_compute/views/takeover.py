@@ -92,7 +92,9 @@ class Takeover:
         await self.beside.prepare()
 
     async def run(self) -> None:
-        """Return when the new version has taken over; another driver on `after` goes on from there."""
+        """Return when the new version has taken over; another driver on `after` goes on from
+        there.
+        """
         await self.prepare()
         at = self._change.at
         beside = asyncio.create_task(self.beside.maintain_forever())

@@ -1,4 +1,6 @@
-"""Keeps the outputs of one view at exactly what its program says of its inputs, instant by instant."""
+"""Keeps the outputs of one view at exactly what its program says of its inputs, instant by
+instant.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class ViewDriver:
 
     @property
     def shared_with(self) -> dict[str, int]:
-        """Of each input, how many other views of this process hold it together with this one now."""
+        """Of each input, how many other views of this process hold it together with this one
+        now.
+        """
         return {name: max(0, living.shared.readers - 1) for name, living in self._inputs.items()}
 
     async def hold_inputs(self) -> Frontier:

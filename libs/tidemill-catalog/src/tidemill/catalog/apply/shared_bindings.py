@@ -69,7 +69,9 @@ async def _joined(
     stored: Stored, spec: SourceSpec, name: str, others: Sequence[Stored],
     context: ApplyContext, now_ms: int,
 ) -> Stored:  # fmt: skip
-    """The source with the bindings that others share under the name; with new ones if nobody does."""
+    """The source with the bindings that others share under the name; with new ones if nobody
+    does.
+    """
     own = stored.resource.name  # which may be there as something that cannot be read
     sharing = [each for each in others if each.shares == name and each.resource.name != own]
     for other in sharing:

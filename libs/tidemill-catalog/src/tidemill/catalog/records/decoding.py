@@ -64,7 +64,9 @@ class RecordDecoder:
     def _part(
         self, field: str, open_schemas: Callable[[str, Any], Schemas] | None
     ) -> tuple[RowDecoder, Any]:
-        """The decoder of values or of keys, and the reader that has to be taught schemas, if any."""
+        """The decoder of values or of keys, and the reader that has to be taught schemas, if
+        any.
+        """
         shape = self._shape
         columns, written = shape.value, shape.value_format
         if field == "keyFormat":

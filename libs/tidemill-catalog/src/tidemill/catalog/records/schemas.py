@@ -1,4 +1,6 @@
-"""The schemas that records name, asked for once and kept: the same record has the same fate again."""
+"""The schemas that records name, asked for once and kept: the same record has the same fate
+again.
+"""
 
 from __future__ import annotations
 

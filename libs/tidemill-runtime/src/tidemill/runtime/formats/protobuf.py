@@ -46,7 +46,9 @@ class MessageReader:
     """
 
     def __init__(self, columns: Sequence[Column], written: ProtobufFormat) -> None:
-        """Raises: UsageError if there is no such message, or a column is no field of it that fits."""
+        """Raises: UsageError if there is no such message, or a column is no field of it that
+        fits.
+        """
         described = _described(written.descriptors, written.message)
         self._make = message_factory.GetMessageClass(described)
         self._framed = written.framed

@@ -23,7 +23,9 @@ class NumberedRecords(msgspec.Struct, frozen=True):
 
 
 class KnownSchemas(msgspec.Struct, frozen=True):
-    """Schemas that were found, and records whose schema the registry did not know when they came."""
+    """Schemas that were found, and records whose schema the registry did not know when they
+    came.
+    """
 
     found: dict[int, RegisteredSchema] = {}
     unknown: list[NumberedRecords] = []

@@ -54,7 +54,9 @@ class HostRule:
         return host.lower() == self.host
 
     def reaches(self, host: str, port: int, address: Address) -> bool:
-        """Whether a name may lead to `address`: a private one needs its network, or the very host."""
+        """Whether a name may lead to `address`: a private one needs its network, or the very
+        host.
+        """
         if self.port not in (None, port):
             return False
         if self.network is not None:

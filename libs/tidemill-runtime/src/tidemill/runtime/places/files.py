@@ -32,7 +32,9 @@ class Files:
     private: tuple[Path, ...] = ()
 
     def check(self, path: str | Path) -> None:
-        """Raises: UsageError if the path may not be named; whether anything is there is not said."""
+        """Raises: UsageError if the path may not be named; whether anything is there is not
+        said.
+        """
         self._start(path)
 
     def read(self, path: str | Path) -> BinaryIO:

@@ -62,7 +62,9 @@ class Resource:
         return f"{self.kind}/{self.name}"
 
     def to_document(self) -> dict[str, Any]:
-        """The document that gives this resource back; fields with their default value are left out."""
+        """The document that gives this resource back; fields with their default value are left
+        out.
+        """
         if isinstance(self.spec, UnreadableSpec):
             spec = self.spec.spec
         else:

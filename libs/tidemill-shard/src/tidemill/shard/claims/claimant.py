@@ -330,7 +330,9 @@ class Claimant:
         }
 
     def _count_takeovers(self, owners: Owners, gained: Collection[str]) -> None:
-        """Count what was gained from sessions that have ended, by what this process heard of them."""
+        """Count what was gained from sessions that have ended, by what this process heard of
+        them.
+        """
         now_s = self._clock.monotonic_s()
         heard = self._gone | {name: at_s for name, (_, at_s) in self._heard.items()}
         for item in gained:

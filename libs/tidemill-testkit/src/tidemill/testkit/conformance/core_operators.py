@@ -146,7 +146,9 @@ def _read_pairs(domain: Domain, updates: Json) -> list[tuple[tuple[Ordered, Orde
 
 
 def _ordered(value: Json) -> Ordered:
-    """A JSON value as one that has an order, is equal iff the JSON is, and sorts numbers as such."""
+    """A JSON value as one that has an order, is equal iff the JSON is, and sorts numbers as
+    such.
+    """
     match value:
         case None:
             return (0,)

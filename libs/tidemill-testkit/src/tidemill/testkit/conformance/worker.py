@@ -37,7 +37,9 @@ class CaseWorker:
         self._stop(PATIENCE_S)
 
     def run(self, case: Case, options: Options, limit_s: float) -> list[str]:
-        """What differs in this case; no answer within the limit and a dead child are differences."""
+        """What differs in this case; no answer within the limit and a dead child are
+        differences.
+        """
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
             pipe.send((case, options))

@@ -1,4 +1,6 @@
-"""`make chaos`: faults for as long as you like, a line for each round, a report, and an exit code."""
+"""`make chaos`: faults for as long as you like, a line for each round, a report, and an exit
+code.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class Stage:
     rows: int = 0
 
     def unit(self, times: list[int], retracted: list[tuple[Row, int]] | None = None) -> Unit:
-        """A new unit: at each time two rows that cancel; rows written before are retracted again."""
+        """A new unit: at each time two rows that cancel; rows written before are retracted
+        again.
+        """
         updates: list[tuple[int, Row, int]] = []
         for time in times:
             amount = self.random.randrange(1, 100)
@@ -80,7 +82,9 @@ class Actor(Protocol):
 
 
 class LedgerWriter:
-    """Appends by compare-and-append, each append with a token, repeated until its outcome is known."""
+    """Appends by compare-and-append, each append with a token, repeated until its outcome is
+    known.
+    """
 
     def __init__(self, stage: Stage, name: str) -> None:
         self._stage = stage
@@ -257,7 +261,9 @@ class Replica:
 
 
 class Reader:
-    """Reads at every time that its hold promises, moves the hold, and loses its lease now and then."""
+    """Reads at every time that its hold promises, moves the hold, and loses its lease now and
+    then.
+    """
 
     def __init__(self, stage: Stage, collection: str) -> None:
         self._stage = stage

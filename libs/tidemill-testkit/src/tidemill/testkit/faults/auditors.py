@@ -123,7 +123,9 @@ class Audit:
         return Counter({key: n for key, n in total.items() if n})
 
     def read(self, collection: str, as_of: int, rows: Counter[Row]) -> None:
-        """Two reads at one time are equal, sum to nothing, and are what was written (P1, F5, F11)."""
+        """Two reads at one time are equal, sum to nothing, and are what was written (P1, F5,
+        F11).
+        """
         self.checked["reads"] += 1
         place = collection, as_of
         self.checked["repeated reads"] += place in self._reads

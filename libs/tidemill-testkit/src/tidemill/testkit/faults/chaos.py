@@ -354,7 +354,9 @@ class Round:
     def _check_writes(
         self, history: Sequence[Operation], written: Counter[tuple[str, int]]
     ) -> None:
-        """What was acknowledged is there once, what was refused is not, all of a write or nothing."""
+        """What was acknowledged is there once, what was refused is not, all of a write or
+        nothing.
+        """
         for operation in history:
             if operation.call != "write":
                 continue

@@ -241,7 +241,9 @@ class Transactor:
         return upper, sorted(rows.elements())
 
     async def _follow(self, held: ReadCapability, last: int) -> None:
-        """What a long-lived subscription adds up to is what a snapshot says, now and then compared."""
+        """What a long-lived subscription adds up to is what a snapshot says, now and then
+        compared.
+        """
         client = self._client
         if self._followed is None:
             at = min(self._least, last)
@@ -265,7 +267,9 @@ class Transactor:
 
 
 class Writer:
-    """Writes rows of its own with a capability that it loses whenever it stands still for too long."""
+    """Writes rows of its own with a capability that it loses whenever it stands still for too
+    long.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client

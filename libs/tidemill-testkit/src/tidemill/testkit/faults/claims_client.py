@@ -1,4 +1,6 @@
-"""A real process that claims items and does their work in a sink with a fence, until it is killed."""
+"""A real process that claims items and does their work in a sink with a fence, until it is
+killed.
+"""
 
 from __future__ import annotations
 

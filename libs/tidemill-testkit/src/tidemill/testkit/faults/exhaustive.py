@@ -284,7 +284,9 @@ async def _tell(loop: VirtualLoop, random: Random, fault: Fault) -> Told:
 
 
 def faults_of_every_step(steps: int) -> list[Fault]:
-    """The process dies, or stands still past its lease and past the age of orphans, at each step."""
+    """The process dies, or stands still past its lease and past the age of orphans, at each
+    step.
+    """
     dying = [Fault(dies_at=step) for step in range(1, steps + 1)]
     return [*dying, *(Fault(stops_at=step) for step in range(1, steps + 1))]
 

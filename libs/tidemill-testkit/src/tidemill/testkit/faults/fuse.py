@@ -1,4 +1,6 @@
-"""A process that dies at a chosen write: what it wrote before stays, and nothing after it happens."""
+"""A process that dies at a chosen write: what it wrote before stays, and nothing after it
+happens.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._enter(turn)
 
     async def bury(self, process: Process) -> None:
-        """End the tasks of a dead process properly: they may still run handlers, to nobody's harm."""
+        """End the tasks of a dead process properly: they may still run handlers, to nobody's
+        harm.
+        """
         process.stopped, process.dies_at, process.stops_at = False, None, None
         for task in process.tasks:
             task.cancel()

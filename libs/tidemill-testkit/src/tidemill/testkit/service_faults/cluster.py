@@ -1,4 +1,6 @@
-"""The cluster of a run: processes with roles, and three brokers, Redis and a bucket behind proxies."""
+"""The cluster of a run: processes with roles, and three brokers, Redis and a bucket behind
+proxies.
+"""
 
 from __future__ import annotations
 

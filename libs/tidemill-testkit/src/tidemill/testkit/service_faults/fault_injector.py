@@ -1,4 +1,6 @@
-"""The fault injector: processes and servers die or pause, connections to stores fail in each way."""
+"""The fault injector: processes and servers die or pause, connections to stores fail in each
+way.
+"""
 
 from __future__ import annotations
 

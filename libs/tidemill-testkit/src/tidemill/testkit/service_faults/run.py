@@ -1,4 +1,6 @@
-"""One run: load and watching all the time, storms and rests in turn, everything checked at the end."""
+"""One run: load and watching all the time, storms and rests in turn, everything checked at the
+end.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ class CollectionTwin:
     tokens: dict[str, tuple[str, Frontier]] = field(default_factory=dict)
 
     def settle(self) -> None:
-        """Rules 1 and K2: since and upper go where the live capabilities and the policy let them."""
+        """Rules 1 and K2: since and upper go where the live capabilities and the policy let
+        them.
+        """
         writers = [hold.held for hold in self._live("write")]
         if writers:
             self.upper = later(self.upper, least(writers))

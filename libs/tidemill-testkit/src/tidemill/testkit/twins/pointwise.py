@@ -142,7 +142,9 @@ class _Instant:
         )
 
     def carried(self) -> list[tuple[Key, Carried]]:
-        """What the rules with `@next` hand to the next tick, each derivation; call after `answer`."""
+        """What the rules with `@next` hand to the next tick, each derivation; call after
+        `answer`.
+        """
         found: list[tuple[Key, Carried]] = []
         for rule in self.checked.rules:
             if isinstance(rule.temporal, ast.NextTick):

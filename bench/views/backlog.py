@@ -103,7 +103,7 @@ class Service:
         """What the view has written, update by update."""
         found = {}
         for name, _ in self.target.outputs.values():
-            rows = consolidate(await self.collections.stored(name))
+            rows = consolidate(await self.collections.read_updates(name))
             text = repr(rows.to_pydict()).encode()
             found[name] = f"{rows.num_rows} {sha256(text).hexdigest()[:16]}"
         return found

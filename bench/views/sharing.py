@@ -90,7 +90,7 @@ class Service:
         found = {}
         for target in self.targets:
             for name, _ in target.outputs.values():
-                rows = consolidate(await self.collections.stored(name))
+                rows = consolidate(await self.collections.read_updates(name))
                 text = repr(rows.to_pydict()).encode()
                 found[name] = f"{rows.num_rows} {sha256(text).hexdigest()[:16]}"
         return found

@@ -268,7 +268,7 @@ async def test_a1_a_group_called_as_no_file_is_has_its_offsets_in_its_folder(
         await log.create_topic("t", 1)
         await log.commit(group, "t", {0: 5})
         await log.commit(f"{group}.", "t", {0: 7})
-        assert await log.committed(group, "t") == {0: 5}
+        assert await log.read_committed(group, "t") == {0: 5}
         assert list(LogCheck(tmp_path).problems()) == []
     assert {file.parents[1].name for file in everything(tmp_path) if file.name == "t.json"} == {
         "groups"

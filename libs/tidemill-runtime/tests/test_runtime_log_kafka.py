@@ -60,7 +60,7 @@ async def test_whoever_is_paused_within_an_append_and_replaced_has_appended_noth
         closing(KafkaLog(kafka_bootstrap)) as more,
     ):
         await log.create_topic(topic, 1)
-        paused = await log.fenced_writer(topic)
+        paused = await log.open_fenced_writer(topic)
         reached, go_on = asyncio.Event(), asyncio.Event()
         producer = paused._producer
         assert producer is not None
@@ -74,7 +74,7 @@ async def test_whoever_is_paused_within_an_append_and_replaced_has_appended_noth
         setattr(producer, point, later)
         late = asyncio.create_task(paused.append(topic, [Entry(b"k", b"late")]))
         await reached.wait()
-        newer = await more.fenced_writer(topic)
+        newer = await more.open_fenced_writer(topic)
         await newer.append(topic, [Entry(b"k", b"once")])
         go_on.set()
         with pytest.raises(Fenced):
@@ -95,8 +95,8 @@ async def test_a_writer_that_was_refused_leaves_nothing_that_the_event_loop_comp
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
     async with closing(KafkaLog(kafka_bootstrap)) as log:
         await log.create_topic(topic, 1)
-        refused = await log.fenced_writer(topic)
-        await (await log.fenced_writer(topic)).append(topic, [Entry(b"k", b"v")])
+        refused = await log.open_fenced_writer(topic)
+        await (await log.open_fenced_writer(topic)).append(topic, [Entry(b"k", b"v")])
         with suppress(Fenced):
             await refused.append(topic, [Entry(b"k", b"v")])
     del refused, log
@@ -155,7 +155,7 @@ async def test_a_producer_that_was_used_appends_to_partitions_that_were_just_add
     topic = f"grown-{next(NUMBERS)}"
     async with closing(KafkaLog(kafka_bootstrap)) as log:
         await log.create_topic(topic, 1)
-        writer = await log.fenced_writer(f"grown-{next(NUMBERS)}")
+        writer = await log.open_fenced_writer(f"grown-{next(NUMBERS)}")
         await log.append(topic, [Entry(None, b"before")])
         await writer.append(topic, [Entry(None, b"before", 0)])
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)

@@ -82,7 +82,7 @@ async def contents(store: Collections) -> str:
     found = []
     for name in await store.ids():
         state = await store.state(name)
-        found.append((name, str(state.since), str(state.upper), str((await store.stored(name)).to_pydict())))  # fmt: skip
+        found.append((name, str(state.since), str(state.upper), str((await store.read_updates(name)).to_pydict())))  # fmt: skip
     return str(found)
 
 
@@ -359,7 +359,7 @@ async def _goes_on(store: Collections, acknowledged: int, rows: int) -> None:
     """
     upper = sole_time((await store.status("ledger")).upper)
     assert upper in (acknowledged, acknowledged + 1)
-    stored = await store.stored("ledger")
+    stored = await store.read_updates("ledger")
     assert sorted(stored["n"].to_pylist()) == [n for step in range(upper) for n in range(step * 1000, step * 1000 + rows)]  # fmt: skip
     outcome = await store.compare_and_append(
         "ledger", frontier(upper), frontier(upper + 1), updates(upper, rows), writer="w"

@@ -91,7 +91,7 @@ async def test_an_unreliable_store_loses_and_doubles_nothing(seed: int) -> None:
                 continue
     read = await honest.read_hold("ledger", owner="audit")
     assert balance(await honest.snapshot(read, 39)) == 0
-    assert (await honest.stored("ledger")).num_rows == 2 * (36 + 4 * BIG_ROWS)
+    assert (await honest.read_updates("ledger")).num_rows == 2 * (36 + 4 * BIG_ROWS)
     assert faults.happened["answer lost"]
     assert faults.happened["request lost"]
     assert faults.happened["refused"]
@@ -180,7 +180,7 @@ async def test_what_a_killed_writer_was_told_is_there_once(tmp_path: Path) -> No
         for at in (0, upper // 2, upper - 1):
             assert balance(await ledger.snapshot(read, at)) == 0
         expected = sum(2 * (400 if step % 3 else 1) for step in range(upper))
-        assert sum((await ledger.stored("ledger"))["_diff"].to_pylist()) == expected
+        assert sum((await ledger.read_updates("ledger"))["_diff"].to_pylist()) == expected
     await ledger.close()
 
 
@@ -198,7 +198,7 @@ async def test_what_a_writer_was_told_is_there_after_the_power_failed(
     after = open_ledger(tmp_path / "after")
     upper = sole_time((await after.status("ledger")).upper)
     assert upper in (acknowledged + 1, acknowledged + 2)
-    rows = await after.stored("ledger")
+    rows = await after.read_updates("ledger")
     expected = sum(2 * (BIG_ROWS if step % 3 else 1) for step in range(upper))
     assert sum(rows["_diff"].to_pylist()) == expected
     assert list((tmp_path / "after" / "blob").rglob("part-*")) != []

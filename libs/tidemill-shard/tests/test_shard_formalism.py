@@ -121,7 +121,7 @@ async def test_compaction_changes_no_accumulation_at_or_beyond_since(stores: Sto
     before = [contents(await stores.now.snapshot(read, time)) for time in (3, 4, 5)]
     await stores.now.compact("t")
     assert [contents(await stores.now.snapshot(read, time)) for time in (3, 4, 5)] == before
-    assert min((await stores.now.stored("t"))["_time"].to_pylist()) == 2
+    assert min((await stores.now.read_updates("t"))["_time"].to_pylist()) == 2
     assert (await stores.now.status("t")).batches == 1
 
 
@@ -286,7 +286,7 @@ async def test_upper_is_the_meet_of_the_write_capabilities(stores: Stores) -> No
     await write(stores, second, 4, ("behind", 2, 1))
     assert (await stores.frontiers())[1] == frontier(4)
     assert contents(await stores.now.snapshot(read, 3)) == {"early": 1, "behind": 1}
-    assert "ahead" not in (await stores.now.stored("t"))["row"].to_pylist()
+    assert "ahead" not in (await stores.now.read_updates("t"))["row"].to_pylist()
     await stores.now.drop(second)
     assert contents(await stores.now.snapshot(read, 7))["ahead"] == 1
 

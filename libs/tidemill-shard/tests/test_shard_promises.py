@@ -97,7 +97,7 @@ async def test_what_is_kept_are_triples_between_two_frontiers_and_all_of_them_co
     await world.here.update_and_downgrade(write, updates(*given), frontier(6))
     status = await world.there.status("t")
     assert (status.since, status.upper) == (frontier(0), frontier(6))
-    assert triples(await world.there.stored("t")) == given
+    assert triples(await world.there.read_updates("t")) == given
     assert triples(await world.there.changes(read, 0, 6)) == given
     assert triples(await world.there.changes(read, 3, 5)) == given[1:3]
 
@@ -198,4 +198,4 @@ async def test_what_diagnosis_says_is_what_capabilities_and_a_subscription_show(
     table, upper = await subscription.poll()
     assert upper == status.upper
     assert table.num_rows == status.updates
-    assert triples(table) == triples(await world.here.stored("t"))
+    assert triples(table) == triples(await world.here.read_updates("t"))

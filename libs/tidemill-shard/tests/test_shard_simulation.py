@@ -156,7 +156,7 @@ def merges_lose_a_row(patch: pytest.MonkeyPatch) -> None:
 
 def garbage_is_what_is_named(patch: pytest.MonkeyPatch) -> None:
     async def collect(self: GarbageCollection, collection: str, grace_ms: int) -> int:
-        named = (await self._versions.known(collection)).state.objects()
+        named = (await self._versions.catch_up(collection)).state.objects()
         for key in sorted(named):
             await self._blob.delete(key)
         return len(named)

@@ -107,7 +107,7 @@ class Teller:
         return " ".join(f"{row}:{diff}" for row, diff in rows) or "nothing"
 
     async def on_stored(self) -> str:
-        table = await self.store.stored(NAME)
+        table = await self.store.read_updates(NAME)
         return " ".join(sorted(f"{r['row']}@{r['_time']}:{r['_diff']}" for r in table.to_pylist()))
 
     async def on_listen(self, name: str, reader: str, at: str, snapshot: str = "") -> str:

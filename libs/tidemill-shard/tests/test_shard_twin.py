@@ -310,7 +310,7 @@ class Duel:
     async def compact(self) -> None:
         await self.collections.compact("c")
         assert (await self.collections.status("c")).batches <= 1
-        stored = added_up(await self.collections.stored("c"))
+        stored = added_up(await self.collections.read_updates("c"))
         assert advanced(stored, self.twin.since) == advanced(
             {} if self.twin.since.empty else self.twin.between(0, None), self.twin.since
         )

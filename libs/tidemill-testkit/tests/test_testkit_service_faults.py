@@ -176,7 +176,7 @@ async def test_proxies_in_their_process_count_what_meets_a_fault() -> None:
         assert await between.set_mode("echo", "slow") == 0
         writer.write(b"b")
         assert await reader.read(1) == b"b"
-        assert await between.met("echo", "slow") == 2
+        assert await between.count_met("echo", "slow") == 2
         assert await between.cut("echo") == 1
         with suppress(ConnectionError):
             assert await reader.read(1) == b""

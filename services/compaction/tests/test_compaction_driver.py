@@ -87,7 +87,7 @@ async def test_an_idle_collection_becomes_one_batch_at_since_once() -> None:
     status = await world.collections.status("t")
     assert (status.batches, world.driver.counts.merges) == (1, 1)
     # What came before since is kept apart from what came at it, so a reader can resume there.
-    assert set((await world.collections.stored("t"))["_time"].to_pylist()) == {2, 3}
+    assert set((await world.collections.read_updates("t"))["_time"].to_pylist()) == {2, 3}
 
 
 async def test_objects_that_nobody_names_go_after_their_grace() -> None:
@@ -134,7 +134,7 @@ async def test_a_source_that_only_says_it_is_there_reaches_its_smallest_form() -
         await world.driver.look()
     status = await world.collections.status("t")
     assert (status.batches, status.updates) == (1, 4)
-    assert len(set((await world.collections.stored("t"))["_time"].to_pylist())) == 1
+    assert len(set((await world.collections.read_updates("t"))["_time"].to_pylist())) == 1
     assert world.driver.counts.merges == 2
 
 

@@ -81,7 +81,7 @@ class World:
 
     async def stored(self) -> pa.Table:
         order = [(name, "ascending") for name in ("plane", "delay", "_time")]
-        return (await self.collections.stored("t")).sort_by(order)
+        return (await self.collections.read_updates("t")).sort_by(order)
 
     async def shape(self) -> tuple[int, Frontier, Frontier]:
         status = await self.collections.status("t")

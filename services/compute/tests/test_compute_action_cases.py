@@ -243,15 +243,15 @@ class World:
         """What the outboxes hold, as the case writes it."""
         rows = []
         for action in self.actions:
-            rows += (await self.now.stored(action.outbox)).to_pylist()
+            rows += (await self.now.read_updates(action.outbox)).to_pylist()
         assert {row["_diff"] for row in rows} <= {1}
         return [f"{row['instant']}: {row['record']}" for row in rows]
 
     async def keys(self, action: ActionTarget) -> Counter[str]:
-        return Counter((await self.now.stored(action.outbox))["key"].to_pylist())
+        return Counter((await self.now.read_updates(action.outbox))["key"].to_pylist())
 
     async def corrections(self, action: ActionTarget) -> list[tuple[object, ...]]:
-        rows = (await self.now.stored(action.corrections)).to_pylist()
+        rows = (await self.now.read_updates(action.corrections)).to_pylist()
         return [tuple(row[name] for name in CORRECTED) for row in rows]
 
     def expected_corrections(self, goal: Goal) -> list[tuple[object, ...]]:
@@ -400,10 +400,10 @@ async def test_sets_are_told_as_what_they_are() -> None:
     }  # fmt: skip
     world = await run(case, "keyed", 9)
     await judge(world)
-    outbox = (await world.now.stored(world.actions[0].outbox)).to_pylist()
+    outbox = (await world.now.read_updates(world.actions[0].outbox)).to_pylist()
     told = {row["arguments"]: row["key"] for row in outbox}
     expected = Record("same", (frozenset((1, 2)),), 2)
     assert told.keys() == {"[[1]]", "[[1, 2]]"}
     assert told["[[1, 2]]"] == action_key("same(s)", expected)
-    (gone,) = (await world.now.stored(world.actions[0].corrections)).to_pylist()
+    (gone,) = (await world.now.read_updates(world.actions[0].corrections)).to_pylist()
     assert (gone["arg_c0"], gone["old"], gone["new"]) == ("{1}", "same({1}) @time(1)", None)

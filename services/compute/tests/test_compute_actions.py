@@ -256,7 +256,7 @@ async def test_what_had_gone_before_the_action_fires_when_it_comes_back_once(
         await world.feed(lower, upper)
         await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), upper)
     assert fired(path.read_text().splitlines()) == [(18, "gone", 4), (18, "there", 4)]
-    told = (await world.now.stored("calls/corrections")).sort_by("_time").to_pylist()
+    told = (await world.now.read_updates("calls/corrections")).sort_by("_time").to_pylist()
     changes = sorted((row["arg_tank"], row["instant"], row["new"] is None) for row in told)
     assert changes == [(t, *c) for t in ("gone", "there") for c in ((20, True), (22, False))]
 
@@ -288,7 +288,7 @@ async def test_an_event_that_no_longer_has_the_value_of_the_goal_is_there_with_a
     assert [(line["instant"], line["record"]) for line in lines] == [
         (1, 'often("b") @count(2)'), (2, 'often("a") @count(2)'),
     ]  # fmt: skip
-    told = (await world.now.stored("calls/corrections")).sort_by("sequence").to_pylist()
+    told = (await world.now.read_updates("calls/corrections")).sort_by("sequence").to_pylist()
     count = 'often("a") @count({})'.format
     assert [(row["instant"], row["old"], row["new"]) for row in told] == [
         (3, count(2), count(3)), (4, count(3), count(4)), (5, count(4), count(2)),

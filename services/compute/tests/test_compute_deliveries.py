@@ -173,12 +173,12 @@ class World:
         self.fed = upper
 
     async def corrections(self, name: str = "calls") -> list[tuple[object, ...]]:
-        rows = (await self.now.stored(f"{name}/corrections")).sort_by("_time").to_pylist()
+        rows = (await self.now.read_updates(f"{name}/corrections")).sort_by("_time").to_pylist()
         return [(r["_time"], r["arg_tank"], r["sequence"], r["old"], r["new"]) for r in rows]
 
     async def fired(self, name: str = "calls") -> list[str]:
         """The records of the outbox, each with its instant."""
-        rows = (await self.now.stored(f"{name}/outbox")).sort_by("_time").to_pylist()
+        rows = (await self.now.read_updates(f"{name}/outbox")).sort_by("_time").to_pylist()
         return [f"{row['instant']}: {row['record']}" for row in rows]
 
 
@@ -419,7 +419,7 @@ FAILURES = {
 async def test_every_target_has_each_effect_once_whatever_fails(failure: str, place: Place) -> None:
     world = await FAILURES[failure](place)
     found = await place.keys()
-    assert found == keys(await world.now.stored("calls/outbox"))
+    assert found == keys(await world.now.read_updates("calls/outbox"))
     assert set(found.values()) == {1}
 
 
@@ -438,7 +438,7 @@ async def test_an_endpoint_has_each_effect_as_often_as_its_class_says(delivery: 
             deaths += await survive(
                 world, lambda e=endpoint: HttpSink(e), Random(seed), target.calm
             )
-        fired = set(keys(await world.now.stored("calls/outbox")))
+        fired = set(keys(await world.now.read_updates("calls/outbox")))
         assert len(fired) == len(world.changes)
         assert set(target.effects) <= fired
         counts += [target.effects[key] for key in fired]

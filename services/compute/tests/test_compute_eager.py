@@ -265,12 +265,12 @@ class World:
 
     async def keys(self, name: str = "tell/outbox") -> Counter[str]:
         """How often each key was put into an outbox."""
-        rows = (await self.now.stored(name)).to_pylist()
+        rows = (await self.now.read_updates(name)).to_pylist()
         assert all(row["_diff"] == 1 for row in rows if row["key"])
         return Counter(row["key"] for row in rows if row["key"])
 
     async def corrections(self, name: str = "tell") -> list[str]:
-        rows = (await self.now.stored(f"{name}/corrections")).to_pylist()
+        rows = (await self.now.read_updates(f"{name}/corrections")).to_pylist()
         names = ("key", "sequence", "instant", "old", "new")
         return sorted(repr([row[each] for each in names]) for row in rows)
 

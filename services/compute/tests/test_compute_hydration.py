@@ -31,7 +31,7 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.history_spec import pack_history, unpack_history
-from tidemill_compute.views.hydrate_job import hydrated
+from tidemill_compute.views.hydrate_job import hydrate
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -137,7 +137,7 @@ class World:
 
     async def contents(self) -> dict[str, pa.Table]:
         names = [*(name for name, _ in self.target.outputs.values()), "v/errors"]
-        return {name: consolidate(await self.collections.stored(name)) for name in names}
+        return {name: consolidate(await self.collections.read_updates(name)) for name in names}
 
 
 async def follow(world: World, view: ViewDriver) -> None:
@@ -162,7 +162,7 @@ async def test_what_a_task_writes_is_what_the_view_writes(
     told = await world.history(start)
     history = unpack_history(pack_history(told))
     assert history == told
-    written = await hydrated(world.place, history)
+    written = await hydrate(world.place, history)
     await follow(world, world.view())
     contents = await world.contents()
     assert any(table.num_rows for table in contents.values())
@@ -172,7 +172,7 @@ async def test_what_a_task_writes_is_what_the_view_writes(
         await world.collections.append_parts(
             copy, frontier(start), frontier(END), written.get(collection, ()), writer="test"
         )
-        stored = await world.collections.stored(copy)
+        stored = await world.collections.read_updates(copy)
         assert consolidate(stored).equals(table), collection
 
 
@@ -188,8 +188,8 @@ async def test_a3_a_history_beyond_its_memory_is_given_up_where_it_is_evaluated(
     for bytes_max in (100, 20_000):  # what is read is counted, and what is derived
         history = unpack_history(pack_history(told, bytes_max))
         with pytest.raises(Exhausted, match=r"history of view v .*limits\.history_bytes"):
-            await hydrated(world.place, history)
-    assert await hydrated(world.place, unpack_history(pack_history(told, 10 << 20)))
+            await hydrate(world.place, history)
+    assert await hydrate(world.place, unpack_history(pack_history(told, 10 << 20)))
 
 
 async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> Non
     marker = tmp_path / "ran"
     harm = b"cbuiltins\nopen\n(V" + str(marker).encode() + b"\nVw\ntR."
     with pytest.raises(msgspec.DecodeError):
-        await hydrated(BlobPlace(f"file:{tmp_path / 'blob'}"), unpack_history(harm))
+        await hydrate(BlobPlace(f"file:{tmp_path / 'blob'}"), unpack_history(harm))
     assert not marker.exists()
 
 

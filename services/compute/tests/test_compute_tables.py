@@ -44,7 +44,7 @@ class World:
         return sole_time((await self.collections.status("t")).upper)
 
     async def stored(self) -> list[tuple[str, int]]:
-        table = await self.collections.stored("t")
+        table = await self.collections.read_updates("t")
         return sorted(zip(table["name"].to_pylist(), table["_time"].to_pylist(), strict=True))
 
 

@@ -229,7 +229,7 @@ class World:
         assert at is not None
         old, new = self.expected(self.old), self.expected(self.new)
         for name in (*self.new.derived, "errors"):
-            stored = await self.now.stored(f"v/{name}")
+            stored = await self.now.read_updates(f"v/{name}")
             for instant in range(0 if name in old else at, END):
                 wanted = (old if instant < at else new)[name][instant]
                 assert as_of(stored, instant) == wanted, (name, instant, at)
@@ -347,7 +347,7 @@ async def test_a_program_becomes_one_with_ticks_and_back() -> None:
                 break
         await world.feed(END)
         await world.follow(world.change().after, Fuse(None), random, END)
-        stored = await world.now.stored("v/calm")
+        stored = await world.now.read_updates("v/calm")
         wanted = world.expected(checked(OLD if new == kept else plain))["calm"]
         assert as_of(stored, END - 1) == wanted[END - 1]
 

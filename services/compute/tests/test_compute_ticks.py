@@ -242,8 +242,8 @@ class World:
         target = self.target()
         texts: dict[str, Any] = {}
         for name, (collection, shape) in target.outputs.items():
-            texts[name] = (await self.now.stored(collection), record_of(shape))
-        errors = await self.now.stored("v/errors")
+            texts[name] = (await self.now.read_updates(collection), record_of(shape))
+        errors = await self.now.read_updates("v/errors")
         found: Answers = []
         for at in range(END):
             records = {
@@ -294,7 +294,7 @@ async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
     await world.follow(world.view(world.now), END)
     assert await world.answers() == expected(world.program, world.inputs, world.plan)
     assert deaths > 0
-    state = await world.now.stored("v/state")
+    state = await world.now.read_updates("v/state")
     for at in range(END):
         as_of(state, at)
 
@@ -308,7 +308,7 @@ async def test_an_idle_program_leaves_its_ticks_out(way: dict[str, Any]) -> None
     view = world.view(world.now, 5, **way)
     await world.follow(view, 10**9)
     assert view.progress.windows <= 3
-    assert as_of(await world.now.stored("v/value"), 10**9 - 1) == {("a", 1)}
+    assert as_of(await world.now.read_updates("v/value"), 10**9 - 1) == {("a", 1)}
 
 
 async def test_facts_that_are_only_kept_are_written_once() -> None:
@@ -319,7 +319,7 @@ async def test_facts_that_are_only_kept_are_written_once() -> None:
     for upper in range(2, END + 1, 6):
         await world.feed(upper)
         await world.follow(world.view(world.now), upper)
-    state = (await world.now.stored("v/state"))["solution"].to_pylist()
+    state = (await world.now.read_updates("v/state"))["solution"].to_pylist()
     assert sum('"k7"' in text for text in state) == 1
     assert len(state) < 500 + 2 * END
 
@@ -406,7 +406,7 @@ async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() 
     await world.create()
     await world.feed(END)
     await world.follow(world.view(world.now), END)
-    back = await world.now.stored("v/back")
+    back = await world.now.read_updates("v/back")
     assert [bool(as_of(back, at)) for at in (5, 6, 7, 8, 19, 20, 21)] == [
         False, True, True, True, True, False, False,
     ]  # fmt: skip
@@ -439,7 +439,7 @@ async def test_what_a_tick_takes_in_is_chosen_for_each_input(
         for upper in range(1, END + 1) if restarts else (END,):
             await world.feed(upper)
             await world.follow(world.view(world.now), upper)
-        counts = [as_of(await world.now.stored("v/n"), at) for at in range(END)]
+        counts = [as_of(await world.now.read_updates("v/n"), at) for at in range(END)]
         steps = {
             at: int(str(next(iter(counts[at]))[0]))
             for at in range(1, END)
@@ -459,7 +459,7 @@ async def test_an_event_waits_until_a_later_one_says_how_late_it_is() -> None:
         for upper in range(1, END + 1) if restarts else (END,):
             await world.feed(upper)
             await world.follow(world.view(world.now), upper)
-        found = await world.now.stored("v/n")
+        found = await world.now.read_updates("v/n")
         seen = {at: {int(str(row[0])) for row in as_of(found, at)} for at in (8, 9, 19, 20)}
         assert seen == {8: set(), 9: {2}, 19: {2}, 20: {2, 5, 8}}
 

@@ -103,7 +103,7 @@ class Bench:
         """Whether the collections hold what the live path decoded, and some of both."""
         rows = decoded[0].drop_columns(["_partition", "_offset"])
         for name, table in (("flights", rows), ("flights/deadletters", decoded[1])):
-            stored = await self.collections.stored(name)
+            stored = await self.collections.read_updates(name)
             expected = consolidate(stamp(table, BOUND_AT))
             order = [(column, "ascending") for column in stored.column_names]
             if not stored.num_rows or stored.sort_by(order) != expected.cast(stored.schema).sort_by(

@@ -64,7 +64,7 @@ async def mapped(process: Process, count: int) -> None:
     """Wait until so many rows of `limits` have their instant of the timeline."""
     collections = process.world.collections
     async with asyncio.timeout(240):
-        while (await collections.stored("limits/raw")).num_rows < count:
+        while (await collections.read_updates("limits/raw")).num_rows < count:
             await asyncio.sleep(0.02)
         raw = sole_time((await collections.status("limits/raw")).upper)
         await collections.wait_for_upper("limits/eventmap", raw - 1, 240.0)

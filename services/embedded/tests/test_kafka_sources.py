@@ -206,12 +206,18 @@ async def test_c2_a_heartbeat_in_a_topic_moves_a_silent_partition_and_is_no_row(
             await until_definite(process, began + 600)
             await write_event(4, began + 550, 1)  # a promise is kept to, by whoever made it
             async with asyncio.timeout(240):
-                while not (letters := await process.world.collections.stored("a/deadletters")):
+                while not (
+                    letters := await process.world.collections.read_updates("a/deadletters")
+                ):
                     await asyncio.sleep(0.02)
             assert [reason[:5] for reason in letters["reason"].to_pylist()] == ["late:"]
             rows = (await process.query.snapshot("a", began + 599, 120.0)).table
             assert sorted(rows["n"].to_pylist()) == [1, 2, 3]
-            assert set((await process.world.collections.stored("a"))["n"].to_pylist()) == {1, 2, 3}
+            assert set((await process.world.collections.read_updates("a"))["n"].to_pylist()) == {
+                1,
+                2,
+                3,
+            }
 
 
 async def test_a_topic_that_was_recreated_and_has_grown_is_known_after_a_restart(

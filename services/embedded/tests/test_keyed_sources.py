@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import accumulate
-from tidemill.catalog.bindings import bound_offsets
+from tidemill.catalog.bindings import read_bound_offsets
 from tidemill.catalog.records.decoding import RecordDecoder
 from tidemill.reclock import (
     CHANGE_SCHEMA,
@@ -178,7 +178,7 @@ class World:
     async def run(self, collections: Collections) -> None:
         """One process of the source, until cancelled or killed."""
         reader, remap, reclock = self.parts(collections)
-        reader.expect(await bound_offsets(collections, "s/remap", 0, "s"))
+        reader.expect(await read_bound_offsets(collections, "s/remap", 0, "s"))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(remap.mint_forever(reader.probe))
             await collections.wait_for_upper("s/remap", 1, 600.0)
@@ -191,20 +191,20 @@ class World:
         upper = sole_time((await self.now.status("s")).upper)
         bound = sole_time((await self.now.status("s/remap")).upper)
         remap: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
-        remap.insert(bindings_of_rows(await self.now.stored("s/remap")), frontier(bound))
+        remap.insert(bindings_of_rows(await self.now.read_updates("s/remap")), frontier(bound))
         times = target_times(
             remap, [Partitions(e.partition, e.partition, e.offset) for e in self.happened]
         )
         assert all(time is not None and time < upper for time in times)
         history = self.timed([time for time in times if time is not None])
-        stored = await self.now.stored("s")
+        stored = await self.now.read_updates("s")
         for at in {*(each.time for each in history), upper - 1}:
             found = accumulate(stored, at).to_pylist()
             assert all(row["_diff"] == 1 for row in found)
             held = {row["id"]: (row["id"], row["name"]) for row in found}
             assert held == rows_at(history, at)
             assert len(found) == len(held)
-        letters = (await self.now.stored("s/letters")).to_pylist()
+        letters = (await self.now.read_updates("s/letters")).to_pylist()
         said = [
             (x["partition"], x["offset"])
             for x in letters

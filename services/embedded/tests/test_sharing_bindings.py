@@ -71,7 +71,7 @@ async def instants(process: Process, source: str, count: int) -> dict[int, int]:
     """The instant of each of the numbers, once they are all there; each is there once."""
     async with asyncio.timeout(60):
         while True:
-            rows = (await process.world.collections.stored(source)).to_pylist()
+            rows = (await process.world.collections.read_updates(source)).to_pylist()
             if len(rows) >= count:
                 break
             await asyncio.sleep(0.05)

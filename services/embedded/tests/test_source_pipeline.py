@@ -12,7 +12,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.bindings import bound_offsets
+from tidemill.catalog.bindings import read_bound_offsets
 from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows, target_times
 from tidemill.runtime.clock import ManualClock
@@ -96,7 +96,7 @@ class World:
         reclock = ReclockDriver(
             TARGET, collections, self.clock, ReclockSettings(hold_interval_s=0.0)
         )
-        reader.expect(await bound_offsets(collections, "s/remap", 0, "s"))
+        reader.expect(await read_bound_offsets(collections, "s/remap", 0, "s"))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(remap.mint_forever(reader.probe))
             await collections.wait_for_upper("s/remap", 1, 600.0)
@@ -108,12 +108,12 @@ class World:
         """Every record bound so far is there once, at the least time whose binding covers it."""
         upper = sole_time((await self.now.status("s/remap")).upper)
         remap: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
-        remap.insert(bindings_of_rows(await self.now.stored("s/remap")), frontier(upper))
-        rows = (await self.now.stored("s")).to_pylist()
+        remap.insert(bindings_of_rows(await self.now.read_updates("s/remap")), frontier(upper))
+        rows = (await self.now.read_updates("s")).to_pylist()
         assert {row["n"] for row in rows} == set(self.places)
         times = target_times(remap, [self.places[row["n"]] for row in rows])
         assert [(row["_time"], row["_diff"]) for row in rows] == [(time, 1) for time in times]
-        letters = (await self.now.stored("s/letters")).to_pylist()
+        letters = (await self.now.read_updates("s/letters")).to_pylist()
         assert {(x["partition"], x["offset"]): x["raw"] for x in letters} == self.bad
         assert len(letters) == len(self.bad)
 

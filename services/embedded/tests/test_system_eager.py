@@ -118,7 +118,7 @@ async def test_c2_an_eager_goal_fires_while_upper_has_not_passed_and_never_again
         await tells(tmp_path, "now", ["a", "b", "z"])
         corrections = (await process.query.snapshot("now/corrections", None, 60.0)).table
         assert corrections.num_rows == 0
-        outbox = (await process.world.collections.stored("now/outbox")).to_pylist()
+        outbox = (await process.world.collections.read_updates("now/outbox")).to_pylist()
         keys = [row["key"] for row in outbox if row["key"]]
         assert len(keys) == len(set(keys)) == 3
         read = ("moves", "moves/raw", "moves/eventmap", "fraud/state", "fraud/both")

@@ -81,7 +81,7 @@ async def answer(process: Process, goal: str, at: int) -> set[tuple[object, ...]
 
 
 async def letters(process: Process, source: str) -> list[str]:
-    rows = await process.world.collections.stored(f"{source}/deadletters")
+    rows = await process.world.collections.read_updates(f"{source}/deadletters")
     return [str(reason) for reason in rows["reason"].to_pylist()]
 
 
@@ -163,7 +163,7 @@ async def test_c2_no_answer_within_a_bound_is_told_by_heartbeats_alone(tmp_path:
         assert {row[0] for row in await answer(process, "watch/unanswered(r)", began + 500)} == {2}
         told = (await process.system.describe("source", "req")).details
         assert (told["movedBy"], told["eventFrontier"]) == ("heartbeat", began + 501)
-        rows = await process.world.collections.stored("rep")
+        rows = await process.world.collections.read_updates("rep")
         assert rows["id"].to_pylist() == [1]
     async with running(tmp_path) as process:
         assert await upper_of(process, "rep") == began + 501

@@ -89,7 +89,7 @@ async def test_who_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest
                 clock.move(0.1)
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
-    stored = (await now.stored("s")).sort_by("n").to_pydict()
+    stored = (await now.read_updates("s")).sort_by("n").to_pydict()
     assert stored["n"] == list(range(ends[-1]))
     assert stored["_time"] == [EACH * (n // EACH + 1) for n in range(ends[-1])]
     assert loser.overtaken >= 3
@@ -224,7 +224,7 @@ async def test_g13_sources_of_shared_bindings_put_a_record_at_one_instant(begins
         await now.compare_and_append(
             "s/remap", frontier(10 * EACH + 1), frontier(12 * EACH + 1), more, writer="remap"
         )
-    first, second = [(await now.stored(name)).sort_by("n").to_pydict() for name in ("s", "l")]
+    first, second = [(await now.read_updates(name)).sort_by("n").to_pydict() for name in ("s", "l")]
     assert first["n"] == second["n"] == list(range(12 * EACH))
     assert second["_time"] == [max(at, begins) for at in first["_time"]]
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.bindings import bound_offsets
+from tidemill.catalog.bindings import read_bound_offsets
 from tidemill.errors import Indeterminate
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
@@ -75,7 +75,7 @@ class World:
         """All bindings; it refuses those that are not antichains with each element once."""
         upper = (await self.collections.status("s/remap")).upper
         found: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
-        found.insert(bindings_of_rows(await self.collections.stored("s/remap")), upper)
+        found.insert(bindings_of_rows(await self.collections.read_updates("s/remap")), upper)
         return found
 
     async def at(self, time: int) -> dict[int, int]:
@@ -99,9 +99,12 @@ async def test_a_probe_is_bound_at_the_end_of_its_interval_and_an_idle_source_go
     assert driver.counts.minted == world.probes == 6
     assert driver.counts.bound == driver.counts.known == {0: 3, 1: 5}
     # Elements that stay are not written again.
-    rows = (await world.collections.stored("s/remap")).num_rows
+    rows = (await world.collections.read_updates("s/remap")).num_rows
     assert rows == len(
-        {tuple(row.items()) for row in (await world.collections.stored("s/remap")).to_pylist()}
+        {
+            tuple(row.items())
+            for row in (await world.collections.read_updates("s/remap")).to_pylist()
+        }
     )
     assert rows < 20
 
@@ -172,12 +175,12 @@ async def test_d3_who_stands_by_sees_what_is_bound_and_binds_when_nobody_else_do
 
 async def test_a_minter_that_comes_later_goes_on_where_the_last_one_ended() -> None:
     world = await World().created()
-    assert await bound_offsets(world.collections, "s/remap", 0, "s") == {}
+    assert await read_bound_offsets(world.collections, "s/remap", 0, "s") == {}
     world.offsets = {0: 7, 1: 1}
     async with world.minting(world.driver()):
         await world.clock.advance(1.0)
     again = world.driver()
-    assert await bound_offsets(world.collections, "s/remap", 0, "s") == {0: 7, 1: 1}
+    assert await read_bound_offsets(world.collections, "s/remap", 0, "s") == {0: 7, 1: 1}
     world.offsets = {0: 9, 1: 1}
     await world.clock.advance(30.0)
     async with world.minting(again):

@@ -96,7 +96,7 @@ class World:
 
     async def at(self, name: str, time: int) -> dict[int, int]:
         trace: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
-        rows = await self.collections.stored(f"{name}/remap")
+        rows = await self.collections.read_updates(f"{name}/remap")
         trace.insert(bindings_of_rows(rows), frontier(await self.upper(f"{name}/remap")))
         return partition_offsets(trace.at(time))
 

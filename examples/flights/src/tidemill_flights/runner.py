@@ -85,7 +85,7 @@ class DemoRun:
                         f"the server stays: TIDEMILL_ADDRESS={self.server.address} (Ctrl-C ends it)",
                         highlight=False, soft_wrap=True,
                     )  # fmt: skip
-                    await self.server.ended()
+                    await self.server.end()
             finally:
                 await self.server.stop()
         return equal
@@ -117,7 +117,7 @@ class DemoRun:
             await self._apply(client)
         async with self._watched(client) as waiter:
             with display.phase("backfill with Spark"):
-                await waiter.caught_up(dict.fromkeys(STREAMS, scenario.begins))
+                await waiter.catch_up(dict.fromkeys(STREAMS, scenario.begins))
                 self.watch.mark("backfilled")
                 await self._check_backfill(waiter, feeds[0].before(scenario.backlog_until))
             with display.phase("views catch up with the backlog"):
@@ -145,7 +145,7 @@ class DemoRun:
                 await self._stream(waiter, feeds, reached, None)
             with display.phase("views catch up with the end"):
                 complete = await waiter.views_complete()
-                await waiter.fired(ACTION, complete["knock-ons"], self.questions.lines_told)
+                await waiter.await_fired(ACTION, complete["knock-ons"], self.questions.lines_told)
                 display.frontiers()
                 await self.questions.ask(client, scenario.instants[2])
             with display.phase("prove one alarm, verify everything"):
@@ -175,7 +175,7 @@ class DemoRun:
         """Say how many records Spark wrote. Raises: Unavailable if they are not the whole
         backlog.
         """
-        details = await waiter.running("Source", "flights")
+        details = await waiter.await_running("Source", "flights")
         if details["backfilled"] != records:
             raise Unavailable(
                 f"Spark wrote {details['backfilled']} of the {records} records of the backlog"

@@ -70,7 +70,7 @@ class DemoServer:
             return client
         raise Unavailable(f"the server did not start: {_last_lines(log)} (log: {log})")
 
-    async def ended(self) -> None:
+    async def end(self) -> None:
         """Return once the process has ended by itself."""
         if self.process is not None:
             await self.process.wait()

@@ -36,7 +36,7 @@ class Waiter:
         """The upper of the slowest view at the last look."""
         return min(self.watch.upper(view) for view in self.views)
 
-    async def caught_up(self, uppers: Mapping[str, int]) -> None:
+    async def catch_up(self, uppers: Mapping[str, int]) -> None:
         """Return once each named collection or view has come to its upper.
 
         Raises: Unavailable if a resource stalls, or nothing moves for two minutes.
@@ -61,7 +61,7 @@ class Waiter:
             self.tick()
             await self.clock.sleep(LOOK_INTERVAL_S)
 
-    async def running(self, kind: str, name: str) -> Mapping[str, Json]:
+    async def await_running(self, kind: str, name: str) -> Mapping[str, Json]:
         """Return once the resource does its work; its details."""
         while True:
             status = await asyncio.to_thread(self.client.describe, kind, name)
@@ -73,7 +73,7 @@ class Waiter:
 
     async def views_within(self, upper: int) -> None:
         """Return once no view is behind `upper`."""
-        await self.caught_up(dict.fromkeys(self.views, upper))
+        await self.catch_up(dict.fromkeys(self.views, upper))
 
     async def views_complete(self) -> dict[str, int]:
         """Return once every view has taken in all that was acknowledged; the upper of each."""
@@ -82,10 +82,10 @@ class Waiter:
         uppers = {
             view: min(frontiers[stream] for stream in reads) for view, reads in self.views.items()
         }
-        await self.caught_up(uppers)
+        await self.catch_up(uppers)
         return uppers
 
-    async def fired(self, action: str, upper: int, told: Callable[[], int]) -> int:
+    async def await_fired(self, action: str, upper: int, told: Callable[[], int]) -> int:
         """Return once all firings below `upper` are in the outbox and have been told; how many.
 
         `told` counts the effects that can be seen from outside.

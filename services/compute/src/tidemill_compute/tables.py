@@ -65,7 +65,7 @@ class TableDriver:
         body = "" if token is None else fingerprint(rows.append_column(DIFF, diffs))
         while True:
             held = await self.writer()
-            known = await self._collections.answered(held, token, body)
+            known = await self._collections.find_answer(held, token, body)
             if known is not None:
                 return sole_time(known.upper) - 1
             lower = sole_time(held.frontier)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.catalog.bindings import bound_offsets
+from tidemill.catalog.bindings import read_bound_offsets
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.places import check_source
 from tidemill.catalog.records.decisions import Decisions
@@ -83,7 +83,7 @@ class ReadPart(SourcePart):
 
         try:
             begins = made.stored.bound_from
-            bound = await bound_offsets(context.collections, made.remap, begins, made.source)
+            bound = await read_bound_offsets(context.collections, made.remap, begins, made.source)
             reader.expect(bound)
             context.readers.offer(self._item, reader, commit)
             ready()

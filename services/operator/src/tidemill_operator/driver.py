@@ -117,9 +117,9 @@ class Operator:
             int(self.settings.status_interval_s * 1000),
         )  # fmt: skip
         for report in due:
-            await self._told(report.of, self._report(report))
+            await self._tell(report.of, self._report(report))
         for event in events:
-            await self._told(event.of, self._tell(event))
+            await self._tell(event.of, self._tell(event))
         self.counts["looks"] += 1
 
     async def _ask(self, objects: Sequence[Declared]) -> None:
@@ -211,7 +211,7 @@ class Operator:
         except (UnknownCollection, Fenced):
             self._gone.add(each.uid)
 
-    async def _told(self, each: Declared, telling: Coroutine[Any, Any, None]) -> None:
+    async def _tell(self, each: Declared, telling: Coroutine[Any, Any, None]) -> None:
         """Tell of one object; what the server takes of none, as in a namespace that ends, holds up
         no other.
         """

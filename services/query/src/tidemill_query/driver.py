@@ -378,7 +378,7 @@ class QueryDriver:
         await self._find(source)
         found, answer = self._directory.source(source), self._translator
         if isinstance(wanted, Antichain):
-            return await answer.covering(found, wanted, wait_s)
+            return await answer.find_covering(found, wanted, wait_s)
         return await self._choose(wanted, lambda: answer.as_of(found, wanted, wait_s))
 
     async def _read_by(self, name: str) -> list[Readable]:

@@ -247,7 +247,7 @@ class StorageDriver:
                 refuse_long_rows(given, self._row_bytes)
                 return normal_rows(given, capability.collection)
 
-            updates = await looked_at(given, checked)
+            updates = await examine(given, checked)
         writer = WriteCapability(
             CapabilityId(capability.id), capability.collection, capability.frontier
         )
@@ -308,7 +308,7 @@ class StorageDriver:
             await self._collections.renew(reader)
 
 
-async def looked_at(rows: pa.Table, look: Callable[[], T]) -> T:
+async def examine(rows: pa.Table, look: Callable[[], T]) -> T:
     """The result of `look` on a client's rows: at once if they are short, else in a turn."""
     few = rows.nbytes <= BYTES_INLINE_MAX and rows.num_columns <= COLUMNS_INLINE_MAX
     return look() if few else await in_turn(look)

@@ -63,7 +63,7 @@ class Translator:
         offsets = Antichain.of(PARTITIONED, (element for element, _, _ in bindings))
         return Translation(at, status.timeline, bound_at, offsets, status.since, status.upper)
 
-    async def covering(
+    async def find_covering(
         self, source: SourceOf, wanted: SourceFrontier, wait_s: float | None
     ) -> Translation:
         """As of the least instant whose answer is made of all records before `wanted`, and what

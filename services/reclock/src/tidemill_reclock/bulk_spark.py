@@ -44,7 +44,7 @@ PLAIN = BulkJob(JOB, msgspec.msgpack.encode)
 class BulkSchemas(Protocol):
     """Schemas that records name by number; tidemill.catalog.records.schemas.SchemaBook."""
 
-    async def known(self) -> KnownSchemas:
+    async def load_known(self) -> KnownSchemas:
         """Everything that has been decided."""
         ...
 
@@ -119,7 +119,7 @@ class SparkBulkReclock:
 
     async def _spec(self, backlog: Backlog) -> BackfillSpec:
         ranges = ranges_between(backlog.starts, backlog.stops)
-        schemas = None if self._schemas is None else await self._schemas.known()
+        schemas = None if self._schemas is None else await self._schemas.load_known()
         directory = self._place.directory
         return BackfillSpec(
             source=backlog.source,

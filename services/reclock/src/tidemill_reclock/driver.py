@@ -33,7 +33,7 @@ from tidemill.reclock import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, UpperMismatch
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,
@@ -323,7 +323,7 @@ class ReclockDriver:
         if count and not self._prepared:
             await asyncio.to_thread(prepare_mapping)
             self._prepared = True
-        reached = await computed(
+        reached = await compute_beside(
             count + self.unbound,
             lambda: [
                 output.step(

@@ -150,7 +150,7 @@ class WritePart(SourcePart):
         place = self._log_place()
         if spec.engine == "local" or place is None or not self._spark_reads():
             return starts
-        backlog = self.driver.backlog(await self._kept_from(starts))
+        backlog = self.driver.backlog(await self._find_kept(starts))
         if backlog is None or not backlog.records:
             return starts
         if spec.envelope.key and backlog.lower > made.stored.begins:
@@ -175,7 +175,7 @@ class WritePart(SourcePart):
         self._backfilled += backlog.records
         return await self.driver.resume()
 
-    async def _kept_from(self, starts: dict[int, int]) -> dict[int, int]:
+    async def _find_kept(self, starts: dict[int, int]) -> dict[int, int]:
         """First offsets of a job: not with what a retention took before the source first saw it."""
         wanted = self._from(starts)
         if self.made.spec.kafka is None:

@@ -40,7 +40,7 @@ async def latest_bindings(collections: Collections, remap: str, source: str) -> 
     return Minter(PARTITIONED, as_of, bindings_of_rows(bindings), upper)
 
 
-async def bound_offsets(
+async def read_bound_offsets(
     collections: Collections, remap: str, begins: int, source: str
 ) -> dict[int, int]:
     """Offsets that the durable bindings have for a source, per partition."""

@@ -276,15 +276,15 @@ class HttpServer:
         async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
             transport = request.transport
             if transport is None:
-                return await looked_at(request, handler)
+                return await examine(request, handler)
             self._heard.add(transport)
             self._asking.add(transport)
             try:
-                return await looked_at(request, handler)
+                return await examine(request, handler)
             finally:
                 self._asking.discard(transport)
 
-        async def looked_at(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def examine(request: web.Request, handler: Handler) -> web.StreamResponse:
             headers = {name.lower(): value for name, value in request.headers.items()}
             refused = guard.refusal(request.method, headers)
             if refused is None:

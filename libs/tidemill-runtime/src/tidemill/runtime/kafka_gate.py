@@ -41,7 +41,7 @@ class _GatedLoop:
 
     async def create_connection(self, protocol: Any, host: str, port: int, *, ssl: Any) -> Any:
         """As of a loop; TLS is for the name."""
-        sock = await self._egress.connected(host, port)
+        sock = await self._egress.connect_allowed(host, port)
         name = None if ssl is None else host
         return await self._loop.create_connection(
             protocol, sock=sock, ssl=ssl, server_hostname=name

@@ -131,7 +131,7 @@ class Log(Protocol):
         """
         ...
 
-    async def fenced_writer(self, name: str) -> FencedWriter:
+    async def open_fenced_writer(self, name: str) -> FencedWriter:
         """A writer that ends all earlier ones of its name, whichever process has them.
 
         Records of earlier writers are there for all readers when this returns; later appends of
@@ -151,7 +151,7 @@ class Log(Protocol):
         """Note how far `group` has come, for people and tools; Tidemill never reads from there."""
         ...
 
-    async def committed(self, group: str, topic: str) -> dict[int, int]:
+    async def read_committed(self, group: str, topic: str) -> dict[int, int]:
         """Last committed offset of each partition; partitions without one are left out."""
         ...
 

@@ -48,7 +48,7 @@ from tidemill.runtime.log_segments import (
     topic_directory,
 )
 from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 
 GROUP_NAME_MAX = 255
 OPEN_MAX = 64
@@ -167,12 +167,12 @@ class EmbeddedLog:
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         """Append `records`, on disk on return; appends that wait together share a write."""
         opened = self._topic(topic)
-        partitions = await computed(len(records), partial(opened.places, records))
+        partitions = await compute_beside(len(records), partial(opened.places, records))
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
         return await self._groups.append(topic, records, partitions)
 
-    async def fenced_writer(self, name: str) -> EmbeddedFencedWriter:
+    async def open_fenced_writer(self, name: str) -> EmbeddedFencedWriter:
         """A writer that ends all earlier ones of its name in this process, the only one that
         writes.
         """
@@ -191,12 +191,12 @@ class EmbeddedLog:
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Note offsets of a group in a file."""
-        noted = {**await self.committed(group, topic), **offsets}
+        noted = {**await self.read_committed(group, topic), **offsets}
         path = self._group_path(group, topic)
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, json.dumps({str(key): offset for key, offset in noted.items()}).encode())
 
-    async def committed(self, group: str, topic: str) -> dict[int, int]:
+    async def read_committed(self, group: str, topic: str) -> dict[int, int]:
         """The offsets noted for a group."""
         self._topic(topic)
         try:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from tidemill.errors import Indeterminate, TidemillError
 from tidemill.runtime.log import Entry
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 
 Place: TypeAlias = tuple[str, int]
 """(topic, partition)."""
@@ -75,8 +75,8 @@ class GroupCommit:
             self._waiting.clear()
             count = sum(len(append.entries) for append in group)
             try:
-                outcomes = await self._write(await computed(count, partial(_runs, group)))
-                answers = await computed(count, partial(_answers, group, outcomes))
+                outcomes = await self._write(await compute_beside(count, partial(_runs, group)))
+                answers = await compute_beside(count, partial(_answers, group, outcomes))
             except TidemillError as error:
                 answers = [_joint_error([error], partly=False) for _ in group]
             except BaseException:

@@ -148,7 +148,7 @@ class KafkaLog:
         group = self._groups.setdefault(topic, GroupCommit(self._write_runs))
         return await group.append(topic, records, [self._place(entry, count) for entry in records])
 
-    async def fenced_writer(self, name: str) -> KafkaFencedWriter:
+    async def open_fenced_writer(self, name: str) -> KafkaFencedWriter:
         """A transactional writer; earlier ones of its name are fenced by the broker."""
         self._check_open()
         producer = new_producer(
@@ -193,7 +193,7 @@ class KafkaLog:
                     committer.pause(*committer.assignment())  # it commits, it never reads
                 await committer.commit(places)
 
-    async def committed(self, group: str, topic: str) -> dict[int, int]:
+    async def read_committed(self, group: str, topic: str) -> dict[int, int]:
         """The committed offsets of a group."""
         count = await self._count(topic)
         found: dict[int, int] = {}

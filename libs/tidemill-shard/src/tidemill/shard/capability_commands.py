@@ -200,7 +200,7 @@ class CapabilityCommands:
 
     async def status(self, collection: str) -> CollectionStatus:
         """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection."""
-        known = await self._core.versions.known(collection)
+        known = await self._core.versions.catch_up(collection)
         state = known.state
         return CollectionStatus(
             id=collection,

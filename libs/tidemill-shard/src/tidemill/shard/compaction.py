@@ -16,7 +16,7 @@ from tidemill.errors import Corrupt
 from tidemill.shard.appending import Merged, apply_merge
 from tidemill.shard.conforming import adding_up, conform
 from tidemill.shard.hashing import HASH_MAX, key_hashes
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import Part
 from tidemill.shard.ports import Clock
@@ -116,7 +116,7 @@ class RangeMerge:
         rows: int = sum(table.num_rows for table in tables)
         if not rows:
             return 0, []
-        merged = await computed(rows, lambda: self._merged(tables))
+        merged = await compute_beside(rows, lambda: self._merged(tables))
         written = await parts.write(self.collection, self.description, merged)
         return rows, [
             replace(part, hash_min=max(part.hash_min, low), hash_max=min(part.hash_max, high))
@@ -132,7 +132,9 @@ class RangeMerge:
             if part.lower or part.upper is not None:
                 table = between(table, part.lower, part.upper)
             if part.hash_min < low or part.hash_max > high:
-                table = await computed(table.num_rows, partial(_in_range, table, key, low, high))
+                table = await compute_beside(
+                    table.num_rows, partial(_in_range, table, key, low, high)
+                )
             yield table
 
     def _merged(self, tables: list[pa.Table]) -> pa.Table:

@@ -17,7 +17,7 @@ from tidemill.errors import Corrupt
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.log import CollectionLog, Known, folder_of
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import Part, decode_part, sorted_updates
 from tidemill.shard.ports import Blob, BlobEntry, Clock, Consensus
@@ -118,7 +118,7 @@ class StoreCheck:
             with suppress(Corrupt, PartGone):
                 updates = await self._reader.changes(state, 0, None)
                 found = partial(_told, judge, updates, state)
-                return await computed(updates.num_rows, found)
+                return await compute_beside(updates.num_rows, found)
             if (await log.refresh()).state.objects() == state.objects():
                 return []  # what is missing or damaged has been told, part by part
 
@@ -128,13 +128,17 @@ class StoreCheck:
         schema, arrived = description.update_schema(), description.arrived
         try:
             data = await self._parts.data(part)
-            table = await computed(part.rows, lambda: decode_part(data, part, schema, arrived))
+            table = await compute_beside(
+                part.rows, lambda: decode_part(data, part, schema, arrived)
+            )
         except PartGone:
             return ["the object is missing"]
         except Corrupt as error:
             return [str(error)]
         self.checked["rows"] += table.num_rows
-        return await computed(part.rows, lambda: list(part_problems(description, part, table)))
+        return await compute_beside(
+            part.rows, lambda: list(part_problems(description, part, table))
+        )
 
 
 def _told(judge: Judge, updates: pa.Table, state: State) -> list[str]:

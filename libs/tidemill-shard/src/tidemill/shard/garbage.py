@@ -24,7 +24,7 @@ class GarbageCollection:
         Those of a version that a live capability keeps stay. Any other read that comes too late for
         one reads the newest version again and finds the same answer.
         """
-        state = (await self._versions.known(collection)).state
+        state = (await self._versions.catch_up(collection)).state
         latest = self._clock.now_ms() - grace_ms
         due = collectable(state, latest)
         # IMPORTANT: deleted first, forgotten after: the other way round a crash would leak them.
@@ -57,6 +57,6 @@ class GarbageCollection:
         return len(orphans)
 
     async def _read_named(self, collection: str) -> set[str]:
-        known = await self._versions.known(collection)
+        known = await self._versions.catch_up(collection)
         rollup = {known.rollup[0]} if known.rollup is not None else set()
         return known.state.objects() | set(known.state.garbage) | rollup

@@ -52,7 +52,7 @@ class Known:
 class Paces(Protocol):
     """The other collections, one of which this one may follow; it never follows any itself."""
 
-    async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
+    async def catch_up(self, collection: str, age_s_max: float = 0.0) -> Known:
         """The newest version, as `CollectionLog.refresh` finds it."""
         ...
 
@@ -189,7 +189,7 @@ class CollectionLog:
         while known.state.pace:
             if self._paces is None:
                 return known, Shown(known.state, settled=False)
-            pace = await self._paces.known(known.state.pace, age_s_max)
+            pace = await self._paces.catch_up(known.state.pace, age_s_max)
             seen = self._seen(known, pace.state)
             if seen is not None:
                 return known, seen

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import checked
 from tidemill.errors import Corrupt
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import (
     BLOCK_BYTES,
@@ -84,7 +84,7 @@ class PartLookup:
             return checked(reader.read_row_groups(groups, use_threads=False)).combine_chunks()
 
         try:
-            return await computed(len(groups) * ROWS_PER_GROUP, decoded)
+            return await compute_beside(len(groups) * ROWS_PER_GROUP, decoded)
         except Exception as error:  # as in `decode_part`
             raise unreadable(part, error) from error
 

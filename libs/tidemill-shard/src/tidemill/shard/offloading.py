@@ -12,7 +12,7 @@ ROWS_INLINE_MAX = 20_000
 """So many rows take about as long as a few hops between threads."""
 
 
-async def computed(rows: int, work: Callable[[], T]) -> T:
+async def compute_beside(rows: int, work: Callable[[], T]) -> T:
     """The result of `work` on about so many rows."""
     return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(work)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.conforming import DIFF_MAX, ROW_BYTES_MAX
 from tidemill.shard.log import folder_of
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import compute_beside
 from tidemill.shard.parts import (
     INLINE_BYTES_MAX,
     PART_BYTES_MAX,
@@ -98,7 +98,7 @@ class PartStore:
             )
 
         written = []
-        for part, data in await computed(updates.num_rows, encoded):
+        for part, data in await compute_beside(updates.num_rows, encoded):
             if part.inline is None:
                 name = part_key(collection, self._unique(), self._now_ms())
                 await self._put(name, data)
@@ -153,7 +153,7 @@ class PartStore:
         if held is not None:
             return held
         data = await self.data(part)
-        table = await computed(
+        table = await compute_beside(
             part.rows, lambda: decode_part(data, part, schema, arrived).combine_chunks()
         )
         if part.key is not None and keep:

@@ -210,7 +210,7 @@ class ReadCommands:
             with suppress(Unavailable, Indeterminate):
                 await self._core.versions.commit(collection, renewed)
 
-    async def stored(self, collection: str) -> pa.Table:
+    async def read_updates(self, collection: str) -> pa.Table:
         """All updates that upper has passed, at the times where compaction has left them."""
         return await self._core.versions.read(
             collection, lambda state: self._reader.changes(state, 0, None)
@@ -234,7 +234,7 @@ class ReadCommands:
         """
         place, query = Place(at, snapshot), Query(columns, None, where)
 
-        async def checked() -> AsyncGenerator[Updates | Progress, None]:
+        async def check_all() -> AsyncGenerator[Updates | Progress, None]:
             await self.check_subscription(capability, at)
             stream = Subscription(self, capability, place, query).stream(up_to)
             try:
@@ -243,7 +243,7 @@ class ReadCommands:
             finally:
                 await stream.aclose()
 
-        return checked()
+        return check_all()
 
     def subscription(
         self, capability: ReadCapability, at: int, *, snapshot: bool = True
@@ -344,7 +344,7 @@ class ReadCommands:
         watched = collection
         while True:
             event = self._core.versions.wakeups.event(watched)
-            state = (await self._core.versions.known(collection, age_s_max)).state
+            state = (await self._core.versions.catch_up(collection, age_s_max)).state
             if watched != (state.pace or collection):
                 watched = state.pace or collection
                 continue

@@ -20,7 +20,7 @@ from tidemill.arrangement.updates import (
 from tidemill.errors import Corrupt, UsageError
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
-from tidemill.shard.offloading import all_of, computed
+from tidemill.shard.offloading import all_of, compute_beside
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
 from tidemill.shard.pruning import Equal, equal_scalars, matching, parts_equal, parts_where
@@ -84,14 +84,14 @@ class Reader:
         shared = await self._make(oldest, 0, until, query, kept_apart)
         rest = concatenate([recent, *shared])
         settled.append(
-            await computed(
+            await compute_beside(
                 rest.num_rows, lambda: _accumulated(description, rest, query, in_order=False)
             )
         )
         present = pa.concat_tables([table for table in settled if table.num_rows] or settled[:1])
         if query.columns is None or len(settled) == 1:
             return present
-        return await computed(present.num_rows, lambda: _added(present))
+        return await compute_beside(present.num_rows, lambda: _added(present))
 
     async def changes(
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
@@ -107,7 +107,7 @@ class Reader:
                 return _added(updates.select([*names, TIME, DIFF]))
             return _added(updates.select(order)).select([*names, TIME, DIFF])
 
-        return await computed(updates.num_rows, consolidated)
+        return await compute_beside(updates.num_rows, consolidated)
 
     async def pieces(
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
@@ -139,7 +139,7 @@ class Reader:
 
         seen = [0]
 
-        async def made(part: Part) -> pa.Table | None:
+        async def make_one(part: Part) -> pa.Table | None:
             table = await self._rows(description, part, scalars)
 
             def work() -> pa.Table | None:
@@ -147,12 +147,12 @@ class Reader:
                 seen[0] += selected.nbytes
                 return make(part, selected) if selected.num_rows else None
 
-            return await computed(table.num_rows, work)
+            return await compute_beside(table.num_rows, work)
 
         tables: list[pa.Table] = []
         for start in range(0, len(chosen), TOGETHER):
             some = chosen[start : start + TOGETHER]
-            found = await all_of(made(part) for part in some)
+            found = await all_of(make_one(part) for part in some)
             tables += [table for table in found if table is not None]
             if query.told is not None:
                 query.told(seen.pop())

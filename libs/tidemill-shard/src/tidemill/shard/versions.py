@@ -60,7 +60,7 @@ class Versions:
         logs = ((each, self._logs[each].written) for each in collections if each in self._logs)
         return [each for each, known in logs if known is not None and known.state.closed]
 
-    async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
+    async def catch_up(self, collection: str, age_s_max: float = 0.0) -> Known:
         """The newest version, or what was the newest so long ago; leases that ran out are ended in
         it.
 
@@ -75,7 +75,7 @@ class Versions:
 
     async def state(self, collection: str) -> State:
         """The state of `known`."""
-        return (await self.known(collection)).state
+        return (await self.catch_up(collection)).state
 
     async def commit(self, collection: str, transition: Transition[Answer]) -> Answer:
         """Commit a transition; its answer. Leases that ran out are ended first."""
@@ -105,7 +105,7 @@ class Versions:
         """
         seen: int | None = None
         while True:
-            known = await self.known(collection)
+            known = await self.catch_up(collection)
             try:
                 return await read(known.state)
             except PartGone as gone:

@@ -107,7 +107,7 @@ class WriteCommands:
             ),
         )
 
-    async def answered(
+    async def find_answer(
         self, capability: WriteCapability, token: str | None, body: str = ""
     ) -> Appended | None:
         """The earlier answer to an update with this token; None if there was none.

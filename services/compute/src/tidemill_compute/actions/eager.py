@@ -139,7 +139,7 @@ class EagerDriver(ActionDriver):
         await self.early.advance()
         if lower <= reached < U64_MAX:
             # Before the action begins nobody knows whether what has come will begin before it does.
-            firings += self._foreseen(await self.early.found(reached), reached)
+            firings += self._foreseen(await self.early.find(reached), reached)
         if lower == upper and not firings:
             return
         at = max(self._upper + 1, self._clock.now_ms())

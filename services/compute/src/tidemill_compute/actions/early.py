@@ -108,7 +108,7 @@ class _Feed:
         if upper == U64_MAX:
             self._fold = None  # all is closed, and what is left of it is definite soon
             return False
-        decided = await self._history.decided(self._folded, upper)
+        decided = await self._history.read_decided(self._folded, upper)
         await self._history.fold_in(fold, self._folded, upper, decided)
         fold.take()  # the map and the letters are written by the stage
         self._folded = upper
@@ -245,7 +245,7 @@ class EarlyEvents:
             if await feed.advance():
                 self._looked = False
 
-    async def found(self, upper: int) -> list[Presence]:
+    async def find(self, upper: int) -> list[Presence]:
         """Presences of derived facts from just before `upper` on; nothing if nothing new has come.
 
         The watched collection is definite up to `upper`. A presence that begins just before it may

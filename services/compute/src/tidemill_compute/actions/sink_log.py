@@ -34,7 +34,7 @@ class LogSink:
         await self.close()
         # IMPORTANT: first the writer, then the look: nobody else appends for the action from then
         # on.
-        self._writer = await self._log.fenced_writer(self._name)
+        self._writer = await self._log.open_fenced_writer(self._name)
         bounds = await self._bounds()
         reader = await self._log.reader(self._topic, {p: low for p, (low, _) in bounds.items()})
         keys: set[str] = set()

@@ -152,7 +152,7 @@ class Gated(Connection):
         self._made: socket.socket | None = None
 
     async def _connect(self) -> None:
-        self._made = await self._egress.connected(self.host, int(self.port))
+        self._made = await self._egress.connect_allowed(self.host, int(self.port))
         await super()._connect()  # type: ignore[no-untyped-call]
 
     def _connection_arguments(self) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ class EventHistory:
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
         fold.step(rows, counts, upper, decided)
 
-    async def decided(self, lower: int, upper: int) -> dict[int, int]:
+    async def read_decided(self, lower: int, upper: int) -> dict[int, int]:
         """Instant → frontier to which silence brought it, from the map of an interval."""
         changes = await self.holds.changes(self.target.event_map, lower, upper)
         made = pc.and_(pc.equal(changes["partition"], DECIDED), pc.greater(changes[DIFF], 0))

@@ -118,7 +118,7 @@ class EventStage:
         target, lower = self._target, self.folded
         fresh = self._mapped <= lower
         upper = upper if fresh else min(upper, self._mapped)
-        decided = {} if fresh else await self._history.decided(lower, upper)
+        decided = {} if fresh else await self._history.read_decided(lower, upper)
         await self._history.fold_in(fold, lower, upper, decided)
         if fresh:
             await self._decide(fold, upper - 1)

@@ -73,7 +73,7 @@ def hydrate_in_task(
     if not sum(batch.num_rows for batch in batches):
         return
     try:
-        written = asyncio.run(hydrated(place, unpack_history(packed)))
+        written = asyncio.run(hydrate(place, unpack_history(packed)))
     except Exhausted as error:
         yield _batch(_EXHAUSTED, [str(error).encode()])
         return
@@ -90,7 +90,7 @@ def _batch(collection: str, parts: Sequence[bytes]) -> pa.RecordBatch:
     )
 
 
-async def hydrated(place: BlobPlace, history: History) -> dict[str, Sequence[Part]]:
+async def hydrate(place: BlobPlace, history: History) -> dict[str, Sequence[Part]]:
     """Output of the view, as parts. Raises: Corrupt, Exhausted, and errors of the store."""
     blob = open_blob(place, partial(token_hex, 16))
     store = PartStore(blob, partial(token_hex, 16), now_ms=SystemClock().now_ms)

@@ -331,9 +331,9 @@ class ViewDriver:
     async def _step(self, common: int) -> None:
         """Evaluate one step and write what it gives."""
         with self._shared.quiet.disturbed():
-            await self._stepped(common)
+            await self._step_fenced(common)
 
-    async def _stepped(self, common: int) -> None:
+    async def _step_fenced(self, common: int) -> None:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()

@@ -28,7 +28,7 @@ class NoLog:
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         raise _refused()
 
-    async def fenced_writer(self, name: str) -> FencedWriter:
+    async def open_fenced_writer(self, name: str) -> FencedWriter:
         raise _refused()
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
@@ -43,7 +43,7 @@ class NoLog:
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         raise _refused()
 
-    async def committed(self, group: str, topic: str) -> dict[int, int]:
+    async def read_committed(self, group: str, topic: str) -> dict[int, int]:
         raise _refused()
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from tidemill.catalog.apply.context import ApplyContext, Origins
 from tidemill.catalog.apply.documents import MAKERS, taken
 from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
 from tidemill.catalog.apply.restatement import stated_anew
-from tidemill.catalog.apply.shared_bindings import joined
+from tidemill.catalog.apply.shared_bindings import join_bindings
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
 from tidemill.catalog.entry import CatalogEntry, PlannedView, columns_of, located
@@ -109,13 +109,13 @@ async def plan_apply(
             unchanged.append(resource)
         else:
             configured.append(_reconfigured(known, resource, context))
-    fresh = await joined(fresh, resources, context, now_ms, MAKERS)
+    fresh = await join_bindings(fresh, resources, context, now_ms, MAKERS)
     names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
         for stored in [*mended, *configured]:
             await context.catalog.foresee(stored)
-        mended = await _planned_anew(mended, context.catalog, by)
-        created = await _planned(fresh, context, by)
+        mended = await _plan_again(mended, context.catalog, by)
+        created = await _plan_new(fresh, context, by)
         configured = [decided(stored, context.catalog, by) for stored in configured]
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
@@ -283,12 +283,12 @@ def _begun(stored: Stored, store: ResourceStore, now_ms: int) -> Stored:
     return replace(stored, resolved={**stored.resolved, BEGINS: begins})
 
 
-async def _planned(fresh: list[Stored], context: ApplyContext, by: Principal) -> list[Stored]:
+async def _plan_new(fresh: list[Stored], context: ApplyContext, by: Principal) -> list[Stored]:
     """The new resources with what has to be decided now, in an order in which each can begin."""
     done: list[Stored] = []
     readers: list[Stored] = []
     sources = [each for each in fresh if isinstance(each.resource.spec, SourceSpec)]
-    decided_now = iter(await all_of(_resolved(each, context) for each in sources))
+    decided_now = iter(await all_of(_resolve(each, context) for each in sources))
     for stored in fresh:
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
@@ -300,7 +300,7 @@ async def _planned(fresh: list[Stored], context: ApplyContext, by: Principal) ->
         elif isinstance(spec, TableSpec):
             context.catalog.plan(stored)
             done.append(stored)
-    done += await _planned_readers(readers, context.catalog, by)
+    done += await _plan_readers(readers, context.catalog, by)
     await _refuse_forgotten(readers, context)
     for stored in fresh:
         if isinstance(stored.resource.spec, ArrangementSpec):
@@ -313,14 +313,14 @@ async def _planned(fresh: list[Stored], context: ApplyContext, by: Principal) ->
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
 
-async def _planned_anew(mended: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
+async def _plan_again(mended: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
     """Unreadable resources, planned again before new ones, which may read them."""
     readers = [s for s in mended if isinstance(s.resource.spec, ViewSpec | ActionSpec)]
     done = [stored for stored in mended if stored not in readers]
     for stored in done:
         if isinstance(stored.resource.spec, SourceSpec | TableSpec):
             catalog.plan(stored)
-    done += await _planned_readers(readers, catalog, by)
+    done += await _plan_readers(readers, catalog, by)
     for stored in done:
         if isinstance(stored.resource.spec, ArrangementSpec):
             catalog.plan(decided(stored, catalog, by))
@@ -353,7 +353,7 @@ def plan_reader(stored: Stored, catalog: Catalog) -> PlannedView | None:
         return catalog.plan(served(stored))
 
 
-async def _planned_readers(readers: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
+async def _plan_readers(readers: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
     """Views and actions, each after what it reads; what cannot be planned says why."""
     done: list[Stored] = []
     waiting = list(readers)
@@ -432,7 +432,7 @@ def _refuse_changing(plan: Plan, store: ResourceStore) -> None:
                 )
 
 
-async def _resolved(stored: Stored, context: ApplyContext) -> dict[str, Any]:
+async def _resolve(stored: Stored, context: ApplyContext) -> dict[str, Any]:
     """The decisions at the creation of a source: inferred columns, a file's header, offsets,
     limits.
     """

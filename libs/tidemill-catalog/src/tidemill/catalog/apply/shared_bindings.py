@@ -22,7 +22,7 @@ JOINING_MS = 60_000
 """For so long the bindings are held for a source that is to join: it has to begin within it."""
 
 
-async def joined(
+async def join_bindings(
     fresh: Sequence[Stored], resources: Sequence[Resource], context: ApplyContext, now_ms: int,
     makers: Collection[str],
 ) -> list[Stored]:  # fmt: skip
@@ -45,7 +45,7 @@ async def joined(
             with located(stored.resource, "spec", "remap"):
                 _refuse_taken(spec.remap, resources, context, makers)
                 others = [*context.store.sharing(spec.remap), *known]
-                stored = await _joined(stored, spec, spec.remap, others, context, now_ms)
+                stored = await _join(stored, spec, spec.remap, others, context, now_ms)
         known.append(stored)
     return known
 
@@ -65,7 +65,7 @@ def _refuse_taken(
         )
 
 
-async def _joined(
+async def _join(
     stored: Stored, spec: SourceSpec, name: str, others: Sequence[Stored],
     context: ApplyContext, now_ms: int,
 ) -> Stored:  # fmt: skip

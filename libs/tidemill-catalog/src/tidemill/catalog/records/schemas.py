@@ -55,7 +55,7 @@ class SchemaBook:
                 refused |= dict.fromkeys(indexes, no_schema(number))
         return refused
 
-    async def known(self) -> KnownSchemas:
+    async def load_known(self) -> KnownSchemas:
         """Everything that has been decided."""
         await self._load()
         return self._memory.known

@@ -127,7 +127,7 @@ class Egress:
         if says:
             raise EgressRefused(f"{host}:{port} at {found} is refused: {says}")
 
-    async def connected(self, host: str, port: int) -> socket.socket:
+    async def connect_allowed(self, host: str, port: int) -> socket.socket:
         """A connected socket, to an address that was checked. Raises: EgressRefused, OSError."""
         self.check_name(host, port)
         loop = asyncio.get_running_loop()

@@ -180,9 +180,9 @@ async def _read_back(
     collections: Collections, instants: Sequence[int], scale: int, partitions: int
 ) -> Staged:
     """Read back all that the stage has written, with the times of the case."""
-    reached = _frontiers(await collections.stored(_TARGET.event_map), instants, partitions)
-    letters = await collections.stored(_TARGET.letters)
-    events = (await collections.stored(_TARGET.events)).to_pylist()
+    reached = _frontiers(await collections.read_updates(_TARGET.event_map), instants, partitions)
+    letters = await collections.read_updates(_TARGET.letters)
+    events = (await collections.read_updates(_TARGET.events)).to_pylist()
     bounds = [0 if each is None else each for each in reached]
     begun = sorted((row for row in events if row[DIFF] > 0), key=lambda row: (row[TIME], str(row)))
     releases = [

@@ -142,7 +142,7 @@ class Audit:
                 f"{collection} at {as_of} lacks {dict(missing)} and has {dict(extra)} beside"
             )
 
-    async def committed(self, key: str, version: Version) -> None:
+    async def note_commit(self, key: str, version: Version) -> None:
         """A version was made: everything that holds in every state (formalism, section 7)."""
         self.checked["versions"] += 1
         entry = decode_entry(version.data, f"version {version.number} of {key}")
@@ -247,7 +247,7 @@ class AuditedConsensus(MemoryConsensus):
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
         won = await super().compare_and_set(key, expected, version)
         if won and self.audit is not None:
-            await self.audit.committed(key, version)
+            await self.audit.note_commit(key, version)
         return won
 
 

@@ -302,7 +302,7 @@ class Round:
     async def _contents(self) -> tuple[dict[str, list[int]], Counter[tuple[str, int]]]:
         """What is there at last: the lists, and the rows of the table."""
         store = open_collections(self._place.consensus, self._place.blob, PATIENT_S)
-        rows = (await store.stored(LISTS)).to_pylist()
+        rows = (await store.read_updates(LISTS)).to_pylist()
         lists: dict[str, list[int]] = {key: [] for key in KEYS}
         for row in sorted(rows, key=lambda row: (row["at"], row["place"])):
             lists[row["list"]] += [row["element"]] * row["_diff"]
@@ -314,7 +314,7 @@ class Round:
         if status.writers > 1:
             self.outcome.violations.append(f"{status.writers - 1} leases of the dead did not end")
         await store.drop(closing)
-        for row in (await store.stored(TABLE)).to_pylist():
+        for row in (await store.read_updates(TABLE)).to_pylist():
             written[row["writer"], row["number"]] += row["_diff"]
         await store.close()
         return lists, written

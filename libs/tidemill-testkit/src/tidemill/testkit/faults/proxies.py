@@ -33,7 +33,7 @@ class Proxies:
         """From now on this happens to bytes; how much the mode has met so far."""
         return await self._tell(f"{name} {mode}")
 
-    async def met(self, name: str, mode: Mode) -> int:
+    async def count_met(self, name: str, mode: Mode) -> int:
         """How many connections and pieces of data a mode has met so far."""
         return await self._tell(f"{name} met {mode}")
 

@@ -50,7 +50,7 @@ async def what_was_never_put_is_not_there(open_blob: OpenBlob) -> None:
 
 
 @_law
-async def putting_the_same_again_is_fine(open_blob: OpenBlob) -> None:
+async def same_put_again_is_fine(open_blob: OpenBlob) -> None:
     blob = open_blob()
     await blob.put("a/x", b"same")
     await blob.put("a/x", b"same")
@@ -92,7 +92,7 @@ async def many_puts_at_once_are_all_there(open_blob: OpenBlob) -> None:
 
 
 @_law
-async def closing_twice_is_fine(open_blob: OpenBlob) -> None:
+async def second_close_is_fine(open_blob: OpenBlob) -> None:
     blob = open_blob()
     await blob.close()
     await blob.close()

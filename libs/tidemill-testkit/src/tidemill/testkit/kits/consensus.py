@@ -159,7 +159,7 @@ async def of_writes_to_one_key_at_once_one_wins(open_consensus: OpenConsensus) -
 
 
 @_law
-async def truncating_a_key_without_versions_makes_none(open_consensus: OpenConsensus) -> None:
+async def truncation_of_a_key_without_versions_makes_none(open_consensus: OpenConsensus) -> None:
     store = open_consensus()
     await store.truncate("a", 3)
     assert await store.head("a") is None
@@ -168,7 +168,7 @@ async def truncating_a_key_without_versions_makes_none(open_consensus: OpenConse
 
 
 @_law
-async def closing_twice_is_fine(open_consensus: OpenConsensus) -> None:
+async def second_close_is_fine(open_consensus: OpenConsensus) -> None:
     store = open_consensus()
     await store.head("a")
     await store.close()

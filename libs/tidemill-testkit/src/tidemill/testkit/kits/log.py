@@ -106,7 +106,7 @@ async def an_unknown_topic_is_named_and_never_made(open_log: OpenLog, topic: str
             lambda: log.append(topic, _numbered(1)),
             lambda: log.reader(topic, {0: 0}),
             lambda: log.commit("group", topic, {0: 0}),
-            lambda: log.committed("group", topic),
+            lambda: log.read_committed("group", topic),
         ]
         for call in calls:
             with pytest.raises(UsageError) as error:
@@ -327,26 +327,29 @@ async def concurrent_appends_keep_the_order_of_each(open_log: OpenLog, topic: st
 
 
 @_law
-async def committed_offsets_are_kept_for_each_group(open_log: OpenLog, topic: str) -> None:
+async def each_group_keeps_its_committed_offsets(open_log: OpenLog, topic: str) -> None:
     async with _opened(open_log) as log:
         await log.create_topic(topic, 3)
         await log.append(topic, _numbered(9, 0) + _numbered(9, 1))
-        assert await log.committed("a", topic) == {}
+        assert await log.read_committed("a", topic) == {}
         await log.commit("a", topic, {0: 4, 1: 2})
         await log.commit("b/with slash", topic, {0: 1})
         await log.commit("a", topic, {1: 7})
     async with _opened(open_log) as log:
-        assert await log.committed("a", topic) == {0: 4, 1: 7}
-        assert await log.committed("b/with slash", topic) == {0: 1}
+        assert await log.read_committed("a", topic) == {0: 4, 1: 7}
+        assert await log.read_committed("b/with slash", topic) == {0: 1}
 
 
 @_law
 async def a_writer_ends_those_of_its_name(open_log: OpenLog, topic: str) -> None:
     async with _opened(open_log) as log:
         await log.create_topic(topic, 2)
-        first, other = await log.fenced_writer(f"{topic}-w"), await log.fenced_writer(f"{topic}-v")
+        first, other = (
+            await log.open_fenced_writer(f"{topic}-w"),
+            await log.open_fenced_writer(f"{topic}-v"),
+        )
         await first.append(topic, _numbered(3, 0) + _numbered(2, 1))
-        second = await log.fenced_writer(f"{topic}-w")
+        second = await log.open_fenced_writer(f"{topic}-w")
         with pytest.raises(Fenced):
             await first.append(topic, _numbered(5, 0))
         await second.append(topic, [Entry(b"k", b"second", 1)])

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-services-{asked.seed}-"))
     say = partial(print, flush=True)
     try:
-        outcome = asyncio.run(ended_by_signals(run(folder, asked.seed, asked.seconds, say=say)))
+        outcome = asyncio.run(end_by_signals(run(folder, asked.seed, asked.seconds, say=say)))
     except (asyncio.CancelledError, KeyboardInterrupt):
         print(f"ended by a signal; logs: {folder}")
         return 128 + signal.SIGTERM
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def ended_by_signals(work: Coroutine[Any, Any, T]) -> T:
+async def end_by_signals(work: Coroutine[Any, Any, T]) -> T:
     """What the work gives; SIGTERM cancels it, so that it ends the servers and processes that it
     has begun.
     """

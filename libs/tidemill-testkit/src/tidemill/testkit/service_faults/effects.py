@@ -17,7 +17,7 @@ TARGETS = ("tell-file", "tell-topic", "tell-redis", "tell-http")
 
 async def effects(cluster: Cluster, alarms: Topic) -> dict[str, Counter[int]]:
     """How often each event is in each target."""
-    await alarms.caught_up()
+    await alarms.catch_up()
     file = cluster.folder / "alarms.jsonl"
     lines = file.read_bytes().splitlines() if file.exists() else []
     client = Redis.from_url(cluster.redis.address)

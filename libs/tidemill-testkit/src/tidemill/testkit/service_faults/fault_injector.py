@@ -309,7 +309,7 @@ class FaultInjector:
             await self._pause(CUT_OFF_S)
             # Not before somebody has come: a fault that nobody met was none.
             end_s = self._cluster.clock.monotonic_s() + NOTICED_S_MAX
-            while (met := await proxies.met(end, mode)) == before:
+            while (met := await proxies.count_met(end, mode)) == before:
                 if self._cluster.clock.monotonic_s() > end_s:
                     break
                 await self._cluster.clock.sleep(0.05)

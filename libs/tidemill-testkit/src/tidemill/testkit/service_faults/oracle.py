@@ -131,7 +131,7 @@ class Topic:
             except (Unavailable, Indeterminate):
                 await self._clock.sleep(AGAIN_S)
 
-    async def caught_up(self) -> None:
+    async def catch_up(self) -> None:
         """Wait until everything has been read that is there now."""
         while True:
             try:

@@ -224,12 +224,12 @@ class Run:
     async def _check(self) -> None:
         """What was answered and done so far, while the load goes on."""
         for name in (FLIGHTS, METER, BOOK, CREW, GRAIN):
-            await self._topics[name].caught_up()
+            await self._topics[name].catch_up()
         self._oracle.take()
         self._answers.check(self._oracle)
         done = await effects(self._cluster, self._topics["alarms"])
         # What the targets have was in the topic before.
-        await self._topics[FLIGHTS].caught_up()
+        await self._topics[FLIGHTS].catch_up()
         self._oracle.take()
         check_effects(done, self._oracle.alarms(2**63), self.outcome, all_done=False)
 

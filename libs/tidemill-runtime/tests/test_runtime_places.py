@@ -265,7 +265,9 @@ async def test_a1_a_name_that_turns_after_it_was_checked_is_refused_when_it_conn
         with pytest.raises(EgressRefused, match=r"127\.0\.0\.1 is refused"):
             await egress.connect_allowed("rebound.example.org", port)
         # The companion: the same name is reached where its network is named.
-        (await Egress((host_rule("127.0.0.0/8"),)).connect_allowed("rebound.example.org", port)).close()
+        (
+            await Egress((host_rule("127.0.0.0/8"),)).connect_allowed("rebound.example.org", port)
+        ).close()
 
 
 def test_a1_a_secret_goes_only_where_it_may_be_sent(tmp_path: Path) -> None:

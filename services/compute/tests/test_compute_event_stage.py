@@ -123,7 +123,7 @@ class World:
         reader = self.process(Fuse(None))
         found = {}
         for name in WRITTEN:
-            rows = await reader.stored(name)
+            rows = await reader.read_updates(name)
             values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
             found[name] = sorted(values, key=repr)
             found[f"{name} upper"] = [(sole_time((await reader.status(name)).upper),)]

@@ -112,7 +112,7 @@ class World:
     async def answer(self) -> dict[str, pa.Table]:
         reader = self.process()
         names = [name for name, _ in self.target.outputs.values()]
-        return {name: consolidate(await reader.stored(name)) for name in [*names, "v/errors"]}
+        return {name: consolidate(await reader.read_updates(name)) for name in [*names, "v/errors"]}
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ class World:
             ):
                 wanted = expected(program, inputs, self.fed, name)
                 for collection, rows in wanted.items():
-                    stored = await reader.stored(collection)
+                    stored = await reader.read_updates(collection)
                     for at in range(start, until):
                         assert as_of(stored, at) == as_of(rows, at), (collection, at)
 

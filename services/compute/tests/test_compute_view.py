@@ -226,7 +226,7 @@ class World:
     async def contents(self) -> dict[str, pa.Table]:
         reader = self.process(Fuse(None))
         names = [name for name, _ in self.target.outputs.values()]
-        return {name: consolidate(await reader.stored(name)) for name in [*names, "v/errors"]}
+        return {name: consolidate(await reader.read_updates(name)) for name in [*names, "v/errors"]}
 
 
 async def follow(world: World, view: ViewDriver, upper: int) -> None:

@@ -139,7 +139,7 @@ async def test_spark_writes_byte_for_byte_what_the_live_path_writes(tmp_path: Pa
     rows, letters = reclocked_live(3_001)
     for name, updates in (("flights", rows), ("flights/deadletters", letters)):
         await live.compare_and_append(name, frontier(0), frontier(3_001), updates, writer="live")
-        stored = [await stores.stored(name) for stores in (by_spark, live)]
+        stored = [await stores.read_updates(name) for stores in (by_spark, live)]
         assert stored[0].num_rows == updates.num_rows or name == "flights"
         assert as_bytes(stored[0]) == as_bytes(stored[1])
         for time in (999, 1_000, 1_999, 2_000, 3_000):
@@ -150,9 +150,9 @@ async def test_spark_writes_byte_for_byte_what_the_live_path_writes(tmp_path: Pa
             assert as_bytes(snapshots[0]) == as_bytes(snapshots[1])
 
     # A second run of the same backlog loses its race and changes nothing.
-    before = await by_spark.stored("flights")
+    before = await by_spark.read_updates("flights")
     await bulk(by_spark, tmp_path).write(backlog(3_001))
-    assert (await by_spark.stored("flights")).equals(before)
+    assert (await by_spark.read_updates("flights")).equals(before)
     assert (await by_spark.status("flights")).upper == frontier(3_001)
     await by_spark.close()
     await live.close()

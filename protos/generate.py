@@ -1,6 +1,6 @@
 """Regenerate libs/tidemill-protos from the .proto files next to this script.
 
-What protoc writes below `tidemill` is moved to `tidemill_protos`, with its imports: the names of
+The output of protoc below `tidemill` is moved to `tidemill_protos`, with its imports: the names of
 our own libraries stay free. Run it by `make protos`; the output is committed, and a second run
 leaves it as it is.
 """

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a bar and the frontiers on a terminal, lines in a pipe."""
+"""The display of the demo while it runs: a bar and the frontiers on a terminal, lines in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill_flights.scenario import iso
 from tidemill_flights.watch import Watch
 
 LINE_INTERVAL_S = 10.0
-"""How often the frontiers are printed where nothing can be drawn over."""
+"""Seconds between two lines of frontiers, where nothing can be drawn over."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Display:
         self.console.print(f"  done in {took_s:.1f} s")
 
     def expect(self, records: int) -> None:
-        """How many records the run brings to the log in all."""
+        """Set the number of records that the run brings to the log in all."""
         self._progress.update(self._sent, total=records)
 
     def sent(self, count: int) -> None:
@@ -79,7 +79,7 @@ class Display:
         self.console.print(self.watch.table())
 
     def tick(self) -> None:
-        """Where nothing is drawn, print the frontiers in one line now and then."""
+        """Print the frontiers in one line now and then, where nothing is drawn."""
         now_s = self.clock.monotonic_s()
         if self.console.is_terminal or now_s - self._line_s < LINE_INTERVAL_S:
             return

@@ -13,7 +13,7 @@ RECORDS_PER_APPEND = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What arrives before `until_ms` and not before the piece in front: raw rows by topic."""
+    """Raw rows by topic that arrive before `until_ms`, and not before the piece in front."""
 
     until_ms: int
     rows: Mapping[str, Sequence[bytes]]

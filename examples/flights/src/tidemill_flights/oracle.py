@@ -1,8 +1,8 @@
-"""What the views of the demo must hold, recomputed by DuckDB from the raw files.
+"""The contents of the demo's views, recomputed by DuckDB from the raw files.
 
-No code of Tidemill takes part: the queries state for one instant what the programs in
-examples/flights/views.yaml mean there. `$at` is the instant; a flight is present from its scheduled
-departure for a day, a weather report from its hour for an hour.
+No code of Tidemill takes part: for one instant the queries state the meaning of the programs in
+`examples/flights/resources/views.yaml`. `$at` is the instant. A flight is present from its
+scheduled departure for a day, a weather report from its hour for an hour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the demo feeds: records for two topics of the log, and files of reference data.
+"""The input of the demo: records for two topics of the log, and files of reference data.
 
 Every row of the raw files becomes one JSON record. Event times are UTC: a flight happens at its
 scheduled departure, a weather report at its hour. Records arrive out of order, each less than
@@ -57,7 +57,7 @@ class Arrivals:
         return len(self.at_ms)
 
     def before(self, at_ms: int) -> int:
-        """How many records arrive before `at_ms`."""
+        """Number of records that arrive before `at_ms`."""
         return bisect_left(self.at_ms, at_ms)
 
 
@@ -95,7 +95,8 @@ def _minutes(hhmm: Real) -> Real:
 
 
 def hours_ahead_of_new_york(airports: pa.Table, dest: Sequence[str], day: Whole) -> Whole:
-    """How many hours the clock at `dest` is ahead of New York's on a day written month * 100 + day.
+    """Hours by which the clock at `dest` is ahead of New York's, on a day written month * 100 +
+    day.
 
     New York keeps summer time; a destination does if the airports file says `A`.
     """
@@ -190,8 +191,8 @@ def arrivals(
 ) -> Arrivals:
     """Each row as a record that arrives less than `SKEW_MS` after its time, and `broken` more.
 
-    The broken ones are copies of rows, in turn cut short, with a text for a whole number, and
-    without their column `origin`; none of them can be read. The same `rng` gives the same records.
+    The broken records cannot be read. They are copies of rows: cut short, with a text for a whole
+    number, or without their column `origin`, in turn. The same `rng` gives the same records.
     """
     encode = msgspec.json.encode
     arriving: list[tuple[int, bytes, bytes]] = []

@@ -1,4 +1,4 @@
-"""What the demo asks of its server, and what the oracle says to the answers."""
+"""The questions of the demo to its server, and the oracle's judgement of the answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Questions:
         return self.directory / "alarms.jsonl"
 
     def lines_told(self) -> int:
-        """How many alarms are in the file."""
+        """Number of alarms in the file."""
         return len(fired_alarms(self.alarms))
 
     async def ask(self, client: Client, at: int) -> None:

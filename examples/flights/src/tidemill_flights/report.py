@@ -1,4 +1,4 @@
-"""What the demo says about its answers: tables of counts, differences, timings."""
+"""The report of the demo about its answers: tables of counts, differences, timings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill_flights.verify import Comparison, describe_difference
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How many rows a collection has as of an instant, and the frontiers that the answer gave."""
+    """The number of rows of a collection as of an instant, and the frontiers of the answer."""
 
     collection: str
     rows: int
@@ -60,7 +60,7 @@ def print_verdict(console: Console, comparisons: Sequence[Comparison]) -> None:
 def print_timings(
     console: Console, phases: Sequence[tuple[str, float]], total_s: float, facts: Mapping[str, str]
 ) -> None:
-    """Where the time went, and what else is worth knowing."""
+    """Print the seconds of each phase, and further facts of the run."""
     table = grid("where the time went", "phase", "seconds", numbers=["seconds"])
     for name, took_s in phases:
         table.add_row(name, f"{took_s:.1f}")

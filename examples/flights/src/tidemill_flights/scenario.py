@@ -1,4 +1,4 @@
-"""What a run of the demo covers: how much of the year, where it is cut, when it is asked."""
+"""The scope of a run of the demo: months of the year, cuts, and instants of questions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def iso(at: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`months` of the year; what arrives before `backlog_until` is in the log before the start.
+    """`months` of the year; records that arrive before `backlog_until` are in the log before the
+    start.
 
-    The rest is sent in pieces of `piece_ms`, at most `ahead_ms` ahead of the slowest view; the
+    The rest is sent in pieces of `piece_ms`, at most `ahead_ms` ahead of the slowest view. The
     server is killed when it has come to `kill_at`. The three `instants` are asked, one before each
     of backlog's end, kill and end, and all are verified at the end. A backlog of `spark_rows` is
     Spark's.

@@ -30,7 +30,7 @@ class DemoServer:
 
     @property
     def log(self) -> Path:
-        """What the server says, over all its lives."""
+        """The log of the server, of all its starts."""
         return self.directory / "server.log"
 
     @property
@@ -83,7 +83,7 @@ class DemoServer:
         return self.process.pid
 
     async def stop(self) -> None:
-        """Let it end in order; killed if it does not."""
+        """Stop the server in order; kill it if it does not end."""
         if self.process is None or self.process.returncode is not None:
             return
         self.process.terminate()

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemill_flights.oracle import Cell, Rows
 
 SHOWN = 3
-"""How many rows of a difference are printed."""
+"""Rows of a difference that are printed."""
 
 
 @dataclass(frozen=True, slots=True)

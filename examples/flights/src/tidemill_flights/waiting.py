@@ -99,7 +99,7 @@ class Waiter:
             await self.clock.sleep(LOOK_INTERVAL_S)
 
     async def _event_frontier(self, stream: str) -> int:
-        """How far event time has come once all that was acknowledged before this call is in."""
+        """The event frontier once every record that was acknowledged before this call is read."""
         instant = self.clock.now_ms() + BINDING_MS_MAX
         while True:
             self.tick()

@@ -39,11 +39,11 @@ def _time(frontier: Frontier) -> int:
 
 @dataclass(slots=True)
 class Watch:
-    """What has been seen of the frontiers so far.
+    """The frontiers seen so far.
 
     `names` are the streams and views to look at; the raw rows of a stream are looked at with it.
-    Lag on the event timeline is measured against `newest`, the latest time that was sent; lag on
-    the system timeline against the wall clock, as the server reports it.
+    Lag on the event timeline is measured against `newest`, the latest time that was sent. Lag on
+    the system timeline is measured against the wall clock, as the server reports it.
     """
 
     clock: Clock

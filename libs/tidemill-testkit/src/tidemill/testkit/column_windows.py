@@ -47,12 +47,11 @@ class RecordChanges:
 
 
 class ChangedFacts(Mapping[str, "ColumnChanges | RecordChanges"]):
-    """What a window has changed of each derived predicate; worked out when it is asked for, and
-    kept.
+    """Changes of each derived predicate in a window, computed at the first request and kept.
 
-    `before` is the evaluation of the window before if both are to be compared where they meet; else
-    `now` looks back one instant. Until all is asked for it holds the facts of both. Not for use by
-    several threads at once.
+    `before` is the evaluation of the window before, if both are to be compared where they meet;
+    else `now` looks back one instant. It holds the facts of both until all are computed. Not for
+    use by several threads at once.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class ChangedFacts(Mapping[str, "ColumnChanges | RecordChanges"]):
 
 @dataclass(frozen=True, slots=True)
 class WindowChanges:
-    """What a window has changed: facts by predicate, errors with when they hold, and the state at
-    its end.
+    """Changes in a window: facts by predicate, errors with their intervals, and the state at its
+    end.
     """
 
     facts: ChangedFacts
@@ -116,9 +115,9 @@ class ColumnWindows:
     """At every instant from `begin` below `upper`, output = program(inputs), given as changes.
 
     Inputs are columns made with `texts`, their rows present on [start, stop). Each step evaluates
-    all that is alive in its window, so it pays where a window brings about as much as is alive, and
-    costs about a millisecond for each rule where it brings nothing. What columns do not take is
-    done by the row engine; the answers are the same. Not for use by several threads at once.
+    all that is alive in its window. So it pays where a window brings about as much as is alive, and
+    costs about a millisecond for each rule where it brings nothing. The row engine evaluates rules
+    that columns do not take, with the same answers. Not for use by several threads at once.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class ColumnWindows:
         return self._upper
 
     def feed(self, predicate: str, rows: Columns) -> None:
-        """Let rows be present as given; what begins below `upper` begins there."""
+        """Add rows that are present as given; those that begin below `upper` begin there."""
         self._waiting.setdefault(predicate, []).append(rows)
 
     def step(self, upper: int) -> WindowChanges:
@@ -189,10 +188,10 @@ class ColumnWindows:
         return stacked(parts) if len(parts) > 1 else parts[0]
 
     def _go_on(self, given: Mapping[str, Columns | WindowColumns]) -> None:
-        """Keep of the inputs what the next window needs.
+        """Keep the inputs that the next window needs.
 
-        If more rows end where it begins than live on, what holds on both sides will be compared
-        there; else it looks back one instant, so that it sees what ends at its first one.
+        If more rows end where it begins than live on, the contents of both sides will be compared
+        there. Else it looks back one instant, and so sees the rows that end at its first one.
         """
         upper, evaluation = self._upper, self._evaluation
         assert evaluation is not None
@@ -240,7 +239,7 @@ def alive_after(instant: int, columns: Columns, table: Table | None, alive: int)
 def record_changes(
     presences: Sequence[Presence], seen: int, lower: int, upper: int
 ) -> list[tuple[Record, int, int]]:
-    """As `column_changes`, for presences."""
+    """The changes of presences, as `column_changes` gives those of columns."""
     changes = []
     for presence in presences:
         if presence.start >= lower or seen == lower:
@@ -251,7 +250,7 @@ def record_changes(
 
 
 def ending(evaluation: Evaluation, name: str) -> Columns | frozenset[Record]:
-    """What holds of a predicate at the end of a window."""
+    """The contents of a predicate at the end of a window."""
     table = evaluation.tables.get(name)
     if isinstance(table, ColumnTable):
         return table.columns.kept((table.columns.stop == END_WORD).nonzero()[0])
@@ -259,10 +258,10 @@ def ending(evaluation: Evaluation, name: str) -> Columns | frozenset[Record]:
 
 
 def compared_columns(before: Columns, now: Columns, lower: int, upper: int) -> ColumnChanges:
-    """What begins or ends at instants in [lower, upper): `before` held until `lower`, `now` holds
-    from there on.
+    """Begins and ends at instants in [lower, upper): `before` held until `lower`, `now` holds from
+    it on.
 
-    What both say of `lower` neither ends nor begins. Cost: O(before + now).
+    Rows that both have at `lower` neither end nor begin. Cost: O(before + now).
     """
     opening = (now.start <= lower).nonzero()[0]
     near = stacked([before, now.kept(opening)])
@@ -285,7 +284,7 @@ def compared_columns(before: Columns, now: Columns, lower: int, upper: int) -> C
 def compared_records(
     before: frozenset[Record], now: Sequence[Presence], lower: int, upper: int
 ) -> list[tuple[Record, int, int]]:
-    """As `compared_columns`, for records and presences."""
+    """The changes that `compared_columns` gives, for records and presences."""
     opening = {presence.record for presence in now if presence.start <= lower}
     changes = [(record, lower, -1) for record in before - opening]
     changes += [(record, lower, 1) for record in opening - before]

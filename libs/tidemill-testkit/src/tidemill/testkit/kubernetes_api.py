@@ -1,13 +1,17 @@
 """A small API server of Kubernetes for tests: custom resources, leases and events, over real HTTP.
 
-    async with api_server() as api:
+async with api_server() as api:
         api.put("views", {"metadata": {"name": "late"}, "spec": {…}})
 
-Faithful in what a controller depends on: resource versions, list and watch with 410 after the
-history was forgotten, generation, the status subresource, finalizers that keep a deleted object,
-server-side apply with owners of fields and conflicts, optimistic concurrency on update, selectors,
-preconditions of deletions. It has no schemas, no authorisation and no built-in controllers. Faults
-are put into it one by one, and are gone once they have happened.
+It is faithful in everything that a controller depends on:
+
+* resource versions, generation, and the status subresource;
+* list and watch, with 410 after the history was forgotten;
+* finalizers that keep a deleted object, preconditions of deletions, selectors;
+* server-side apply with owners of fields and conflicts, optimistic concurrency on update.
+
+It has no schemas, no authorisation and no built-in controllers. Faults are put into it one by one,
+and are gone once they have happened.
 """
 
 from __future__ import annotations
@@ -51,9 +55,9 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What the next request with this beginning, such as `POST /api/v1`, is answered.
+    """The answer to the next request with this beginning, such as `POST /api/v1`.
 
-    With `after` it has its effect all the same: only the answer is another.
+    With `after` the request has its effect all the same: only the answer is another.
     """
 
     request: str

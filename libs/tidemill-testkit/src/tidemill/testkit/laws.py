@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Universe(Generic[T]):
-    """What the variables of a law range over: all of `times`; F is `since`, G is `earlier` ≤ F."""
+    """The ranges of a law's variables: all of `times`; F is `since`, G is `earlier` ≤ F."""
 
     lattice: Lattice[T]
     times: Sequence[T]

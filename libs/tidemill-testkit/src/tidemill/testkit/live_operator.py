@@ -34,12 +34,12 @@ class LiveOperator:
 
     @property
     def unbound(self) -> int:
-        """How many updates wait for a binding."""
+        """Number of updates that wait for a binding."""
         return self._live.unbound
 
     @property
     def retained_bindings(self) -> int:
-        """How many bindings are kept one by one."""
+        """Number of bindings that are kept one by one."""
         return self._live.retained_bindings
 
     def step(
@@ -49,7 +49,9 @@ class LiveOperator:
         data: Iterable[tuple[str, Partitions, int]] = (),
         source_frontier: SourceFrontier | None = None,
     ) -> Reclocked[str]:
-        """As `ReclockOperator.step`. Raises: what LiveReclock raises."""
+        """One step, with the meaning of `ReclockOperator.step`. Raises: the errors of
+        LiveReclock.
+        """
         rows = [
             {"record": record, "partition": at.lo, "offset": at.offset, "_diff": diff}
             for record, at, diff in data

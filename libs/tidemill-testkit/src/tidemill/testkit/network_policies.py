@@ -1,9 +1,8 @@
-"""Who reaches whom under NetworkPolicies, by the rules of networking.k8s.io/v1: no network is
-asked.
+"""Reachability under NetworkPolicies, by the rules of networking.k8s.io/v1, without a network.
 
-Traffic passes if the policies that select the sender let it out and those that select the receiver
-let it in; whom none selects for a direction is open in it. Ports are numbers: names of ports are
-refused.
+Traffic passes if the policies that select the sender let it out, and those that select the receiver
+let it in. A pod that no policy selects for a direction is open in it. Ports are numbers: names of
+ports are refused.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ DOCS = Path(__file__).resolve().parents[5] / "docs"
 COMMAND_S_MAX = 240.0
 """Patience only: a command takes a second, or many on a machine that is busy."""
 HTTP = "localhost:7475"
-"""Where a server of a page answers over HTTP; the one of a run has a free port."""
+"""The HTTP address of a server on the pages; the server of a run has a free port."""
 
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^##+ (.+)$", re.MULTILINE)
@@ -79,7 +79,7 @@ def commands_of(text: str, program: str) -> Iterator[list[str]]:
 
 
 def defined_in(page: str, name: str) -> Any:
-    """What the Python of a page, named below docs/, defines under a name: a class or a function."""
+    """The class or function that the Python of a page, named below docs/, defines under a name."""
     for block in blocks_of((DOCS / page).read_text()):
         if block.kind == "python" and re.search(
             rf"^(class|def) {name}\b", block.text, re.MULTILINE

@@ -1,6 +1,4 @@
-"""What jobs in pods are tested with: a job, settings that say little and all, and where its data
-is.
-"""
+"""Inputs of tests of jobs in pods: a job, short and full settings, and the place of its data."""
 
 from __future__ import annotations
 

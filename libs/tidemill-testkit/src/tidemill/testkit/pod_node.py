@@ -18,7 +18,7 @@ from tidemill.testkit.kubernetes_api import ApiServer, Json
 WHEN = "2026-01-01T00:00:00Z"
 Fate: TypeAlias = Callable[["PodNode", str], Awaitable[None]]
 Work: TypeAlias = Callable[[Json], Awaitable[None]]
-"""What a driver that works does, given its pod."""
+"""The work of a driver, given its pod."""
 
 
 class PodNode:
@@ -69,7 +69,7 @@ class SparkOperator(PodNode):
     plural = "sparkapplications"
 
     async def state(self, name: str, state: str, message: str = "", attempts: int = 1) -> None:
-        """What an application has come to, after so many runs of a driver."""
+        """Set the state of an application, after so many runs of a driver."""
         told = {"state": state, "errorMessage": message} if message else {"state": state}
         status: Json = {
             "applicationState": told, "driverInfo": {"podName": name}, "submissionAttempts": 1,

@@ -18,7 +18,7 @@ from tidemill.testkit.http_endpoints import served
 
 @dataclass(slots=True)
 class Registry:
-    """What is registered, and how the server behaves: both may be changed at any time."""
+    """Registered schemas, and the behaviour of the server: both may be changed at any time."""
 
     url: str = ""
     away: bool = False

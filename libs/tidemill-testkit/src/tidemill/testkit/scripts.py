@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 Answer = Callable[[Sequence[str]], Awaitable[str]]
-"""What a command, given as its words, answers."""
+"""A function from a command, given as its words, to its answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A JVM for Spark is forked from the process of the tests, which holds gRPC channels by then: gRPC's
-# handlers of forks would abort the child now and then. Set before grpc is imported anywhere.
+# Spark's JVM is forked from the process of the tests, which holds gRPC channels by then. gRPC's
+# handlers of forks would abort the child now and then. Set before the first import of grpc.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # noqa: TID251
 
 FIRST_PORT, LAST_PORT = 20_000, 29_000

@@ -41,7 +41,7 @@ def joined(document: str, link: str) -> str:
 
 
 def page_of(document: str) -> str:
-    """Where a document of the repository lies among the sources of the site."""
+    """The place of a document of the repository among the sources of the site."""
     inside = document.startswith(f"{DOCS}/")
     return document.removeprefix(f"{DOCS}/") if inside else f"{OUTSIDE}/{document}"
 

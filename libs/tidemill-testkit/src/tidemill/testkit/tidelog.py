@@ -43,10 +43,10 @@ NUMBERS = ("a", "b", "r", "s", "p", "q", "t")
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What rules are made of; by default all that the language has for a rule.
+    """The parts of rules; by default every construct that the language has for a rule.
 
     A form is drawn as often as it is listed. A guard, a mark or a definition is only used where the
-    body binds what it names. `whole` are rules that are drawn as they stand, one in `whole_every`.
+    body binds its variables. `whole` are rules that are drawn as they stand, one in `whole_every`.
     """
 
     guards: Sequence[str] = (
@@ -300,12 +300,12 @@ def _rules_alike(draw: st.DrawFn) -> list[str]:
 
 
 def programs_alike() -> st.SearchStrategy[Example]:
-    """As `programs`, of which many have one join in several rules."""
+    """Examples of `programs`, of which many have one join in several rules."""
     return _rules_alike().map(accepted)
 
 
 def ticked_programs(rules_max: int = 5, *, sends: bool = False) -> st.SearchStrategy[Example]:
-    """As `programs`, with rules that carry facts to the next tick, some of which only keep them.
+    """Examples of `programs`, with rules that carry facts to the next tick; some only keep them.
 
     With `sends` there are rules that send facts to nodes, some of them to none that there is.
     """
@@ -388,8 +388,8 @@ def inputs(
 def answers_from_scratch(
     example: Example, facts: Mapping[str, Sequence[Presence]]
 ) -> list[dict[str, set[str]]]:
-    """What holds at each instant from -1 to UPPER - 1, and under `errors` what fails then, by
-    evaluating it whole.
+    """Facts at each instant from -1 to UPPER - 1, and under `errors` the failures, by whole
+    evaluation.
 
     An example that passes a limit is left out.
     """

@@ -69,7 +69,7 @@ class UpProcess:
         return status
 
     def fetched(self, path: str) -> str:
-        """What the server answers over HTTP."""
+        """The answer of the server over HTTP."""
         address = self.address("http")
         with urlopen(f"{address}{path}", timeout=START_S_MAX) as answer:
             return str(answer.read().decode())
@@ -91,7 +91,7 @@ class UpProcess:
             yield client
 
     def address(self, server: str) -> str:
-        """Where a server of the process listens, once it does."""
+        """The address of a server of the process, once it listens."""
         address = self.folder / "state" / f"{server}.address"
         deadline = time.monotonic() + START_S_MAX
         while not address.exists() or not address.read_text().endswith("\n"):
@@ -101,7 +101,7 @@ class UpProcess:
         return address.read_text().strip()
 
     def until(self, ask: Callable[[Client], T | None], timeout_s: float = START_S_MAX) -> T:
-        """What `ask` answers, asked again until it is something; the server may be starting."""
+        """The first answer of `ask` that is not None; the server may be starting."""
         deadline = time.monotonic() + timeout_s
         said: object = None
         while time.monotonic() < deadline:

@@ -19,7 +19,7 @@ LIMIT_SPARK_S = 300.0
 
 
 class Engine(StrEnum):
-    """How language programs are evaluated."""
+    """Engines that evaluate programs of the language."""
 
     INCREMENTAL = "incremental"
     SCRATCH = "scratch"
@@ -28,7 +28,7 @@ class Engine(StrEnum):
 
 
 class Strategy(StrEnum):
-    """How an incremental engine keeps recursive results right."""
+    """Ways in which an incremental engine keeps recursive results right."""
 
     STRATA = "strata"
     RETRACTION = "retraction"

@@ -80,7 +80,7 @@ def _outcome(outcome: AppendOutcome) -> dict[str, Json]:
 
 
 async def _read_stored(collections: Collections, collection: str) -> list[list[Json]]:
-    """What is stored, times advanced by since."""
+    """The stored updates, with times advanced by since."""
     updates = _updates(await collections.read_updates(collection))
     since = (await collections.status(collection)).since
     return [[data, max(time, *since), diff] for data, time, diff in updates]

@@ -47,9 +47,9 @@ def differences(
     domain: Domain = U64_TIME,
     domains: Mapping[str, Domain] | None = None,
 ) -> list[str]:
-    """What of `expect` the `answers` do not give, both written as a case file writes them.
+    """Expected fields that the `answers` do not give, both written as a case file writes them.
 
-    Only fields present in `expect` count; one that is not answered is a difference. Times are of
+    Only fields present in `expect` count; one without an answer is a difference. Times are of
     `domain`, except in the fields named by `domains`.
     """
     found: list[str] = []

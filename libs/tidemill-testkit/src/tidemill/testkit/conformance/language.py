@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def run_case(case: Case, options: Options) -> list[str]:
-    """What differs when the case is run on the engine of the options; empty if it passes."""
+    """Differences when the case is run on the engine of the options; empty if it passes."""
     kind = case["kind"]
     if kind == "reject":
         only_keys(case, "inputs", "error")

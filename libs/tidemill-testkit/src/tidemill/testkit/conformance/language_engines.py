@@ -31,7 +31,7 @@ Delivery: TypeAlias = "tuple[Instant, Mapping[str, Sequence[Presence]]]"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program derives below `upper`, as an engine found it."""
+    """The facts and errors of a program below `upper`, as an engine found them."""
 
     presences: Mapping[str, Sequence[Presence]]
     errors: Sequence[ErrorPresence]

@@ -39,7 +39,7 @@ class Arrived:
 
 
 def arrive(case: Case) -> Arrived:
-    """As `take_in`, from code that is not asynchronous."""
+    """The arrived events of a case, as `take_in` gives them, for code that is not asynchronous."""
     return asyncio.run(take_in(case))
 
 
@@ -100,7 +100,7 @@ def check_events(case: Case) -> CheckedProgram:
 
 
 def run_events(case: Case, options: Options) -> list[str]:
-    """What differs between the answers of a case and those expected."""
+    """Differences between the answers of a case and the expected ones."""
     only_keys(
         case, "inputs", "skew", "late_policy", "partitions", "max_ahead", "wall", "upper", "derived",
         "goals", "fired", "late", "errors", "frontiers", "definite_after", "as_of",

@@ -27,7 +27,7 @@ from tidemill.testkit.conformance.values import CaseError, Json
 
 
 def run_explain(case: Case, options: Options) -> list[str]:
-    """What differs between the explanation of a case and the one expected."""
+    """Differences between the explanation of a case and the expected one."""
     only_keys(
         case, "updates", "inputs", "skew", "late_policy", "partitions", "max_ahead", "wall", "upper",
         "why", "leaves_any", "why_not", "reasons",

@@ -1,4 +1,4 @@
-"""What language cases feed: catalogues, presences of inputs, and the comparison of text lines."""
+"""The inputs of language cases: catalogues, presences, and the comparison of text lines."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def compare_sets(field: str, expected: Iterable[str], found: Iterable[str]) -> l
 
 
 def compare_lists(field: str, expected: Sequence[Any], found: Sequence[Any]) -> list[str]:
-    """As `compare_sets`, for fields whose order has a meaning."""
+    """Differences of fields whose order has a meaning; else as `compare_sets` gives them."""
     if list(expected) == list(found):
         return []
     return [
@@ -234,7 +234,7 @@ def _same(expected: Sequence[Any], found: Sequence[Any]) -> bool:
 
 
 def strata_differences(case: Mapping[str, Json], checked: CheckedProgram) -> list[str]:
-    """What of the expected strata the program does not have."""
+    """Expected strata that the program does not have."""
     return [
         line
         for predicate, wanted in case.get("strata", {}).items()

@@ -18,7 +18,7 @@ from tidemill.testkit.conformance.registry import Case, Options
 
 
 def run_pointwise(case: Case, options: Options) -> list[str]:
-    """What differs between the presences of a case and those expected."""
+    """Differences between the presences of a case and the expected ones."""
     only_keys(case, "updates", "upper", "expect", "errors", "input_error")
     updates = Updates(case["updates"], case.get("schema"))
     checked = check_program(case, updates.fed, updates.kinds, "relation")

@@ -26,7 +26,7 @@ def schema_inputs(schema: dict[str, Any]) -> InputSchemas:
 
 
 def run_reject(case: dict[str, Any]) -> list[str]:
-    """What differs between the first mistake found and the one expected."""
+    """Differences between the first mistake found and the expected one."""
     if "schema" in case:
         inputs = schema_inputs(case["schema"])
     else:

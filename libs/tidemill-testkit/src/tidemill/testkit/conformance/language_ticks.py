@@ -31,7 +31,7 @@ from tidemill.testkit.conformance.values import CaseError, Json
 
 
 def run_ticks(case: Case, options: Options) -> list[str]:
-    """What differs between the ticks of a case and those expected."""
+    """Differences between the ticks of a case and the expected ones."""
     if "steps" in case:
         only_keys(case, "steps")
         return _run_steps(case, options)

@@ -14,7 +14,7 @@ Case: TypeAlias = dict[str, Any]  # Any: a case is JSON or YAML of a form that i
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How language cases are evaluated; what is expected never depends on it."""
+    """The evaluation of language cases; expectations never depend on it."""
 
     engine: str = "scratch"
     strategy: str = "strata"
@@ -83,9 +83,9 @@ def runner_of(kind: object) -> Runner:
 
 
 def run_case(case: object, options: Options) -> list[str]:
-    """What differs when `case` is run in this thread from a fresh state; empty if it passes.
+    """Differences when `case` is run in this thread from a fresh state; empty if it passes.
 
-    Never raises for a case, whatever is wrong with it or with the product: that is a difference.
+    Never raises for a case: a mistake of the case or of the product is a difference.
     """
     try:
         if not isinstance(case, dict):

@@ -15,7 +15,7 @@ from tidemill.testkit.conformance.registry import Case, Options, run_case
 
 STDERR = 2
 PATIENCE_S = 20.0
-"""How long the child may take to end by itself when there are no more cases."""
+"""Seconds that the child may take to end by itself after the last case."""
 
 
 class CaseWorker:
@@ -37,7 +37,7 @@ class CaseWorker:
         self._stop(PATIENCE_S)
 
     def run(self, case: Case, options: Options, limit_s: float) -> list[str]:
-        """What differs in this case; no answer within the limit and a dead child are
+        """Differences of this case; no answer within the limit, and a dead child, are
         differences.
         """
         pipe = self._pipe if self._pipe is not None else self._start()

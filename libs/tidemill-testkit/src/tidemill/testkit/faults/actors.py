@@ -1,8 +1,8 @@
-"""What the processes of a simulation do: write, read, follow, tidy up, and begin again after a
+"""The work of the processes of a simulation: write, read, follow, tidy up, begin again after a
 crash.
 
-An actor is what its process has on record: whatever it assigns to itself outlives the process. Each
-run of it is one life of the process.
+An actor is the record of its process: an attribute of it outlives the process. Each run of it is
+one start of the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GAVE_UP = (Unavailable, Indeterminate)
 
 @dataclass(slots=True)
 class Stage:
-    """What actors share: chance, the auditors, and counts of what came about."""
+    """The things that actors share: chance, the auditors, and counts of events."""
 
     random: Random
     audit: Audit
@@ -247,7 +247,7 @@ class Replica:
                 self._held = self._held.at(outcome.current)
 
     def _computed(self, lower: int, new: int) -> Unit:
-        """What the view says for [lower, new), the same whoever computes it."""
+        """The rows of the view for [lower, new), the same in every process that computes them."""
         updates: list[tuple[int, Row, int]] = []
         for time in range(lower, new):
             if time % 3 == 0:
@@ -312,8 +312,8 @@ class Reader:
             await self._read(store, held, stage.random.randrange(self._least, upper), upper)
 
     async def _read(self, store: Collections, held: ReadCapability, as_of: int, upper: int) -> None:
-        """What a live hold covers is readable (K1); it is what was written, however it is asked
-        for.
+        """The contents under a live hold are readable (K1): the written ones, for every form of
+        question.
         """
         stage, collection = self._stage, self._collection
         try:

@@ -1,8 +1,6 @@
-"""Auditors: they see every version as it is made, every object as it goes, and every answer as it
-comes.
+"""Auditors: they see every version as it is made, every deleted object, and every answer.
 
-What they find is kept, never raised where it happens: whoever is audited must not be able to hide
-it.
+Their findings are kept, and not raised at their place: the code under audit could hide them there.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ Row = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one append writes: (time, row, diff)."""
+    """The updates of one append: (time, row, diff)."""
 
     token: str
     updates: tuple[tuple[int, Row, int], ...]
@@ -47,7 +45,7 @@ class Unit:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one collection."""
+    """The known state of one collection."""
 
     number: int
     state: State
@@ -105,7 +103,7 @@ class Audit:
         self._held[capability.collection].pop(capability.id, None)
 
     def contents(self, collection: str, as_of: int) -> Counter[Row]:
-        """What is there at `as_of`, by what was committed."""
+        """The contents at `as_of`, by the committed updates."""
         total: Counter[Row] = Counter()
         for unit in self._seen[collection].units:
             for time, row, diff in unit.updates:
@@ -176,7 +174,9 @@ class Audit:
     def _check_confirmed(
         self, where: str, confirmed: Mapping[str, Capability], after: State
     ) -> None:
-        """What a holder was told is so, until it drops it or its lease ends (K10, D1)."""
+        """Capabilities that a holder was told of stand until it drops them or their lease ends
+        (K10, D1).
+        """
         for name, capability in confirmed.items():
             reads = isinstance(capability, ReadCapability)
             held = (after.reads if reads else after.writes).get(name)
@@ -222,7 +222,7 @@ class Audit:
             )
 
     async def _reopen(self, key: str, seen: _Seen) -> None:
-        """What a process that begins now would find is what the versions add up to (S3)."""
+        """A process that begins now finds the contents that the versions add up to (S3)."""
         self.checked["cold opens"] += 1
         log = CollectionLog(key, self._consensus, self._blob, self._clock, lambda: "audit")
         found = await log.refresh()

@@ -36,7 +36,7 @@ FAULTS = (
 
 @dataclass(slots=True)
 class Report:
-    """What happened in each kind of round, and what should not have, each with what repeats it."""
+    """Events of each kind of round, and violations, each with the command that repeats it."""
 
     rounds: Counter[str] = field(default_factory=Counter)
     happened: dict[str, Counter[str]] = field(default_factory=dict)

@@ -43,16 +43,16 @@ PARTS = ("transactor-1", "transactor-2", "transactor-3", "writer-4", "writer-5",
 STOPPED_S_MAX = 180.0
 FELT_S_MAX = 120.0
 PATIENT_S = 60.0
-"""How long whoever checks waits for an answer."""
+"""Seconds that a check waits for an answer."""
 
 
 Felt = frozenset[str]
-"""What processes write down when they meet something; one of them is enough."""
+"""Marks that processes write down when they meet a fault; one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the stores of a round are; the servers behind them, if there are any."""
+    """Addresses of the stores of a round, and the servers behind them, if there are any."""
 
     kind: str
     consensus: str
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a round."""
+    """The outcome of a round."""
 
     happened: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
@@ -70,11 +70,11 @@ class Outcome:
 
 
 class Round:
-    """One round of trouble, then rest, then the check of everything that was written down.
+    """One round of faults, then rest, then the check of everything that was written down.
 
-    The trouble lasts `seconds`, and until each kind of fault has happened and the processes have
-    written down each of `felt`, but no longer than FELT_S_MAX. The schedule of faults follows from
-    the seed; what real processes make of it does not.
+    The faults last `seconds`, and until each kind of fault has happened and the processes have
+    written down each of `felt`, but at most FELT_S_MAX. Their schedule follows from the seed. The
+    reactions of real processes do not.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Round:
             await self._clock.sleep(0.005)
 
     def _stop(self, name: str, seconds: float) -> None:
-        """Let a process stand still for a while, unless it does already."""
+        """Stop a process for a while, unless it is stopped already."""
         if name in self._stopped and not self._stopped[name].done():
             return
         self._stopped[name] = asyncio.create_task(self._stand_still(self._pids[name], seconds))
@@ -300,7 +300,7 @@ class Round:
         await blob.close()
 
     async def _contents(self) -> tuple[dict[str, list[int]], Counter[tuple[str, int]]]:
-        """What is there at last: the lists, and the rows of the table."""
+        """The contents at the end: the lists, and the rows of the table."""
         store = open_collections(self._place.consensus, self._place.blob, PATIENT_S)
         rows = (await store.read_updates(LISTS)).to_pylist()
         lists: dict[str, list[int]] = {key: [] for key in KEYS}
@@ -354,8 +354,8 @@ class Round:
     def _check_writes(
         self, history: Sequence[Operation], written: Counter[tuple[str, int]]
     ) -> None:
-        """What was acknowledged is there once, what was refused is not, all of a write or
-        nothing.
+        """Acknowledged writes are there once, refused ones are not, and each is there whole or not
+        at all.
         """
         for operation in history:
             if operation.call != "write":

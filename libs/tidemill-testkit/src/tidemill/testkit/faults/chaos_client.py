@@ -62,7 +62,7 @@ Row = tuple[str, int, int, int]
 
 
 class Life(msgspec.Struct, frozen=True):
-    """What a process is told when it begins. It ends when the file `stop` is there."""
+    """The task of a process. It ends when the file `stop` is there."""
 
     name: str
     part: str
@@ -97,7 +97,7 @@ def open_collections(consensus: str, blob: str, timeout_s: float = TIMEOUT_S) ->
 
 
 class Client:
-    """What every process has: its stores, its history, its chance."""
+    """The equipment of every process: its stores, its history, its chance."""
 
     def __init__(self, life: Life) -> None:
         self.life = life
@@ -177,7 +177,7 @@ class Transactor:
     async def _attempt(
         self, keys: Sequence[str], appends: Sequence[tuple[str, int]]
     ) -> dict[str, list[int]] | None:
-        """What was read if the transaction happened; None if it surely did not."""
+        """The lists read if the transaction happened; None if it surely did not."""
         client = self._client
         try:
             upper, rows = await self._read()
@@ -241,8 +241,8 @@ class Transactor:
         return upper, sorted(rows.elements())
 
     async def _follow(self, held: ReadCapability, last: int) -> None:
-        """What a long-lived subscription adds up to is what a snapshot says, now and then
-        compared.
+        """The updates of a long subscription add up to the snapshot; both are compared now and
+        then.
         """
         client = self._client
         if self._followed is None:
@@ -258,7 +258,7 @@ class Transactor:
             client.note("compared" if same else "violation", f"followed to {upper}")
 
     async def _move_on(self, held: ReadCapability, last: int) -> None:
-        """Let go of what is not needed, so that since moves and the lease lives on."""
+        """Downgrade the hold, so that since moves and the lease is renewed."""
         to = max(self._least, last - 10)
         self._least = to
         self._held = await self._client.store.downgrade(held, frontier(to))
@@ -350,7 +350,7 @@ class Compactor:
 
 
 class Part(Protocol):
-    """What a process does, step by step."""
+    """The work of a process, step by step."""
 
     def __init__(self, client: Client) -> None: ...
 

@@ -28,7 +28,7 @@ ENDED = -1
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """What a process is told when it begins. It ends when the sink says so."""
+    """The task of a process. It ends when the sink says so."""
 
     name: str
     consensus: str
@@ -38,7 +38,7 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What is asked of the sink, and what it keeps; number 0 asks for the last one."""
+    """An effect that is asked of the sink, and kept there; number 0 asks for the last one."""
 
     item: str
     number: int
@@ -72,7 +72,7 @@ class FencedSink:
 
     @property
     def port(self) -> int:
-        """Where it is asked."""
+        """The port of the sink."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class FencedSink:
 
 
 def asked(port: int, effect: Effect) -> int:
-    """What the sink answers. Raises: Fenced."""
+    """The answer of the sink. Raises: Fenced."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(msgspec.json.encode(effect) + b"\n")
         answer = msgspec.json.decode(connection.makefile("rb").read(), type=int | None)

@@ -66,8 +66,8 @@ class ClaimsSimulation:
 
     `fenced` False takes the fence away, to show its worth.
 
-    Replicas die, stand still and are busy at any step, their wall clocks are set, Consensus has all
-    outcomes of `network` and is not there for a while, items come and go.
+    Replicas die, pause and are busy at any step, and their wall clocks are set. Consensus has all
+    outcomes of `network` and is away for a while. Items come and go.
     """
 
     def __init__(self, seed: int, *, fenced: bool = True) -> None:
@@ -85,9 +85,9 @@ class ClaimsSimulation:
         self._epochs: dict[str, int] = {}
 
     def run(self, seconds: float) -> Counter[str]:
-        """Let virtual `seconds` pass with faults, then without.
+        """Run virtual `seconds` with faults, then some without; counts of events, by name.
 
-        What happened, by name; see `violations`.
+        Broken promises are in `violations`.
         """
         try:
             self.loop.run_until_complete(self._run(seconds))
@@ -158,7 +158,7 @@ class ClaimsSimulation:
             raise
 
     async def _send(self, effect: Callable[[], T]) -> T:
-        """What is asked of the sink arrives once, later, whatever happens to the asker."""
+        """Send a request to the sink: it arrives once, later, also if the sender dies."""
 
         async def arrives() -> T:
             await self._clock.sleep(self.random.random())
@@ -250,7 +250,8 @@ class ClaimsSimulation:
 
     async def _end(self) -> None:
         for replica in [*self._dead, *self._living.values()]:
-            # Who keeps the claims first: from then on it answers what the work asks last.
+            # The keeper of claims comes first: from then on it gives the last answer that the work
+            # asks for.
             for process in reversed(replica.processes):
                 await self.loop.bury(process)
         await self.loop.end_all()

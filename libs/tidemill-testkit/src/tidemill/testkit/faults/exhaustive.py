@@ -49,7 +49,7 @@ LIMITS = Limits(inline_bytes_max=300, part_bytes_max=2_000)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens in one telling: the process dies or stops at a step, or one call goes wrong."""
+    """The fault of one telling: the process dies or stops at a step, or one call goes wrong."""
 
     dies_at: int | None = None
     stops_at: int | None = None
@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How long a telling was, and what the auditors saw."""
+    """The length of a telling, and the findings of the auditors."""
 
     steps: int
     calls: int

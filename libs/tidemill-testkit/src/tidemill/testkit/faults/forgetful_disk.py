@@ -14,8 +14,8 @@ SOURCE = Path(__file__).with_suffix(".c")
 class ForgetfulDisk:
     """A folder whose flushes are written down, for the processes that run in `environment`.
 
-    The strictest disk there may be: a file holds what it held at its last flush, a folder has the
-    names that it had at its own. A disk may keep more; what survives this one survives any.
+    The strictest disk there may be: a file has the contents of its last flush, a folder the names
+    of its own. A disk may keep more, so data that survives this one survives any.
     """
 
     root: Path

@@ -13,8 +13,8 @@ S = TypeVar("S", bound=Hashable)
 Step = Callable[[S, Operation], S | None]
 """(state, operation) → the state after it; None if the answer cannot be from this state.
 
-An operation without an answer may have any. Where it would change nothing the answer is None: it
-need not have happened, and there are fewer orders to try.
+An operation without an answer may have any. For one that would change nothing the result is None:
+it need not have happened, and there are fewer orders to try.
 """
 
 

@@ -1,9 +1,9 @@
 """Whether transactions over lists could have happened one at a time, in the order of real time.
 
-A transaction reads whole lists, then appends elements, each of which is appended only once by
-anybody. So reads show in which order elements came, hence which transaction was before which: by
-what one read of another, what it did not see yet, who appended first, and who ended before another
-began. The history is strictly serializable iff that has no cycle.
+A transaction reads whole lists, then appends elements. Each element is appended only once by
+anybody. So reads show the order of elements, and from it the order of transactions. Four relations
+give it: reads of another's elements, missing elements, the order of appends, and ends before
+begins. The history is strictly serializable iff these have no cycle.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Key = str
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transaction read and appended. `ended` None: nobody was told whether it happened.
+    """The reads and appends of one transaction; `ended` is None if its outcome is unknown.
 
-    One that `failed` surely did not. Elements are appended to a list in the order given.
+    One that `failed` surely did not happen. Elements are appended to a list in the order given.
     """
 
     name: str
@@ -36,11 +36,9 @@ class Transaction:
 
 
 def anomalies(history: Sequence[Transaction], final: Mapping[Key, Sequence[Element]]) -> list[str]:
-    """What of the history contradicts strict serializability, nothing if it is strictly
-    serializable.
+    """Contradictions between the history and strict serializability; empty if there are none.
 
-    `final` are the lists as they are when all is over. Cost: O(n log n) in elements read and
-    appended.
+    `final` are the lists at the end. Cost: O(n log n) in elements read and appended.
     """
     writers: dict[tuple[Key, Element], Transaction] = {}
     for transaction in history:
@@ -120,7 +118,9 @@ INSTANT = "instant "
 def _real_time(
     order: TopologicalSorter[str], history: Sequence[Transaction], seen: set[str]
 ) -> None:
-    """Whoever ended before another began comes first: along a chain of the instants of endings."""
+    """A transaction that ended before another began comes first: along a chain of instants of
+    ends.
+    """
     events: list[tuple[int, bool, str]] = []
     for transaction in history:
         if transaction.failed or (transaction.ended is None and transaction.name not in seen):

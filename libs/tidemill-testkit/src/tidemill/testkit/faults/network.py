@@ -1,8 +1,7 @@
-"""Stores at the other end of a network of the virtual loop: slow, unreliable, now and then not
-there.
+"""Stores at the other end of a network of the virtual loop: slow, unreliable, sometimes away.
 
-The four outcomes of a call (done and told; done, the answer lost; not done, the request lost;
-refused) and two more that real networks have: done after the asker gave up, and done a second time
+A call has one of four outcomes: done and told; done with the answer lost; not done with the request
+lost; refused. Real networks have two more: done after the caller gave up, and done a second time
 later.
 """
 
@@ -27,8 +26,8 @@ OUTCOMES = (ANSWERED, "answer lost", "request lost", "refused", "done late", "do
 class Network:
     """Draws an outcome for each call; `share` of them are faults.
 
-    `plan` decides instead if it is there: it is given the number of the call. What is under way
-    when its asker dies arrives all the same.
+    With a `plan`, that decides by the number of the call. A request that is under way when its
+    caller dies arrives all the same.
     """
 
     def __init__(

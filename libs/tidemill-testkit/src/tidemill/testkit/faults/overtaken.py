@@ -12,7 +12,7 @@ from tidemill.time import Frontier, frontier, sole_time
 class Overtaken(Collections):
     """Another replica writes the first half of each interval just before this process writes it.
 
-    What it writes is right: the part of the same updates. `overtaken` counts how often.
+    Its rows are right: a part of the same updates. `overtaken` counts the occasions.
     """
 
     overtaken = 0

@@ -1,9 +1,10 @@
-"""Proxies in a process of their own: what passes through them does not wait for whoever checks.
+"""Proxies in a process of their own: traffic through them does not wait for the process that
+checks.
 
-    python -m tidemill.testkit.faults.proxies redis=16379 s3=19000
+python -m tidemill.testkit.faults.proxies redis=16379 s3=19000
 
-prints the ports at which they listen; then each line of standard input, such as `redis slow` or
-`s3 cut`, is answered by a line of JSON that counts what has passed. It ends with its input.
+prints the ports at which they listen. Each line of standard input, such as `redis slow` or `s3
+cut`, is answered by a line of JSON that counts the traffic so far. It ends with its input.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Proxies:
         return await self._tell(f"{name} {mode}")
 
     async def count_met(self, name: str, mode: Mode) -> int:
-        """How many connections and pieces of data a mode has met so far."""
+        """Number of connections and pieces of data that a mode has met so far."""
         return await self._tell(f"{name} met {mode}")
 
     async def cut(self, name: str) -> int:

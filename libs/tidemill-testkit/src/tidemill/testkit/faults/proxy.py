@@ -34,7 +34,7 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Number of open connections."""
         return len(self._connected) // 2
 
     async def start(self) -> None:
@@ -43,7 +43,7 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def set_mode(self, mode: Mode) -> None:
-        """What happens to bytes from now on."""
+        """Set the fate of bytes from now on."""
         self._mode = mode
         if mode == "silent":
             self._opened.clear()

@@ -47,9 +47,8 @@ class Violation(AssertionError):
 class Simulation:
     """One run. Everything that happens follows from the seed.
 
-    Processes die at any of their steps, stand still for longer than their leases, and have clocks
-    that are seconds off; calls have all outcomes of `network`; now and then nothing answers, or
-    slowly.
+    Processes die at any of their steps, pause for longer than their leases, and have clocks that
+    are seconds off. Calls have all outcomes of `network`. Sometimes no store answers, or slowly.
     """
 
     def __init__(self, seed: int, *, share: float = 0.06, delay_s: float = 0.3) -> None:
@@ -69,7 +68,7 @@ class Simulation:
         self._dead: list[Process] = []
 
     def run(self, seconds: float) -> Counter[str]:
-        """Let virtual `seconds` pass; what happened, by name. Raises: Violation."""
+        """Run virtual `seconds`; counts of events, by name. Raises: Violation."""
         try:
             self.loop.run_until_complete(self._run(seconds))
         except Exception as error:

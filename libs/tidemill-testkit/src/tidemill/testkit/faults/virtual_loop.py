@@ -1,7 +1,7 @@
-"""An event loop that never waits: its time passes when nobody can run, its order follows a seed.
+"""An event loop that never waits: its time passes when no task can run, its order follows a seed.
 
-A process is a group of tasks that can be killed or stopped between any two of its steps, as an
-operating system does it: no handler runs, no answer is received, what was asked of others goes on.
+A process is a group of tasks that can be killed or stopped between any two of its steps, as by an
+operating system. No handler runs then, no answer is received, and requests to others go on.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.create_task(work, context=Context())
 
     def resume(self, process: Process) -> None:
-        """Let a stopped process go on where it was."""
+        """Continue a stopped process where it was."""
         process.stopped = process.dead
         for turn in () if process.stopped else process._missed_turns():
             self._enter(turn)

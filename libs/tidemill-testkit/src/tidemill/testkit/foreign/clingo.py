@@ -1,9 +1,9 @@
 """Programs over timeless facts in the notation of clingo: joins, guards, `not`, recursion,
 aggregates.
 
-An aggregate is written out from its definition: every solution of a rule contributes a value under
-an identity of its own, contributions are passed along with the facts, and what a fact shows is
-clingo's own aggregate over them.
+An aggregate is written out from its definition. Every solution of a rule contributes a value under
+an identity of its own, and contributions are passed along with the facts. The observed value of a
+fact is clingo's own aggregate over them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Programs over intervals in DatalogMTL, for MeTeoR: joins and recursion of what is present
-together, and windows.
+"""Programs over intervals in DatalogMTL, for MeTeoR: windows, joins and recursion over presences.
 
-`h(x) ~expires := …` is what holds from some instant on, the operator `Diamondminus[0,inf)`. A rule
-over one event, `h(x) @expires(u + k) := e(x) @time(u)`, is a window of k instants,
-`Diamondminus[0,k-1]` over the beginnings of events; MeTeoR's time is dense, so both are compared at
+The rule `h(x) ~expires := …` holds from some instant on: the operator `Diamondminus[0,inf)`. A rule
+over one event, `h(x) @expires(u + k) := e(x) @time(u)`, is a window of k instants:
+`Diamondminus[0,k-1]` over the beginnings of events. MeTeoR's time is dense, so both are compared at
 whole instants.
 """
 

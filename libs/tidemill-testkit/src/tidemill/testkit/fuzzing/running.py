@@ -31,9 +31,10 @@ _TOLD = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, str]]])
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is given bytes, the good inputs that others are made from, and what it may raise.
+    """A function of bytes, good inputs from which others are made, and the errors that it may
+    raise.
 
-    `share`: how many of the inputs of a run it gets, beside 1 of others; less where one takes long.
+    `share` is its part of the inputs of a run, beside 1 of others; less for a slow one.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one target did with its inputs."""
+    """Counts of one target over its inputs."""
 
     target: str
     given: int
@@ -160,7 +161,9 @@ def _child(
 
 
 def _ended(child: int, place: mmap.mmap) -> str | None:
-    """How a child died; None if it came to its end. One that stands still for long is killed."""
+    """The cause of a child's death; None if it came to its end. A child that hangs for long is
+    killed.
+    """
     moved, seen = monotonic(), place[:]
     while True:
         done, status = os.waitpid(child, os.WNOHANG)

@@ -255,7 +255,7 @@ def _inserted(schema: pa.Schema, data: bytes) -> None:
 
 
 def _used(updates: pa.Table) -> None:
-    """What readers do with rows: sort them, add them up, show them."""
+    """Use rows as readers do: sort them, add them up, show them."""
     consolidate(updates)
     for column in updates.column_names[:-2]:
         str(updates[column])

@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _all_killed(tries: Trial, mutants: list[Mutant]) -> int:
-    """How many of them were not killed; 1 if the tests fail without them."""
+    """Number of mutants that survived; 1 if the tests fail without any."""
     tests = sorted({mutant.test for mutant in mutants})
     verdict, printed = tries.unchanged(tests)
     if verdict is not Verdict.SURVIVED:

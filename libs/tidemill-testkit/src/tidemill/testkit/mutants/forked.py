@@ -14,7 +14,7 @@ import sys
 from types import FrameType
 
 PROFILE = "mutants"
-"""As `ci`, without making failing examples small."""
+"""The profile `ci`, but failing examples are not made small."""
 PRELOADED = (
     "grpc.aio",
     "hypothesis.strategies",

@@ -22,7 +22,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Id of the rule, as tests name it with the marker `rule`."""
 
     breaks: str
-    """What the changed code does wrong, in half a sentence."""
+    """The mistake of the changed code, in half a sentence."""
 
     file: str
     """Path of the changed file below the checkout."""
@@ -31,7 +31,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text that occurs exactly once in that file."""
 
     after: str
-    """What stands there instead."""
+    """The text in its place."""
 
     test: str
     """The test that must fail: `path::name`, as pytest takes it."""

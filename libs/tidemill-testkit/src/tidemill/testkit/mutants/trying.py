@@ -29,7 +29,7 @@ _OPTIONS = [
 
 
 class Verdict(Enum):
-    """How the test took the change."""
+    """Verdicts of a test about a change."""
 
     KILLED = "killed"
     """The test failed, as it should."""
@@ -76,7 +76,7 @@ class Trial:
             os.utime(place, ns=(kept.st_atime_ns, kept.st_mtime_ns))
 
     def unchanged(self, tests: Iterable[str]) -> tuple[Verdict, str]:
-        """What these tests say of the checkout as it is."""
+        """The verdict of these tests about the unchanged checkout, and their output."""
         return self._run(list(tests), UNCHANGED_S)
 
     def _run(self, tests: list[str], timeout_s: int) -> tuple[Verdict, str]:

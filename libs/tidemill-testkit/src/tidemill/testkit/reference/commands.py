@@ -75,7 +75,7 @@ def _parameters(command: Any, context: Any, root: Path) -> list[tuple[str, str, 
 
 
 def _usage(command: Any, path: str) -> str:
-    """How the command is called: options, then its arguments in their order."""
+    """The call of the command: options, then its arguments in their order."""
     words = [path, "[OPTIONS]"]
     for each in command.params:
         if each.param_type_name == "argument":

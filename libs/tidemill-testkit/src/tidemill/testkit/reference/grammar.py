@@ -37,7 +37,7 @@ def grammar() -> str:
 
 
 def signature(name: str, evaluate: object) -> str:
-    """How a function is called; `…` stands for any number of further arguments."""
+    """The call of a function; `…` stands for any number of further arguments."""
     assert callable(evaluate)
     parameters = inspect.signature(evaluate).parameters.values()
     shown = [

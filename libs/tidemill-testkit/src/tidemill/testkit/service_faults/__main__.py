@@ -47,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def end_by_signals(work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; SIGTERM cancels it, so that it ends the servers and processes that it
-    has begun.
-    """
+    """The result of the work; SIGTERM cancels it, so that it ends its servers and processes."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task

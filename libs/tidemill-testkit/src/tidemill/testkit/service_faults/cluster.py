@@ -224,7 +224,7 @@ class Cluster:
         return self.fleet.start(name, PROCESSES[name])
 
     def said(self, name: str) -> str:
-        """What a process has written to its log since it began."""
+        """The log of a process since its start."""
         return (self.folder / name / "log").read_bytes()[self._begun[name] :].decode()
 
     def member(self, name: str) -> Member:
@@ -256,7 +256,7 @@ class Cluster:
         return KafkaLog(self.kafka.address, deadline_s=15.0, client_id="whoever-checks")
 
     async def owners(self, role: str) -> dict[str, Owned]:
-        """Who has claimed what of a role, past the proxies."""
+        """Claims of a role with their owners, read past the proxies."""
         claims = open_claims(self.consensus)
         try:
             claimant = Claimant(
@@ -277,9 +277,9 @@ class Cluster:
 
 
 def lease_on(busy: float) -> float:
-    """How long a silence ends a session where so many processes wait for each processor.
+    """Seconds of silence that end a session, if so many processes wait for each processor.
 
-    Where dozens wait, a question to Redis takes a second, and who is well is not heard of for some.
+    With dozens of them a question to Redis takes a second, and no heartbeat comes for some seconds.
     """
     return min(LEASE_S_MAX, LEASE_S * max(1.0, busy / 2))
 

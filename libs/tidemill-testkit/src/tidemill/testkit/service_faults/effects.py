@@ -1,4 +1,4 @@
-"""What actions have done: the identities of the events in each target."""
+"""Effects of actions: the identities of the events in each target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TARGETS = ("tell-file", "tell-topic", "tell-redis", "tell-http")
 
 
 async def effects(cluster: Cluster, alarms: Topic) -> dict[str, Counter[int]]:
-    """How often each event is in each target."""
+    """Number of effects of each event, in each target."""
     await alarms.catch_up()
     file = cluster.folder / "alarms.jsonl"
     lines = file.read_bytes().splitlines() if file.exists() else []

@@ -1,5 +1,5 @@
-"""What the system asks over HTTP: a schema registry and a target of alarms, which now and then
-answer poison.
+"""HTTP servers of a run: a schema registry and a target of alarms, which sometimes answer
+poison.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Endpoints:
     random: Random = field(default_factory=lambda: Random(0))
     outcome: Outcome = field(default_factory=Outcome)
     done: dict[str, bytes] = field(default_factory=dict)
-    """What was told, by its key: the same key again is the same effect."""
+    """Received effects by key: the same key again is the same effect."""
     _answered: dict[str, int] = field(default_factory=dict)
     _bomb: bytes = b""
 

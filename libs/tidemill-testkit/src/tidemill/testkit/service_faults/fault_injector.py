@@ -45,7 +45,7 @@ _WORK = re.compile(r"(claimed|let go)\b.* epoch=(\d+) item=(\S+) role=(\S+)$", r
 
 
 def said_of_work(log: str) -> dict[tuple[str, str, int], str]:
-    """What a log says last of each role, item and epoch: `claimed` or `let go`."""
+    """The last word of a log about each role, item and epoch: `claimed` or `let go`."""
     return {(role, item, int(epoch)): said for said, epoch, item, role in _WORK.findall(log)}
 
 
@@ -58,7 +58,7 @@ def _has(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a process had claimed, and by which epochs."""
+    """The claims of a process, with their epochs."""
 
     claims: Mapping[tuple[str, str], int]
 
@@ -151,12 +151,12 @@ class FaultInjector:
             await self._let_go(name, parts)
 
     async def _let_go(self, name: str, parts: Parts) -> None:
-        """Wait until a process that woke has let go what others have taken, by what it writes to
-        its log.
+        """Wait until a process that woke has let go of the parts that others have taken, by its
+        log.
 
-        What it had claimed and not begun, it may not know of: the claim was made as it stopped, or
-        a store did not answer, or the claim is of a process of its name that was killed a moment
-        before. `check_work` sees what begins late and stays.
+        It may not know of a part that it claimed and had not begun. The claim was made as it
+        stopped, or a store did not answer, or a process of its name made the claim and was killed.
+        `check_work` sees a part that begins late and stays.
         """
         member, woke_s = self._cluster.member(name), self._cluster.clock.monotonic_s()
         for (role, item), epoch in parts.claims.items():
@@ -295,8 +295,8 @@ class FaultInjector:
         await self._connection("s3", kind)
 
     async def _connection(self, end: str, kind: str) -> None:
-        """Whoever goes through a proxy finds the store silent, refusing or slow for a while, or is
-        cut off.
+        """Make the store behind a proxy silent, refusing or slow for a while, or cut its
+        connections.
         """
         proxies = self._cluster.proxies
         self._done(f"{kind} {end}")

@@ -135,7 +135,7 @@ class Load:
         return at - SKEW_MS
 
     def check(self, topics: dict[str, Topic]) -> None:
-        """What was acknowledged is where it was said to be."""
+        """Acknowledged records are at their places."""
         for (topic, partition, offset), row in self.written.items():
             there = topics[topic].records[partition].get(offset)
             self._outcome.expect(
@@ -204,7 +204,7 @@ class Ledger:
         self._outcome.happened[f"inserts {self._said[number]}"] += 1
 
     def check(self, found: dict[int, int]) -> None:
-        """What was acknowledged is there once, what was refused is not."""
+        """Acknowledged rows are there once, refused ones are not."""
         expected = {"written": {1}, "refused": {0}, "unknown": {0, 1}}
         strange = sorted(found.keys() - self._said.keys())
         self._outcome.expect(not strange, f"the ledger has rows that were refused: {strange[:3]}")

@@ -1,9 +1,8 @@
-"""How much of the machine a run has: what other processes take of the processors is no fault of the
-system.
+"""The run's share of the machine: processors taken by other processes are no fault of the system.
 
-A recovery is given so many seconds of the machine. On one that nobody else uses these are seconds;
-where others take half of what the processors could do in a stretch of time, it counts half. What
-the run does itself, its servers and whoever checks among it, is never left out.
+A recovery is given seconds of the machine. On a machine without other users these are seconds. If
+others take half of the processors for a while, that while counts half. The run's own work, its
+servers and its checks, always counts.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ def share_of_ours(before: Used, after: Used) -> float:
 
 
 class Machine:
-    """Looks at what processes use.
+    """Looks at the processors that processes use.
 
-    Ours are those below this one, and those whose command names `marks`.
-
-    What a process used that ended between two looks counts as others', if anything for us.
+    Ours are those below this one, and those whose command names `marks`. The use of a process that
+    ended between two looks counts as others', if at all.
     """
 
     def __init__(self, clock: Clock, marks: Iterable[str]) -> None:

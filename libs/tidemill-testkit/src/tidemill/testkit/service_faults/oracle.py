@@ -215,7 +215,7 @@ class Oracle:
             yield from (f for f in self._by_second[second] if f.at <= at < f.expires)
 
     def events_at(self, at: int) -> dict[str, Rows]:
-        """What the stream and the view over it hold at an instant of event time."""
+        """The contents of the stream, and of the view over it, at an instant of event time."""
         alive = list(self.alive(at))
         late = [f for f in alive if f.delay > LATE]
         planes = {f.plane for f in alive}
@@ -263,7 +263,7 @@ class Oracle:
         )
 
     def readings_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
-        """What that stream and the view over it hold where the bindings say so much."""
+        """The contents of that stream, and of the view over it, under these bindings."""
         rows = list(self.readings(bound))
         total: Counter[int] = Counter()
         count: Counter[int] = Counter()
@@ -288,7 +288,7 @@ class Oracle:
         }
 
     def crew_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
-        """What the changes before these offsets leave."""
+        """The rows that the changes before these offsets leave."""
         return {"crew": Counter(rows_at(_happened(self._crew, bound, _changed), 0).values())}
 
     def broken(self) -> Counter[tuple[int, int]]:
@@ -317,7 +317,7 @@ def _everything(topic: Topic) -> dict[int, int]:
 
 
 Reader = Callable[[int, int, bytes, bytes], Happened | None]
-"""What a record says has happened; None for one that is to be a dead letter."""
+"""The meaning of a record; None for one that is to be a dead letter."""
 
 
 def _happened(topic: Topic, bound: Mapping[int, int], read: Reader) -> list[Happened]:
@@ -374,7 +374,7 @@ def bound_by(rows: Rows, partitions: int) -> dict[int, int]:
 
 
 def difference(found: Rows, wanted: Rows) -> str:
-    """What is missing and what is too much, in short."""
+    """Missing rows and surplus rows, in short."""
     return f"lacks {_few(wanted - found)}, has {_few(found - wanted)} beside"
 
 

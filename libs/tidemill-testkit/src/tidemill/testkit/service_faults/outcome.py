@@ -1,4 +1,4 @@
-"""What came of a run: counts of what happened, measurements, and every promise that was broken."""
+"""The outcome of a run: counts of events, measurements, and every promise that was broken."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Poison: what nobody meant comes in everywhere beside the load, and each piece has to become what
-the definitions say.
+"""Poison: bad input beside the load at every entrance. Each piece has its fate by the definitions.
 
-A record or a line of a file is a dead letter, a row, a document or an upload is refused and leaves
-nothing, an announcement is passed over, and a file that its source cannot go on with stops that
+A record or a line of a file becomes a dead letter. A row, a document or an upload is refused and
+leaves nothing. An announcement is passed over. A file that its source cannot go on with stops that
 source alone.
 """
 
@@ -74,7 +73,7 @@ KEYS: Mapping[str, bytes | None] = MappingProxyType(
         "a key of marks": "a\u0301".encode() + "\u0316".encode() * 40,
     }
 )
-"""What stands in the place of the name of a plane, before a row that can be read."""
+"""Values in the place of the name of a plane, before a row that can be read."""
 CELLS: Mapping[str, bytes] = MappingProxyType(
     {
         "NaN": b"NaN",
@@ -88,7 +87,7 @@ CELLS: Mapping[str, bytes] = MappingProxyType(
         "null": b"null",
     }
 )
-"""What stands in the place of a whole number."""
+"""Values in the place of a whole number."""
 
 
 def records(topic: str) -> dict[str, bytes]:
@@ -343,7 +342,7 @@ class Poison:
     # -- what it had to become ------------------------------------------------------------------
 
     async def check(self, asked: Asked, grains_read: Topic) -> None:
-        """What everything that was injected has become."""
+        """Every injected piece has its fate."""
         letters, rows = Counter[Any](), Counter[Any]()
         for offset, value in grains_read.records[0].items():
             number = self._grains.get(value)
@@ -379,7 +378,7 @@ class Poison:
         self._outcome.expect(found == wanted, f"{name} {difference(found, wanted)}")
 
     async def _check_pushed(self, found: Rows) -> None:
-        """What was acknowledged is there once, and nothing of a body that broke off."""
+        """Acknowledged rows are there once, and no row of a body that broke off."""
         self._outcome.expect((-1,) not in found, "rows of a body that broke off are there")
         for number, said in self._pushed.items():
             there = found[number,]

@@ -42,7 +42,7 @@ from tidemill.testkit.service_faults.watching import Answers, Frontiers, rows_of
 
 STORM_S = 30.0
 GIVEN_UP_S = 180.0
-"""Who has not recovered after so long never will."""
+"""Seconds after which a recovery has failed."""
 TOLD_S = 10.0
 STEADY_LOOKS = 5
 FAILOVER_ROLES = ("ingest", "remap", "reclock", "compute")
@@ -56,12 +56,11 @@ before.
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What counts as recovered, and how much is measured.
+    """The definition of a recovery, and the number of measurements.
 
-    Nothing is to be `lag_s_max` behind any more; a recovery that takes longer than `recovery_s_max`
-    is a violation. Both are seconds of the machine: what processes that are not of the run take of
-    it is left out (`machine.py`); on a machine of its own they are seconds. At each rest every role
-    fails over `failovers` times, to see how long that takes.
+    After a recovery no collection is `lag_s_max` behind; one of more than `recovery_s_max` is a
+    violation. Both are seconds of the machine (`machine.py`): time that other processes take of it
+    is left out. At each rest every role fails over `failovers` times, to measure it.
     """
 
     lag_s_max: float = 3 * TICK_MS / 1000
@@ -144,7 +143,7 @@ class Run:
         await self._ask(lambda client: client.insert("vip", rows))
 
     async def _ask(self, ask: Callable[[Any], Any]) -> Any:
-        """What any process answers, asked again until one does."""
+        """The first answer of any process."""
         while True:
             for _, client in self._cluster.fronts():
                 try:
@@ -222,13 +221,13 @@ class Run:
         raise StuckError("a new row", self._cluster.fleet.logs())
 
     async def _check(self) -> None:
-        """What was answered and done so far, while the load goes on."""
+        """Check answers and effects so far, while the load goes on."""
         for name in (FLIGHTS, METER, BOOK, CREW, GRAIN):
             await self._topics[name].catch_up()
         self._oracle.take()
         self._answers.check(self._oracle)
         done = await effects(self._cluster, self._topics["alarms"])
-        # What the targets have was in the topic before.
+        # The topic had the events of the targets before them.
         await self._topics[FLIGHTS].catch_up()
         self._oracle.take()
         check_effects(done, self._oracle.alarms(2**63), self.outcome, all_done=False)

@@ -30,7 +30,7 @@ BOOKED = ("book", "book/remap", "seated/big")
 CREWED = ("crew", "crew/remap")
 ON_SYSTEM = ("flights/raw", "flights/remap", *READINGS, *BOOKED, *CREWED)
 ASKED = (EVENTS, READINGS, BOOKED, CREWED)
-"""What is asked for together: all of it is compared at one instant."""
+"""Collections that are asked for together, and compared at one instant."""
 AWAY = (Unavailable, Indeterminate, DeadlinePassed)
 
 
@@ -79,7 +79,9 @@ class Frontiers:
         return sole_time(since)
 
     def behind_s(self) -> tuple[float, str]:
-        """How far the slowest collection is behind what it could know, and which it is."""
+        """Seconds by which the slowest collection is behind the time that it could know, and its
+        name.
+        """
         now_ms = self._cluster.clock.now_ms()
         behind = {name: now_ms - self.upper(name) for name in ON_SYSTEM}
         behind |= {name: self._load.promised - self.upper(name) for name in EVENTS}
@@ -182,7 +184,7 @@ class Answers:
         return self._random.randrange(since, upper) if since < upper else None
 
     async def _list(self, process: str, client: AsyncClient) -> None:
-        """What one process says of frontiers never goes back."""
+        """The frontiers that one process reports never go back."""
         for shown in await client.collections():
             since, upper = self._shown.get((process, shown.id), (shown.since, shown.upper))
             good = since.precedes(shown.since) and upper.precedes(shown.upper)
@@ -204,7 +206,7 @@ class Answers:
 def _wanted(
     oracle: Oracle, names: tuple[str, ...], at: int, told: Mapping[str, Rows]
 ) -> dict[str, Rows]:
-    """What has to be there by the definitions, where the bindings that were told say so much."""
+    """The rows that the definitions require, under the bindings that were told."""
     if names == EVENTS:
         return oracle.events_at(at)
     by_offsets = {

@@ -1,7 +1,7 @@
 """Updates that wait for a frontier, kept so that a frontier takes out its part quickly.
 
-A chain is a run of updates whose times ascend in the partial order; if its head is beyond a
-frontier, so is all that follows.
+A chain is a run of updates whose times ascend in the partial order. If its head is beyond a
+frontier, all later ones are.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ChainBatch(Generic[D, F]):
 class DeferredUpdates(Generic[D, F]):
     """Updates that no frontier has taken yet, in logarithmically many batches.
 
-    Each batch has less than half the updates of the one before it, so each update takes part in
-    O(log n) merges and an extraction looks at O(log n) batches.
+    Each batch has less than half the updates of the one before it. So each update takes part in
+    O(log n) merges, and an extraction looks at O(log n) batches.
     """
 
     __slots__ = ("_batches", "_domain")

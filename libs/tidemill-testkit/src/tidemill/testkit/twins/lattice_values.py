@@ -49,7 +49,7 @@ def _merge(lattice: str, a: Any, b: Any) -> Any:
 
 
 def observe(lattice: str, inner: Any) -> Any:
-    """What is seen of an inner value. Raises: Failed."""
+    """The observed value of an inner value. Raises: Failed."""
     if lattice == "count":
         return sum(value is not None for _, value in inner)
     if lattice in ("sum", "average"):

@@ -8,7 +8,7 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def fixed_point(start: Pairs, step: Callable[[Pairs], Pairs]) -> Pairs:
-    """What `step` no longer changes, from `start` on."""
+    """The fixed point of `step`, from `start` on."""
     now = start
     while (following := step(now)) != now:
         now = following

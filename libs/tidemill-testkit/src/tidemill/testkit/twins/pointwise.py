@@ -1,9 +1,8 @@
-"""The meaning of a program, instant by instant, straight from language.md and without any
-cleverness.
+"""The meaning of a program, instant by instant, straight from language.md, without any cleverness.
 
-At every instant the rules are applied to the facts present, again and again, until nothing changes;
-a match is found by trying every combination of facts. What outlives its facts is remembered from
-one instant to the next.
+At every instant the rules are applied to the facts present, again and again, until nothing changes.
+A match is found by trying every combination of facts. Solutions that outlive their facts are
+remembered from one instant to the next.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Bound: TypeAlias = "dict[str, Any]"
 
 @dataclass(slots=True)
 class Memory:
-    """What one instant leaves to the next."""
+    """The memory that one instant leaves to the next."""
 
     established: dict[Any, Any] = field(default_factory=dict)
     lingering: dict[Any, set[Any]] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class _Instant:
         )
 
     def carried(self) -> list[tuple[Key, Carried]]:
-        """What the rules with `@next` hand to the next tick, each derivation; call after
+        """Facts that the rules with `@next` carry to the next tick, by derivation; call it after
         `answer`.
         """
         found: list[tuple[Key, Carried]] = []
@@ -170,7 +169,7 @@ class _Instant:
             merge_alternative(into, key, carried)
 
     def _derivations(self, rule: ResolvedRule) -> Iterator[tuple[Key, Carried]]:
-        """What a rule derives now, one for each solution or for each group."""
+        """The present derivations of a rule, one for each solution or for each group."""
         solutions = list(self._living(rule))
         if not rule.aggregates:
             for arguments, time, expires, inner, _, _ in solutions:

@@ -22,7 +22,9 @@ Message = tuple[D, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Reclocked(Generic[D]):
-    """What one step gave: messages in no order, and the frontier of all that are still to come."""
+    """The output of one step: messages in no order, and the frontier of all that are still to
+    come.
+    """
 
     messages: tuple[Message[D], ...]
     frontier: Frontier
@@ -55,12 +57,12 @@ class ReclockOperator(Generic[D, F]):
 
     @property
     def unbound(self) -> int:
-        """How many source updates wait for a binding."""
+        """Number of source updates that wait for a binding."""
         return len(self._deferred)
 
     @property
     def retained_bindings(self) -> int:
-        """How many bindings are kept one by one."""
+        """Number of bindings that are kept one by one."""
         return self._remap.retained
 
     def step(
@@ -86,7 +88,7 @@ class ReclockOperator(Generic[D, F]):
         for time, held in self._remap.steps():
             bound = arrived.extract(held)
             if before.less_equal(time):
-                # What waits was tried with all bindings that were closed before this step.
+                # Waiting updates were tried with all bindings that were closed before this step.
                 bound += self._deferred.extract(held)
             messages.extend((record, time, diff) for record, _, diff in bound)
         self._deferred.add(arrived)

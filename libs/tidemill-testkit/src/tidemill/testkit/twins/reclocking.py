@@ -93,7 +93,7 @@ class ReclockTwin(Generic[D, F]):
         data: Iterable[tuple[D, F, int]],
         source_frontier: Antichain[F],
     ) -> tuple[list[tuple[D, int, int]], Frontier]:
-        """What is emitted in this step, and the output frontier after it."""
+        """The output of this step, and the output frontier after it."""
         self._bindings += [(s, max(t, self._as_of), n) for s, t, n in bindings]
         self._upper, self._source = remap_upper, source_frontier
         self._waiting += data

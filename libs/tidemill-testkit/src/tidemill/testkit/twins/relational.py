@@ -1,4 +1,4 @@
-"""What the loops over present rows compute, said one row at a time."""
+"""Twins of the loops over present rows, one row at a time."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def within(
 def turns(
     intervals: Sequence[Interval], seen: int, lower: int, upper: int
 ) -> set[tuple[int, int, int]]:
-    """(row, instant, diff): which rows are present at an instant from `lower` on and were not at
-    the one before, or the other way round; nothing is seen of what was before `seen`.
+    """Changes of presence as (row, instant, diff), at instants from `lower` on.
+
+    A row begins where it is present and was not at the instant before, and ends the other way
+    round. Instants before `seen` are not seen.
     """
     found = set()
     for row, (start, stop) in enumerate(intervals):
@@ -82,7 +84,7 @@ def remains(
 def best_at(
     rows: Sequence[tuple[int, Interval, int | None]], group: int, at: int
 ) -> tuple[int, int | None]:
-    """How many rows of a group are present at an instant, and their least rank."""
+    """Number of rows of a group that are present at an instant, and their least rank."""
     present = [rank for mine, (a, b), rank in rows if mine == group and a <= at < b]
     known = [rank for rank in present if rank is not None]
     return len(present), min(known, default=None)

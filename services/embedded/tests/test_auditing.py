@@ -16,7 +16,6 @@ import pytest
 
 from tidemill.catalog.audit_schema import AUDIT
 from tidemill.client import Client, connect
-from tidemill.errors import TidemillError, Unavailable, UsageError
 from tidemill.rpc.audited import AuditedCall, host_of
 from tidemill.rpc.identity import EVERYBODY, PROCESS, Grant, Principal, Role
 from tidemill.rpc.messages import ResourceDocument
@@ -28,6 +27,7 @@ from tidemill.shard.stores_memory import MemoryBlob, MemoryConsensus
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.fleet import until
 from tidemill.testkit.up import UpProcess, up_process
+from tidemill.time import TidemillError, Unavailable, UsageError
 from tidemill_embedded.auditing import Audit
 from tidemill_embedded.settings import AuditSettings
 

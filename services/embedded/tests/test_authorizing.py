@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.catalog import Catalog
-from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import NEEDS, Role
@@ -29,7 +28,7 @@ from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, TlsFiles
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers
-from tidemill.time import frontier
+from tidemill.time import TidemillError, UnknownCollection, UsageError, frontier
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedCompute,

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from tidemill.client.capabilities import hold
 from tidemill.client.command import app
-from tidemill.errors import AlreadyUsed, NotYet, UnknownCollection, UsageError
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import (
     Appended,
@@ -28,7 +27,14 @@ from tidemill.rpc.messages import (
     Right,
 )
 from tidemill.testkit.up import up_process
-from tidemill.time import frontier, sole_time
+from tidemill.time import (
+    AlreadyUsed,
+    NotYet,
+    UnknownCollection,
+    UsageError,
+    frontier,
+    sole_time,
+)
 from tidemill_embedded.process import Process, look_forever, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client import Client
-from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard import Collections
 from tidemill.testkit.faults.fuse import Fuse, Killed
 from tidemill.testkit.up import up_process
-from tidemill.time import frontier
+from tidemill.time import UnknownCollection, UsageError, frontier
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.errors import Exhausted, UsageError
+from tidemill.time import Exhausted, UsageError
 from tidemill_embedded.commands import evaluating
 from tidemill_embedded.commands.check_command import evaluate
 from tidemill_embedded.commands.evaluating import presences_of

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tidemill.errors import UsageError
 from tidemill.testkit.up import up_process
+from tidemill.time import UsageError
 from tidemill_embedded.exposing import SAID, exposed, services_warning
 from tidemill_embedded.process import checked
 from tidemill_embedded.settings import EmbeddedSettings

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from tidemill.errors import TidemillError, UsageError
 from tidemill.rpc.messages import Outcome, ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.testkit.schema_registry import schema_registry
+from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -14,14 +14,13 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.codecs_storage import capability_out
 from tidemill.rpc.messages import CollectionShape, Comparison, Condition, ResourceDocument, Right
 from tidemill.rpc.server import serve
-from tidemill.time import frontier
+from tidemill.time import Exhausted, UsageError, frontier
 from tidemill_embedded import system
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.observing import ObservedQueries, watch

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemill.errors import Unavailable, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import SecretSettings
 from tidemill.testkit.schema_registry import schema_registry
-from tidemill.time import sole_time
+from tidemill.time import Unavailable, UsageError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -16,7 +16,6 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.errors import KafkaError
 
-from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument, ResourceStatus
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
@@ -28,7 +27,7 @@ from tidemill.spark.local import LocalLauncher
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.schema_registry import schema_registry
 from tidemill.testkit.servers import Server, kafka_server
-from tidemill.time import heartbeat, sole_time
+from tidemill.time import TidemillError, heartbeat, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_reclock.keyed_job import KeyedSpec

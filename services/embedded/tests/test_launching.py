@@ -12,13 +12,13 @@ import pyspark
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
-from tidemill.errors import UsageError
 from tidemill.runtime import settings
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_launcher import APPLICATIONS, PODS, DriverKind, PodLauncher
 from tidemill.spark.pod_specs import PodJob
 from tidemill.spark.pod_states import EXIT_REFUSED
+from tidemill.time import UsageError
 from tidemill_embedded.running.launching import check_launching, launcher_of
 from tidemill_embedded.settings import EmbeddedSettings
 

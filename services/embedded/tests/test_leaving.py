@@ -13,11 +13,11 @@ import pytest
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
-from tidemill.errors import Unavailable
 from tidemill.runtime.resources import load_resources
 from tidemill.shard import MemoryConsensus
 from tidemill.shard.claims import Claimant, KeptClaimant
 from tidemill.testkit.faults.virtual_loop import LoopClock, VirtualLoop
+from tidemill.time import Unavailable
 from tidemill_embedded.settings import EmbeddedSettings, ServicesSettings
 from tidemill_embedded.sharing import ClaimedWork
 

@@ -14,13 +14,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import CollectionShape, Explanation, ResourceDocument, Right
 from tidemill.rpc.server import serve
 from tidemill.runtime.log import Entry
-from tidemill.time import frontier
+from tidemill.time import Exhausted, UsageError, frontier
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings

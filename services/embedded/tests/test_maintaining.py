@@ -10,14 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import (
-    AlreadyUsed,
-    BeforeSince,
-    TidemillError,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-)
 from tidemill.rpc.messages import (
     AppendOutcome,
     CapabilityPair,
@@ -27,7 +19,15 @@ from tidemill.rpc.messages import (
     MaintainedView,
     ResourceDocument,
 )
-from tidemill.time import frontier
+from tidemill.time import (
+    AlreadyUsed,
+    BeforeSince,
+    TidemillError,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+    frontier,
+)
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import BeforeSince, TidemillError
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import sole_time
+from tidemill.time import BeforeSince, TidemillError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_reclock.settings import ReclockSettings

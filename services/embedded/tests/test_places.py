@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 
-from tidemill.errors import TidemillError, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.kafka_access import KafkaFiles, access_of
 from tidemill.runtime.places import PlaceSettings
@@ -22,6 +21,7 @@ from tidemill.runtime.places.settings import FileSettings, SecretSettings, Topic
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.documents import FLIGHTS, document, told_to
 from tidemill.testkit.http_endpoints import served
+from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, StoreSettings
 

@@ -26,10 +26,10 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import parse_record
 from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.vocabulary import Named
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.pages import DOCS, blocks_of
+from tidemill.time import UsageError
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import pack_history, unpack_history

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from tidemill.client.rows import table_of
-from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.testkit.service_faults.cluster import (
@@ -38,7 +37,7 @@ from tidemill.testkit.service_faults.poison import (
     prepare_files,
     records,
 )
-from tidemill.time import sole_time
+from tidemill.time import Exhausted, UsageError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 
 from tidemill.client.command import app
 from tidemill.client.commands_catalog import INSERT_ROWS, PUSH_ROWS
-from tidemill.errors import Indeterminate, UsageError
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.audited import NoAuditor
 from tidemill.rpc.messages import ResourceDocument
@@ -25,6 +24,7 @@ from tidemill.runtime.http_server import HttpRequest
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.up import up_process
+from tidemill.time import Indeterminate, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.push_tokens import TOPICS_MAX, PushTokens
 from tidemill_embedded.pushing import HttpPushing, line_ends

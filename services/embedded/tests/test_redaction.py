@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client import Client
-from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.documents import FLIGHTS, document, planted, told_to
 from tidemill.testkit.up import UpProcess, up_process
+from tidemill.time import TidemillError
 
 PLANTED = "PLANTED-9d2c41"
 NAMES = ("broker", "registry", "hook", "store", "broken")

@@ -22,7 +22,6 @@ import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from tidemill.client import Client, connect
-from tidemill.errors import TidemillError
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import ResourceDocument
@@ -37,6 +36,7 @@ from tidemill.testkit.echoes import echoing, http_echo, kafka_echo, redis_echo
 from tidemill.testkit.fleet import until
 from tidemill.testkit.kubernetes_api import api_server
 from tidemill.testkit.up import UpProcess, up_process
+from tidemill.time import TidemillError
 from tidemill_operator.driver import Operator
 from tidemill_operator.objects import PLURALS
 from tidemill_operator.settings import OperatorSettings

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client import connect
-from tidemill.errors import Indeterminate, TidemillError, Unavailable
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import CollectionShape, HeldCapability
 from tidemill.runtime.clock import SystemClock
@@ -26,7 +25,7 @@ from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.fleet import Fleet, fleet, until
 from tidemill.testkit.up import UpProcess, up_process
-from tidemill.time import frontier
+from tidemill.time import Indeterminate, TidemillError, Unavailable, frontier
 
 RESOURCES = """
 apiVersion: tidemill.dev/v1alpha1

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tidemill.client import Client
-from tidemill.errors import NotYet
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.fleet import Fleet, fleet
+from tidemill.time import NotYet
 
 RESOURCES = """
 apiVersion: tidemill.dev/v1alpha1

@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemill.errors import (
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard.claims.ending import CANCEL_AGAIN_S, ended
+from tidemill.time import (
     Corrupt,
     Fenced,
     Indeterminate,
@@ -18,9 +21,6 @@ from tidemill.errors import (
     UnknownCollection,
     UsageError,
 )
-from tidemill.rpc.status import DeadlinePassed
-from tidemill.runtime.clock import ManualClock
-from tidemill.shard.claims.ending import CANCEL_AGAIN_S, ended
 from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 

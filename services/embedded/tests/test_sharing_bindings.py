@@ -14,12 +14,18 @@ from typer.testing import CliRunner
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.store import Stored
 from tidemill.client.command import app
-from tidemill.errors import BeforeSince, UnknownCollection, UsageError
 from tidemill.reclock import bindings_of_rows, rows_of_bindings
 from tidemill.rpc.identity import Denied, Grant, Principal, Role
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
-from tidemill.time import Partitions, frontier, sole_time
+from tidemill.time import (
+    BeforeSince,
+    Partitions,
+    UnknownCollection,
+    UsageError,
+    frontier,
+    sole_time,
+)
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_reclock.settings import ReclockSettings

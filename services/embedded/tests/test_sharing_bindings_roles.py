@@ -12,11 +12,11 @@ from secrets import token_hex
 import pytest
 
 from tidemill.client import Client
-from tidemill.errors import NotYet
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.testkit.fleet import Fleet, fleet, until
+from tidemill.time import NotYet
 
 SOURCE = """
 apiVersion: tidemill.dev/v1alpha1

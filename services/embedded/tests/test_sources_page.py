@@ -12,11 +12,11 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from tidemill.catalog.apply.check import check_files
-from tidemill.errors import TidemillError, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.pages import DOCS, blocks_of
+from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

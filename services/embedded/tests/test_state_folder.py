@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import up_process
+from tidemill.time import UsageError
 from tidemill_embedded.state_folder import own_folder
 
 RESOURCES = """

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.apply.check import check_files
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.time import UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tidemill.catalog.apply.check import check_files
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard import Collections
+from tidemill.time import UsageError
 from tidemill_compute.settings import ComputeSettings
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings

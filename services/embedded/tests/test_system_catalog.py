@@ -12,9 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import BeforeSince, NotYet, Unavailable, UnknownCollection, UsageError
 from tidemill.rpc.messages import CollectionShape, Outcome, ResourceDocument
-from tidemill.time import frontier, sole_time
+from tidemill.time import (
+    BeforeSince,
+    NotYet,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+    frontier,
+    sole_time,
+)
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

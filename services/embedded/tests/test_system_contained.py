@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.store import Stored
-from tidemill.errors import TidemillError, UnknownCollection
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
 from tidemill.runtime.resources import load_resources
+from tidemill.time import TidemillError, UnknownCollection
 from tidemill_embedded.observing import watch
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.running.readers import TableRunner

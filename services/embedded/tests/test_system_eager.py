@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.catalog.apply.check import check_files
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import sole_time
+from tidemill.time import UsageError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

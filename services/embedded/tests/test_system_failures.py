@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument, ResourceStatus
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
-from tidemill.time import sole_time
+from tidemill.time import TidemillError, sole_time
 from tidemill_embedded.observing import watch
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings

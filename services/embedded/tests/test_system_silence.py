@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import heartbeat, sole_time
+from tidemill.time import UsageError, heartbeat, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

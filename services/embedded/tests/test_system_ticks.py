@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.time import UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_query.settings import QuerySettings

@@ -12,9 +12,8 @@ import pytest
 
 from tidemill.catalog import record_rows
 from tidemill.client.rows import table_of
-from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes, CollectionShape, ResourceDocument, Right
-from tidemill.time import frontier
+from tidemill.time import UsageError, frontier
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -14,11 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 from tidemill.client.command import app
-from tidemill.errors import BeforeSince, NotYet, UnknownCollection, UsageError
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import ResourceDocument, Translation
 from tidemill.testkit.up import up_process
-from tidemill.time import SourceFrontier, partition_frontier, partition_offsets, sole_time
+from tidemill.time import (
+    BeforeSince,
+    NotYet,
+    SourceFrontier,
+    UnknownCollection,
+    UsageError,
+    partition_frontier,
+    partition_offsets,
+    sole_time,
+)
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_reclock.settings import ReclockSettings

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.store import CATALOG
-from tidemill.errors import TidemillError, Unavailable, UsageError
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import SecretSettings
 from tidemill.shard import Appended
-from tidemill.time import frontier, sole_time
+from tidemill.time import TidemillError, Unavailable, UsageError, frontier, sole_time
 from tidemill_embedded.commands.offline import delete_offline
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings

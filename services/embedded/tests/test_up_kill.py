@@ -9,9 +9,8 @@ from pathlib import Path
 from random import Random
 
 from tidemill.client import Client
-from tidemill.errors import TidemillError
 from tidemill.testkit.up import UpProcess, up_process
-from tidemill.time import sole_time
+from tidemill.time import TidemillError, sole_time
 
 HOUR = 3_600_000
 SKEW = 10_000

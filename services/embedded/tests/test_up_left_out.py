@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tidemill.client import Client
-from tidemill.errors import Indeterminate, Unavailable
 from tidemill.rpc.messages import ResourceStatus
 from tidemill.runtime.clock import ManualClock
 from tidemill.testkit.up import UpProcess, up_process
-from tidemill.time import sole_time
+from tidemill.time import Indeterminate, Unavailable, sole_time
 from tidemill_embedded.last_tried import LEFT_OUT_S, WATCH_S, LastTried
 
 TABLE = """

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 import redis
 
-from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.ids import random_id
 from tidemill.shard import Collections, MemoryConsensus
 from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
 from tidemill.testkit.servers import redis_server
 from tidemill.testkit.up import UpProcess, up_process
+from tidemill.time import Unavailable, UsageError
 
 pytestmark = pytest.mark.server
 

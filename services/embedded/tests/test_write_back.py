@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client.capabilities import AsyncReader, AsyncWriter, created, hold, maintain, writing
-from tidemill.errors import TidemillError, UnknownCapability, UsageError
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import CollectionShape, MaintainedView, ResourceDocument
 from tidemill.rpc.server import serve
-from tidemill.time import frontier
+from tidemill.time import TidemillError, UnknownCapability, UsageError, frontier
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedCompute,

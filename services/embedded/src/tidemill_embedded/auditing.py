@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.audit_schema import AUDIT, AUDIT_SCHEMA
-from tidemill.errors import AlreadyUsed, TidemillError
 from tidemill.rpc.audited import AuditedCall
 from tidemill.runtime.breaking import shown
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections, Description, UpperMismatch
-from tidemill.time import frontier, sole_time
+from tidemill.time import AlreadyUsed, TidemillError, frontier, sole_time
 from tidemill_embedded.settings import AuditSettings
 
 log = get_logger("audit")

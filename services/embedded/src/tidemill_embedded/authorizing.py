@@ -15,7 +15,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemill.catalog.catalog import Catalog
-from tidemill.errors import UnknownCollection
 from tidemill.rpc.audited import touch
 from tidemill.rpc.handlers import ActingCatalog, ActingCompute, QueryHandlers, StorageHandlers
 from tidemill.rpc.identity import Role, caller, listed
@@ -42,7 +41,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
-from tidemill.time import Frontier, SourceFrontier
+from tidemill.time import Frontier, SourceFrontier, UnknownCollection
 from tidemill_query.goals import split_name
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemill.errors import UsageError
 from tidemill.runtime.http_guard import is_loopback
+from tidemill.time import UsageError
 from tidemill_embedded.settings import EmbeddedSettings, TlsSettings
 
 SAID = "tidemill.insecure"

@@ -12,21 +12,23 @@ from tidemill.catalog.apply.documents import DocumentLimits, read_bounded
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import PlannedView
 from tidemill.catalog.store import ResourceStore, Stored
-from tidemill.errors import (
-    AlreadyUsed,
-    BeforeSince,
-    CapabilityExpired,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-)
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import HeldCapability, MaintainedView, ResourceDocument, Right
 from tidemill.runtime.resources import Resource
 from tidemill.runtime.resources.resource import API_VERSION
 from tidemill.shard import Collections, CollectionStatus
 from tidemill.shard.capability_commands import request_digest
-from tidemill.time import U64_TIME, Frontier, sole_time
+from tidemill.time import (
+    U64_TIME,
+    AlreadyUsed,
+    BeforeSince,
+    CapabilityExpired,
+    Frontier,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+    sole_time,
+)
 from tidemill_embedded.running.write_back import (
     WRITTEN_INTO,
     owns,

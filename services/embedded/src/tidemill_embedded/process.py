@@ -14,7 +14,6 @@ import typer
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import ResourceStore
-from tidemill.errors import TidemillError, UsageError
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import REASON_CHARS_MAX, AuditedCall, RefusalsAlone
 from tidemill.rpc.channel import Dialer
@@ -40,6 +39,7 @@ from tidemill.shard import Collections, Limits
 from tidemill.shard.claims import Claimant, Claiming, Keeper, KeptClaimant, SoleClaimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
+from tidemill.time import TidemillError, UsageError
 from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.auditing import Audit

@@ -10,9 +10,9 @@ from hashlib import blake2b
 
 from msgspec import structs
 
-from tidemill.errors import UsageError
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.resources import Resource, SourceSpec
+from tidemill.time import UsageError
 
 TOPICS_MAX = 64
 """Topics whose keys are kept in memory; those of another one are read again."""

@@ -7,13 +7,12 @@ from functools import partial
 
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.store import Stored
-from tidemill.errors import UsageError
 from tidemill.rpc.turns import in_turn
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard.conforming import refuse_long
 from tidemill.shard.offloading import ROWS_INLINE_MAX
-from tidemill.time import is_heartbeat
+from tidemill.time import UsageError, is_heartbeat
 
 
 async def entries_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from tidemill.errors import UsageError
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, begin, tell, touch
 from tidemill.rpc.handlers import CatalogHandlers
@@ -13,6 +12,7 @@ from tidemill.rpc.identity import EVERYBODY, Authenticator, Principal, Role, cal
 from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_server import HttpReply, HttpRequest
+from tidemill.time import UsageError
 from tidemill_embedded.push_tokens import refuse_many_rows
 
 T = TypeVar("T")

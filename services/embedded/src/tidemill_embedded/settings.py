@@ -12,7 +12,6 @@ import msgspec
 
 from tidemill.catalog.apply.documents import DocumentLimits
 from tidemill.catalog.plugins import LOAD_S
-from tidemill.errors import UsageError
 from tidemill.rpc.admission import CallLimits
 from tidemill.rpc.identity import GRACE_S
 from tidemill.rpc.tls import TlsFiles
@@ -23,6 +22,7 @@ from tidemill.shard.claims import LEASE_S
 from tidemill.shard.conforming import INCOMING_BYTES_MAX, ROW_BYTES_MAX
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
+from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX

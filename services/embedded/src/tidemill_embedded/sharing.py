@@ -13,12 +13,12 @@ from tidemill.catalog.apply.plan import plan_reader
 from tidemill.catalog.entry import columns_of
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.catalog.versions import version_of
-from tidemill.errors import Indeterminate, Unavailable
 from tidemill.rpc.messages import Work
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, UnreadableSpec, ViewSpec
 from tidemill.shard.claims import Claim, ClaimedTasks, Claiming, ended
+from tidemill.time import Indeterminate, Unavailable
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import (
     CLAIMED,

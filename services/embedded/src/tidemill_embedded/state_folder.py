@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from tidemill.errors import UsageError
+from tidemill.time import UsageError
 
 PRIVATE = 0o700
 """The modes of the state folder."""

@@ -16,13 +16,6 @@ from tidemill.catalog.own_log import in_own_log, topic_of
 from tidemill.catalog.source_collections import kept_with
 from tidemill.catalog.store import CatalogMoved, Key, ResourceStore, Stored
 from tidemill.catalog.versions import changing, plan_version, served
-from tidemill.errors import (
-    Indeterminate,
-    TidemillError,
-    Unavailable,
-    UnknownCollection,
-    UsageError,
-)
 from tidemill.rpc.audited import touch
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
@@ -48,6 +41,13 @@ from tidemill.runtime.resources import (
 )
 from tidemill.shard.conforming import refuse_long_rows
 from tidemill.shard.offloading import all_of
+from tidemill.time import (
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_embedded.pushed_entries import entries_of

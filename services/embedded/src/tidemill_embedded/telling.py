@@ -10,14 +10,6 @@ from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import SYSTEM, CatalogEntry, read_name
 from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.catalog.store import ResourceStore, Stored
-from tidemill.errors import (
-    Corrupt,
-    Indeterminate,
-    TidemillError,
-    Unavailable,
-    UnknownCollection,
-    UsageError,
-)
 from tidemill.rpc.messages import Json, ResourceStatus
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
@@ -29,7 +21,16 @@ from tidemill.runtime.resources import (
     TableSpec,
     ViewSpec,
 )
-from tidemill.time import Frontier, sole_time
+from tidemill.time import (
+    Corrupt,
+    Frontier,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+    sole_time,
+)
 from tidemill_embedded.replicas.roles import parts_for
 from tidemill_embedded.running.held_back import who_holds, why_kept
 from tidemill_embedded.running.runner import Health

@@ -13,9 +13,9 @@ import msgspec
 import typer
 
 from tidemill.client.commands_catalog import kind_named
-from tidemill.errors import TidemillError
 from tidemill.runtime import logs, settings
 from tidemill.runtime.lifecycle import collect_rarely, give_way_often, keep_freed_memory
+from tidemill.time import TidemillError
 from tidemill_embedded.process import run_process
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_embedded.state_folder import NOBODY_ELSE

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
-from tidemill.errors import UnknownCollection
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
@@ -17,7 +16,12 @@ from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Description
 from tidemill.spark.launcher import SparkLauncher
-from tidemill.time import Frontier, frontier, sole_time
+from tidemill.time import (
+    Frontier,
+    UnknownCollection,
+    frontier,
+    sole_time,
+)
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_embedded.last_tried import LastTried
 from tidemill_embedded.replicas.feeds import Feeds

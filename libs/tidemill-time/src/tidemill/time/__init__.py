@@ -1,5 +1,20 @@
 """Timestamps: partial orders, antichains, frontiers; and the normal form of text."""
 
+from tidemill.errors import (
+    AlreadyUsed,
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    Exhausted,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    TidemillError,
+    Unavailable,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
 from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
 from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
@@ -55,4 +70,17 @@ __all__ = [
     "U64",
     "U64_MAX",
     "U64_TIME",
+    "AlreadyUsed",
+    "BeforeSince",
+    "CapabilityExpired",
+    "Corrupt",
+    "Exhausted",
+    "Fenced",
+    "Indeterminate",
+    "NotYet",
+    "TidemillError",
+    "Unavailable",
+    "UnknownCapability",
+    "UnknownCollection",
+    "UsageError",
 ]

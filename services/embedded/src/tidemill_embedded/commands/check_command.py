@@ -13,7 +13,7 @@ import typer
 from tidemill.catalog.apply.check import check_files, files_below, format_file
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.vocabulary import Named
-from tidemill.errors import Exhausted, UsageError
+from tidemill.time import Exhausted, UsageError
 from tidemill_embedded.commands.evaluating import MEMORY_MB, presences_of, upper_of, warnings_of
 
 _ALWAYS = ("[-inf,-) ", "failed: ")

@@ -18,7 +18,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, format_presence
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.vocabulary import NOTHING, Named
-from tidemill.errors import UsageError
+from tidemill.time import UsageError
 
 UPPER = 1_000_000
 MEMORY_MB = 4_096

@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from tidemill.errors import TidemillError
 from tidemill.reclock import remap_problems
 from tidemill.runtime import settings
 from tidemill.runtime.log_check import LogCheck
 from tidemill.shard.fsck_command import check_stores
+from tidemill.time import TidemillError
 from tidemill_embedded.settings import EmbeddedSettings
 
 

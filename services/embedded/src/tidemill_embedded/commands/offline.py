@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import UnknownCollection
 from tidemill.runtime import logs, settings
+from tidemill.time import UnknownCollection
 from tidemill_embedded.process import opened
 from tidemill_embedded.settings import EmbeddedSettings
 

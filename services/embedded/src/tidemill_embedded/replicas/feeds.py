@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from tidemill.errors import Unavailable
 from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import Clock
+from tidemill.time import Unavailable
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import share_of
 from tidemill_ingest.driver import Deliver

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemill.errors import UsageError
 from tidemill.runtime.log import Entry, FencedWriter, LogReader
+from tidemill.time import UsageError
 
 
 def _refused() -> UsageError:

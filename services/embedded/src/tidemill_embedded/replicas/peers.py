@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from tidemill.errors import Unavailable
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Work
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard.claims import Claiming, Owned
+from tidemill.time import Unavailable
 
 
 class Peers:

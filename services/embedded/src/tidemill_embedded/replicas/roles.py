@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tidemill.catalog.store import Stored
-from tidemill.errors import UsageError
 from tidemill.runtime.problems import did_you_mean
 from tidemill.runtime.resources import Resource, SourceSpec
+from tidemill.time import UsageError
 
 ROLES: Mapping[str, str] = MappingProxyType(
     {

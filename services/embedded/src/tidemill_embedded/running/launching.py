@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from tidemill.errors import UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.ids import random_id
 from tidemill.shard.stores import open_blob
 from tidemill.spark.launcher import SparkLauncher, Told
 from tidemill.spark.local import LocalLauncher
 from tidemill.spark.local_settings import LocalSettings
+from tidemill.time import UsageError
 from tidemill_embedded.settings import EmbeddedSettings
 
 

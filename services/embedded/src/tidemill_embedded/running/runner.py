@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
 from tidemill.catalog.unreadable import Unreadable
-from tidemill.errors import (
+from tidemill.runtime.breaking import told, unforeseen
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
+from tidemill.time import (
     BeforeSince,
     Corrupt,
     Exhausted,
@@ -20,9 +23,6 @@ from tidemill.errors import (
     UnknownCollection,
     UsageError,
 )
-from tidemill.runtime.breaking import told, unforeseen
-from tidemill.runtime.clock import Clock
-from tidemill.runtime.logs import get_logger
 from tidemill_embedded.settings import EmbeddedSettings
 
 log = get_logger("resources")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from tidemill.catalog.store import ResourceStore, Stored
-from tidemill.errors import Corrupt, UnknownCapability, UnknownCollection
 from tidemill.runtime.logs import get_logger
+from tidemill.time import Corrupt, UnknownCapability, UnknownCollection
 from tidemill_embedded.running.runner import Made, Runner
 from tidemill_embedded.world import World
 

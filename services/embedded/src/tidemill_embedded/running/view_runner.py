@@ -15,11 +15,10 @@ from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.catalog.store import Stored
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.errors import Fenced, UnknownCollection, UsageError
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec, retained_ms
 from tidemill.shard import Description
-from tidemill.time import Frontier, frontier
+from tidemill.time import Fenced, Frontier, UnknownCollection, UsageError, frontier
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver

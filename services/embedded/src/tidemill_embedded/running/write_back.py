@@ -8,11 +8,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp
-from tidemill.errors import NotYet, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.resources import Resource
 from tidemill.shard import Appended, Collections, Holder, WriteCapability
-from tidemill.time import U64_MAX, Frontier, frontier, sole_time
+from tidemill.time import U64_MAX, Frontier, NotYet, UsageError, frontier, sole_time
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 

@@ -195,16 +195,11 @@ async def test_an_answer_carries_its_instant_and_both_frontiers() -> None:
 
 
 class Paused:
-    """The process stands still between choosing an instant and reading, so many times: since passes
-    meanwhile.
-    """
+    """The process pauses between the choice of an instant and the read: since passes it."""
 
     def __init__(self, world: World, times: int) -> None:
         self.times = 0
-        read_without_hold, history = (
-            world.collections.read_without_hold,
-            world.collections.read_hold,
-        )
+        read, history = world.collections.read_without_hold, world.collections.read_hold
 
         async def pause() -> None:
             if self.times < times:
@@ -215,7 +210,7 @@ class Paused:
 
         async def late_read(*args: Any, **named: Any) -> pa.Table | None:
             await pause()
-            return await read_without_hold(*args, **named)
+            return await read(*args, **named)
 
         async def late_hold(*args: Any, **named: Any) -> ReadCapability:
             await pause()
@@ -349,9 +344,7 @@ async def test_tables_are_read_at_one_instant() -> None:
 
 
 class Moved(Collections):
-    """History is let go of at each read, once the contents are read: since comes to the upper
-    before the answer.
-    """
+    """History is let go of after each read: since comes to the upper before the answer."""
 
     moves = 0
 

@@ -62,7 +62,7 @@ from tidemill_embedded.running.write_back import written_into
 from tidemill_embedded.sharing import BEGINNING_MAX, ClaimedWork, Reports
 from tidemill_embedded.telling import Telling, live, made_by
 from tidemill_embedded.world import World
-from tidemill_query.storage import looked_at
+from tidemill_query.storage import examine
 
 log = get_logger("resources")
 
@@ -397,7 +397,7 @@ class System:
             refuse_long_rows(rows, self._world.settings.limits.row_bytes)
             return fitted(rows, schema, table)
 
-        data, diffs = await looked_at(rows, checked)
+        data, diffs = await examine(rows, checked)
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 

@@ -117,9 +117,9 @@ class Operator:
             int(self.settings.status_interval_s * 1000),
         )  # fmt: skip
         for report in due:
-            await self._tell(report.of, self._report(report))
+            await self._try_to_tell(report.of, self._report(report))
         for event in events:
-            await self._tell(event.of, self._tell(event))
+            await self._try_to_tell(event.of, self._tell(event))
         self.counts["looks"] += 1
 
     async def _ask(self, objects: Sequence[Declared]) -> None:
@@ -211,10 +211,8 @@ class Operator:
         except (UnknownCollection, Fenced):
             self._gone.add(each.uid)
 
-    async def _tell(self, each: Declared, telling: Coroutine[Any, Any, None]) -> None:
-        """Tell of one object; what the server takes of none, as in a namespace that ends, holds up
-        no other.
-        """
+    async def _try_to_tell(self, each: Declared, telling: Coroutine[Any, Any, None]) -> None:
+        """Tell of one object; a refusal, as in a namespace that ends, holds up no other object."""
         try:
             await telling
         except UsageError as error:

@@ -44,9 +44,8 @@ INPUT = InputSchema("ping", "events", (("host", "text"), ("n", "int")))
 
 def event_records(predicate: str, arguments: int) -> object:
     def records(table: pa.Table) -> Sequence[Record]:
-        rows = zip(
-            *(table[name].to_pylist() for name in table.column_names[: arguments + 2]), strict=True
-        )
+        columns = (table[name].to_pylist() for name in table.column_names[: arguments + 2])
+        rows = zip(*columns, strict=True)
         return [Record(predicate, row[:arguments], *row[arguments:]) for row in rows]
 
     return records

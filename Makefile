@@ -109,6 +109,12 @@ bench-hostile: setup ## what one user notices of another that does its worst wit
 bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
 	@$(PY) -m bench.views $(BENCH)
 
+.PHONY: bench-pipeline
+RECORDS ?= 3000000
+bench-pipeline: setup ## from records in Kafka to definite answers beside Flink; RECORDS=300000 and BENCH="--only hot --profile FOLDER" narrow it
+	@infra/setup.sh kafka redis objectstore
+	@$(PY) -m bench.pipeline --records $(RECORDS) $(BENCH)
+
 format: ## let ruff rewrite the sources
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .

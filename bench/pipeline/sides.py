@@ -1,0 +1,184 @@
+"""One run of a workload on either side: figures by name, and the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.pipeline import records
+from bench.pipeline.peers import PEER, PYTHON, connector
+from bench.pipeline.stages import Profile, stage_seconds
+from bench.pipeline.system import System, running
+from bench.pipeline.usage import Usage
+from bench.pipeline.workloads import CLOCK_MS, RESOURCES, SKEW_MS, Workload
+from tidemill.client import Client
+from tidemill.rpc.messages import Changes, ResourceDocument
+from tidemill.testkit.schema_registry import schema_registry
+
+LOOK_S = 0.5
+CALL_S = 600.0
+"""Longest call of ours; a machine with other work may stand still for long."""
+
+
+@dataclass
+class Run:
+    """Seconds, processor and memory of one run, and what it answered between two instants."""
+
+    figures: dict[str, float]
+    answers: pa.Table
+    first: int = 0
+    """The instant from which on the answers can still be read: older history is forgotten."""
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Broker, size and limits of runs."""
+
+    bootstrap: str
+    count: int
+    limit_s: float
+    checkpoint_s: float
+    profile: Path | None
+    prefix: str = ""
+    """Text before the names of topics."""
+
+
+class NotDone(Exception):
+    """A side has not answered within the limit."""
+
+
+def ours(name: str, workload: Workload, options: Options, roles: bool = False) -> Run:
+    """Apply the documents to a fresh system, and wait until every answer is definite."""
+    with tempfile.TemporaryDirectory() as told, registry() as address:
+        folder = Path(told)
+        (folder / "wide.binpb").write_bytes(records.descriptors().SerializeToString())
+        text = (RESOURCES / f"{name}.yaml").read_text().replace("@REGISTRY@", address)
+        text = text.replace("topic: ", f"topic: {options.prefix}")
+        with running(folder, options.bootstrap, roles) as system:
+            with (
+                Usage(lambda: system.pids) as usage,
+                Profile(system.pids, options.profile) as profile,
+            ):
+                figures = caught_up(system, text, workload, options)
+                stages = stage_seconds(system.metrics())
+            figures |= {"processor_s": usage.processor_s, "peak_mb": usage.peak_mb}
+            with Client(system.grpc(), timeout_s=CALL_S) as client:
+                answers, first = answers_of(client, workload, options.count)
+    return Run(figures, answers, first, stages | profile.shares)
+
+
+def caught_up(system: System, text: str, workload: Workload, options: Options) -> dict[str, float]:
+    """Seconds from apply to the instants at which records are durable, and answers definite."""
+    total, end = options.count * workload.topics, records.event_end(options.count)
+    figures: dict[str, float] = {}
+    fifths: dict[int, float] = {}
+    with Client(system.grpc(), timeout_s=CALL_S) as client:
+        began = time.perf_counter()
+        client.apply(ResourceDocument(text, "bench.yaml"))
+    while (passed := time.perf_counter() - began) < options.limit_s:
+        metrics = system.metrics()
+        durable = metrics.total("tidemill_source_offset_committed")
+        fifths.setdefault(int(5 * durable / total), passed)
+        if durable >= total:
+            figures.setdefault("durable_s", passed)
+        reached = metrics.most("tidemill_collection_upper", collection=workload.view or "")
+        if reached >= end - SKEW_MS - CLOCK_MS if workload.view else durable >= total:
+            if {1, 4, 5} <= fifths.keys():
+                first, last = fifths[1], fifths[5] - fifths[4]
+                figures["last_by_first"] = first / last
+            return figures | {"answers_s": passed}
+        time.sleep(LOOK_S)
+    raise NotDone(
+        f"{durable:,.0f} of {total:,} records are durable after {options.limit_s:g} s, {figures}"
+    )
+
+
+def answers_of(client: Client, workload: Workload, count: int) -> tuple[pa.Table, int]:
+    """The answers that are still readable, as subscribers see them, and from which instant on."""
+    name = workload.view or workload.source
+    since, end = None, 1 << 62
+    if workload.view:
+        (info,) = (found for found in client.collections() if found.id == name)
+        (since,) = info.since.elements
+        end = records.event_end(count) - SKEW_MS - CLOCK_MS
+    parts: list[pa.Table] = []
+    for event in client.subscribe(name, since, until=end if workload.view else None):
+        if isinstance(event, Changes):
+            parts.append(event.table)
+        elif parts and (not workload.view or min(event.upper.elements, default=end) >= end):
+            break
+    rows = pa.concat_tables(parts)
+    rows = rows.filter(pc.greater(rows.column("_diff"), 0))
+    first = max(since or 0, records.START) if workload.view else 0
+    return workload.answers.ours(rows, first, end - CLOCK_MS), first
+
+
+@contextmanager
+def registry() -> Iterator[str]:
+    """The address of a schema registry that knows the schema of flat records."""
+    known, done = Event(), Event()
+    found: list[str] = []
+
+    async def serve() -> None:
+        async with schema_registry() as served:
+            assert served.register("wide", records.SCHEMA) == records.SCHEMA_NUMBER
+            found.append(served.url)
+            known.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    known.wait()
+    try:
+        yield found[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+def flink(name: str, workload: Workload, options: Options) -> Run:
+    """The same answers by Flink SQL, from the submission of the job to its end."""
+    with tempfile.TemporaryDirectory() as told:
+        out = Path(told) / "answers"
+        command = [
+            PYTHON,
+            PEER / "backlog.py",
+            options.bootstrap,
+            name,
+            connector(),
+            out,
+            f"{options.checkpoint_s:g}",
+        ]
+        began = time.perf_counter()
+        environment = os.environ | {"PYTHONPATH": ""}
+        process = subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment,
+        )  # fmt: skip
+        with Usage(lambda: [process.pid]) as usage:
+            said, errors = process.communicate(timeout=options.limit_s)
+        if process.returncode:
+            sys.stderr.write(errors[-4_000:])
+            raise SystemExit(f"Flink failed: {name}")
+        figures = {
+            "answers_s": float(said.splitlines()[-1]), "process_s": time.perf_counter() - began,
+            "processor_s": usage.processor_s, "peak_mb": usage.peak_mb,
+        }  # fmt: skip
+        end = records.event_end(options.count) - SKEW_MS - 2 * CLOCK_MS
+        answers = workload.answers.theirs(out, records.START, end)
+        shutil.rmtree(f"{out}-checkpoints", ignore_errors=True)
+    return Run(figures, answers)

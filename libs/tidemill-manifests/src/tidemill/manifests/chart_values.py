@@ -13,22 +13,26 @@ _COMMENT = re.compile(r"^ *# -- (?P<says>.*)$")
 
 _HEAD = """# tidemill
 
-The chart of Tidemill: one StatefulSet that runs everything, or a Deployment for each role; the operator, and the custom resources.
-How to install, secure, upgrade, back up and recover it, line by line: [operations.md](../../docs/how-to/operations.md).
+The chart of Tidemill: one StatefulSet that runs everything, or a Deployment for each role; the
+operator, and the custom resources. The page [operations.md](../../docs/how-to/operations.md)
+says line by line how to install, secure, upgrade, back up and recover it.
 
     helm install tidemill charts/tidemill --namespace tidemill --create-namespace
     helm test tidemill --namespace tidemill
 
-Upgrades keep data: the volume belongs to a claim that outlives the release, and the custom resources carry `helm.sh/resource-policy: keep`.
-Helm never changes custom resource definitions that it keeps; an upgrade that brings new fields applies them first:
+Upgrades keep data: the volume belongs to a claim that outlives the release, and the custom
+resources carry `helm.sh/resource-policy: keep`. Helm never changes custom resource definitions that
+it keeps; an upgrade that brings new fields applies them first:
 
     helm template --kube-version 1.30 charts/tidemill/charts/crds | kubectl apply --server-side --force-conflicts -f -
 
-Uninstall in this order: delete the objects (`kubectl delete tidemill --all`), then the release, then, if the data may go, its claims and
-`kubectl delete crd -l app.kubernetes.io/part-of=tidemill`. Objects that were left behind are let go as `services/operator/README.md` says.
+Uninstall in this order: delete the objects (`kubectl delete tidemill --all`), then the release,
+then, if the data may go, its claims and `kubectl delete crd -l app.kubernetes.io/part-of=tidemill`.
+Objects that were left behind are let go as `services/operator/README.md` says.
 
-Kafka, Redis and S3 are those that you have: sources name their brokers, `stores` names the other two. Nothing of the kind is bundled.
-Files that sources read come by `extraVolumes` and `extraVolumeMounts`, into every pod that has the role ingest, compute or query.
+Kafka, Redis and S3 are those that you have: sources name their brokers, `stores` names the other
+two. Nothing of the kind is bundled. Files that sources read come by `extraVolumes` and
+`extraVolumeMounts`, into every pod that has the role ingest, compute or query.
 
 ## Values
 

@@ -271,6 +271,21 @@ async def test_a3_rows_of_a_user_wait_for_those_before_them_and_others_do_not() 
     assert written[2:] == ["eve 100"]
 
 
+async def test_a3_a_push_that_is_given_up_while_it_waits_owes_no_rows() -> None:
+    clock = ManualClock()
+    admissions = Admissions(CallLimits(rows_per_s=100.0), clock.monotonic_s, clock.sleep)
+    await admissions.pace_rows("eve", 500)
+    given_up = asyncio.create_task(admissions.pace_rows("eve", 1 << 40))
+    await clock.settle()
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    after = asyncio.create_task(admissions.pace_rows("eve", 100))
+    await clock.settle()
+    assert not after.done()  # the first push is still owed
+    await clock.advance(3.1)
+    await after
+
+
 async def test_a3_rows_are_not_paced_without_a_limit() -> None:
     clock = ManualClock()
     admissions = Admissions(CallLimits(), clock.monotonic_s, clock.sleep)

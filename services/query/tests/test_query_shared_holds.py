@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus, ReadCapability
+from tidemill.errors import UnknownCollection
 from tidemill.time import frontier, sole_time
 from tidemill_query.shared_holds import Follower, SharedHolds
 
@@ -120,3 +121,22 @@ async def test_a3_a_hold_outlives_its_lease_and_one_that_was_lost_is_taken_anew(
         async with world.holds.following("c", None) as second:
             assert second.held.id != first.held.id
             assert len(await world.holds_now()) == 1
+
+
+async def test_a3_a_hold_whose_keeper_ended_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await world.create()
+    asked: list[str] = []
+
+    async def renew(held: ReadCapability) -> None:
+        asked.append(held.id)
+        raise UnknownCollection(held.collection)
+
+    async with world.holds.following("c", None) as first:
+        with monkeypatch.context() as patched:
+            patched.setattr(world.collections, "renew", renew)
+            await world.clock.advance(LEASE_MS / 4000)
+            await world.clock.settle()
+        assert asked == [first.held.id]
+        async with world.holds.following("c", None) as second:
+            assert second.held.id != first.held.id

@@ -8,8 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from weakref import WeakValueDictionary
 
-from tidemill.errors import CapabilityExpired, Indeterminate, Unavailable, UnknownCapability
+from tidemill.errors import (
+    CapabilityExpired,
+    Indeterminate,
+    Unavailable,
+    UnknownCapability,
+    UnknownCollection,
+)
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import frontier, sole_time
@@ -23,7 +30,7 @@ class SharedHolds:
         self._clock = clock
         self._lease_ms = lease_ms
         self._shared: dict[str, _SharedHold] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def following(self, collection: str, start: int | None) -> AsyncIterator[Follower]:
@@ -33,7 +40,7 @@ class SharedHolds:
         Raises: UnknownCollection.
         """
         shared = await self._join(collection, start)
-        follower = Follower(shared, shared.target if start is None else max(start, shared.target))
+        follower = Follower(shared, shared.target if start is None else start)
         shared.followers.add(follower)
         try:
             yield follower
@@ -63,8 +70,9 @@ class SharedHolds:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._renew_forever(shared))
                 tasks.create_task(self._downgrade_forever(shared))
-        except* (UnknownCapability, CapabilityExpired):
-            # The process stood still beyond the lease: followers meet it at their next read.
+        except* (UnknownCapability, CapabilityExpired, UnknownCollection):
+            pass  # deleted, or the process stood still: followers meet it at their next read
+        finally:
             self._forget(collection, shared)
 
     async def _renew_forever(self, shared: _SharedHold) -> None:
@@ -79,8 +87,7 @@ class SharedHolds:
             await shared.moved.wait()
             shared.moved.clear()
             least = min((each.at for each in shared.followers), default=shared.target)
-            if least > shared.target:
-                shared.target = least
+            shared.target = max(shared.target, least)
             if shared.target > sole_time(shared.held.frontier):
                 with suppress(Unavailable, Indeterminate):  # the next move asks for it again
                     shared.held = await self._collections.downgrade(
@@ -91,7 +98,7 @@ class SharedHolds:
         self._forget(collection, shared)
         shared.keeping.cancel()
         await asyncio.gather(shared.keeping, return_exceptions=True)
-        with suppress(UnknownCapability, CapabilityExpired):
+        with suppress(UnknownCapability, CapabilityExpired, UnknownCollection):
             await self._collections.drop(shared.held)
 
     def _forget(self, collection: str, shared: _SharedHold) -> None:

@@ -5,6 +5,7 @@ Within the limits users share the event loop: see `fair_steps`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -114,7 +115,10 @@ class Admissions:
             self._under_way[endless] -= 1
 
     async def pace_rows(self, user: str, count: int) -> None:
-        """Return when the user may write `count` rows more: at once, or after earlier ones."""
+        """Return when the user may write `count` rows more: at once, or after earlier ones.
+
+        A call that is cancelled while it waits has written nothing, and owes nothing.
+        """
         if self.limits.rows_per_s == inf:
             return
         rows = self._use(user).rows
@@ -122,7 +126,11 @@ class Admissions:
         debt_s = rows.debt_s()
         rows.spend(count)
         if debt_s:
-            await self._sleep(debt_s)
+            try:
+                await self._sleep(debt_s)
+            except asyncio.CancelledError:
+                rows.spend(-count)
+                raise
 
     def _use(self, user: str) -> _Use:
         found = self._users.get(user)

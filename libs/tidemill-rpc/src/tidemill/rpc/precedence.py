@@ -44,7 +44,7 @@ class Precedence:
                 self._works.remove(work)
 
     def begin(self, user: str) -> None:
-        """A call of a user begins or goes on."""
+        """A call of a user begins: the long work of others pauses."""
         with self._lock:
             self._calls[user] += 1
             for work in self._works:
@@ -52,13 +52,13 @@ class Precedence:
                     work.stop()
 
     def end(self, user: str) -> None:
-        """The call is over, or waits for something that is not there yet."""
+        """The call is over: work goes on for which no call of others is left."""
         with self._lock:
             self._calls[user] -= 1
             if not self._calls[user]:
                 del self._calls[user]
             for work in self._works:
-                if not self._calls.keys() - {work.user}:
+                if len(self._calls) == (work.user in self._calls):
                     work.clear.set()
 
 

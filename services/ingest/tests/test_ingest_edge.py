@@ -5,7 +5,7 @@ when it moves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -29,6 +29,8 @@ LETTERS = pa.table({"reason": pa.array([], pa.string())})
 
 class Endless:
     """A source without end: each delivery is bigger than a message."""
+
+    failed: asyncio.Future[None]
 
     def __init__(self, rows: int = 1) -> None:
         self.rows = rows
@@ -57,10 +59,20 @@ class Broken(Endless):
         raise SourceBroken("the topic was recreated", reason="TopicRecreated")
 
 
+class Refused(Endless):
+    """A source whose broker takes no login."""
+
+    async def probe(self) -> dict[int, int]:
+        raise Unavailable("no broker was reached")
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        raise Unavailable("no broker was reached")
+
+
 @asynccontextmanager
 async def connected(source: Endless) -> AsyncIterator[tuple[Readers, ServiceClient]]:
     readers = Readers()
-    readers.offer("Source/s", source, source.commit)
+    source.failed = readers.offer("Source/s", source, source.commit)
     server = await serve("127.0.0.1:0", services=ServiceHandlers(ingest=readers))
     client = ServiceClient(f"127.0.0.1:{server.port}", Dialer())
     try:
@@ -105,6 +117,28 @@ async def test_what_is_committed_and_what_breaks_crosses_the_wire() -> None:
         with pytest.raises(UsageError) as broken:
             await anext(client.deliver("Source/s", {0: 0}))
         assert broken.value.details["reason"] == "TopicRecreated"
+
+
+@pytest.mark.parametrize("call", ["probe", "deliver"])
+async def test_a_failure_that_may_pass_ends_the_reading_so_that_it_begins_anew(call: str) -> None:
+    source = Refused()
+    async with connected(source) as (_, client):
+        asked: dict[str, Callable[[], Awaitable[object]]] = {
+            "probe": lambda: client.probe("Source/s"),
+            "deliver": lambda: anext(client.deliver("Source/s", {0: 0})),
+        }
+        with pytest.raises(Unavailable):
+            await asked[call]()
+        with pytest.raises(Unavailable, match="no broker was reached"):
+            await source.failed
+
+
+async def test_a_source_that_stalls_is_not_opened_again() -> None:
+    source = Broken()
+    async with connected(source) as (_, client):
+        with pytest.raises(UsageError):
+            await anext(client.deliver("Source/s", {0: 0}))
+        assert not source.failed.done()
 
 
 async def test_shares_deliver_each_record_of_a_topic_once_and_know_all_partitions(

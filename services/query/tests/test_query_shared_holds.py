@@ -10,9 +10,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import UnknownCollection
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus, ReadCapability
-from tidemill.errors import UnknownCollection
 from tidemill.time import frontier, sole_time
 from tidemill_query.shared_holds import Follower, SharedHolds
 

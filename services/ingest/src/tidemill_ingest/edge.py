@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,7 +30,18 @@ class Reader(Protocol):
 class _Offered:
     reader: Reader
     commit: Commit
+    failed: asyncio.Future[None]
     withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Tell the part that reads of a failure which may pass: it opens the origin anew."""
+        try:
+            yield
+        except Unavailable as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+            raise
 
 
 class Readers:
@@ -44,11 +56,17 @@ class Readers:
         self._more = asyncio.Event()
         """Set, and replaced, whenever a source is offered."""
 
-    def offer(self, source: str, reader: Reader, commit: Commit) -> None:
-        """Offer the reading of `source` to other processes from now on."""
-        self._offered[source] = _Offered(reader, commit)
+    def offer(self, source: str, reader: Reader, commit: Commit) -> asyncio.Future[None]:
+        """Offer the reading of `source` to other processes from now on.
+
+        The future ends with the first Unavailable of the reader: an origin that is opened anew may
+        have another password, other certificates, other addresses.
+        """
+        failed = asyncio.get_running_loop().create_future()
+        self._offered[source] = _Offered(reader, commit, failed)
         more, self._more = self._more, asyncio.Event()
         more.set()
+        return failed
 
     def withdraw(self, source: str) -> None:
         """End its deliveries; again is fine."""
@@ -75,7 +93,9 @@ class Readers:
 
     async def probe(self, source: str) -> Mapping[int, int]:
         """The offset that the next record of each partition will get."""
-        return await self._find(source).reader.probe()
+        offered = self._find(source)
+        with offered.watched():
+            return await offered.reader.probe()
 
     async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
         """Tell the log how far the source has been written."""
@@ -101,7 +121,8 @@ class Readers:
                 if ending.done():
                     raise Unavailable(f"the source {source} is read elsewhere", reason="elsewhere")
                 if reading.done() and not taking.done():
-                    reading.result()
+                    with offered.watched():
+                        reading.result()
                     return
                 yield taking.result()
         finally:

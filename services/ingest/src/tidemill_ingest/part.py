@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +60,7 @@ class ReadPart(SourcePart):
         await super().prepare()
 
     async def work(self, ready: Callable[[], None]) -> None:
-        """Offer the records until cancelled."""
+        """Offer the records until cancelled. Raises: Unavailable if they cannot be read."""
         made, context = self.made, self._context
         origin, topic, kafka = await self._origin()
         decisions = Decisions(context.collections, made.decided)
@@ -85,9 +84,9 @@ class ReadPart(SourcePart):
             begins = made.stored.bound_from
             bound = await read_bound_offsets(context.collections, made.remap, begins, made.source)
             reader.expect(bound)
-            context.readers.offer(self._item, reader, commit)
+            failed = context.readers.offer(self._item, reader, commit)
             ready()
-            await asyncio.get_running_loop().create_future()
+            await failed
         finally:
             context.readers.withdraw(self._item)
             await decoder.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -143,7 +144,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if not jars_in(jars):
         pytest.fail(f"no jar of Spark's Kafka connector in {jars}: run infra/setup.sh spark")
     scratch = str(tmp_path_factory.mktemp("spark"))
+    interrupted = signal.getsignal(signal.SIGINT)
     session = local_session("tests", LocalSettings(memory_mb=600, jars=str(jars), scratch=scratch))
+    signal.signal(signal.SIGINT, interrupted)  # the session has set one of its own
     yield session
     session.stop()
 

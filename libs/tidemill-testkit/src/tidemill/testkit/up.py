@@ -41,6 +41,7 @@ class UpProcess:
         assert not self._pid
         for server in ("grpc", "http"):
             (self.folder / "state" / f"{server}.address").unlink(missing_ok=True)
+        self.log.touch()
         words = ["--dir", "state", "--grpc", "127.0.0.1:0", "--http-port", "0", *self._arguments]
         if starts_alike():
             self._pid = fork_server().start(words, self.folder, self.log)

@@ -305,7 +305,7 @@ class _Answering(HttpRegistry):
     """A registry whose every answer has the same body."""
 
     def __init__(self, body: bytes) -> None:
-        super().__init__(RegistryAccess("http://registry"))
+        super().__init__(RegistryAccess("http://127.0.0.1"))
         self._body = body
 
     async def _fetched(self, path: str) -> bytes | None:

@@ -64,6 +64,8 @@ class Held(MemoryHandlers):
         super().__init__()
         self.go = asyncio.Event()
         self.waiting = 0
+        self.chatty = False
+        """A subscription goes on and on."""
 
     async def explain(self, view: str, form: str) -> str:
         self.waiting += 1
@@ -75,6 +77,8 @@ class Held(MemoryHandlers):
     ) -> AsyncIterator[Event]:
         """Progress once, then nothing."""
         yield Progress(frontier(1))
+        for at in range(2, 1_000 if self.chatty else 2):
+            yield Progress(frontier(at))
         await self.go.wait()
 
 
@@ -284,6 +288,35 @@ async def test_a3_a_push_that_is_given_up_while_it_waits_owes_no_rows() -> None:
     assert not after.done()  # the first push is still owed
     await clock.advance(3.1)
     await after
+
+
+async def test_a3_bytes_of_a_body_wait_for_those_before_them() -> None:
+    clock = ManualClock()
+    admissions = Admissions(CallLimits(bytes_per_s=100.0), clock.monotonic_s, clock.sleep)
+    await admissions.pace_bytes("eve", 200)  # a burst of two seconds
+    reading = asyncio.create_task(admissions.pace_bytes("eve", 300))
+    await clock.settle()
+    await admissions.pace_bytes("ann", 200)
+    await clock.advance(2.9)
+    assert not reading.done()
+    await clock.advance(0.2)
+    await reading
+    with admissions.admitted("eve", endless=False, request_bytes=None):
+        pass  # what was paced is not refused on top
+
+
+async def test_a3_a_long_answer_waits_while_its_caller_is_in_debt() -> None:
+    limits = CallLimits(bytes_per_s=50.0)
+    async with limited(limits) as (handlers, port, clock), client_of(port, "eve") as eve:
+        handlers.chatty = True
+        stream = aiter(eve.subscribe("flights"))
+        for _ in range(20):
+            slow = asyncio.ensure_future(anext(stream))
+            if not (await asyncio.wait((slow,), timeout=0.5))[0]:
+                break
+        assert not slow.done()
+        await clock.advance(60.0)
+        await slow
 
 
 async def test_a3_rows_are_not_paced_without_a_limit() -> None:

@@ -425,9 +425,7 @@ class _Running:
                 process.system, self._users, self._admissions, clear, self._audit,
                 process.settings.limits.push_rows,
             )  # fmt: skip
-            http.add_route(
-                "POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits, pushing.turns
-            )
+            http.add_route("POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits, pushing)
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
         for warning in _open_doors(process.settings):

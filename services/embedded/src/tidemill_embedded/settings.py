@@ -167,8 +167,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls_per_s: float = 2_000.0
     """Calls that a user may begin; a burst may have those of two seconds."""
 
-    bytes_per_s: float = float(256 << 20)
-    """Bytes that a user may send and receive; a burst may have those of two seconds."""
+    bytes_per_s: float = float(32 << 20)
+    """Bytes that a user with a token may send and receive; a burst may have those of two seconds."""
 
     rows_per_s: float = 50_000.0
     """Rows that a user with a token may push; a push waits for those before it."""
@@ -244,10 +244,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def of_calls(self, named: bool) -> CallLimits:
-        """Those of calls, as a port counts them; a user without a name pushes as fast as it can."""
+        """Those of calls, as a port counts them; a user without a name sends as fast as it can."""
         return CallLimits(
             self.calls, self.calls_per_user, self.subscriptions, self.subscriptions_per_user,
-            self.calls_per_s, self.bytes_per_s, self.connections,
+            self.calls_per_s, self.bytes_per_s if named else inf, self.connections,
             self.rows_per_s if named else inf,
         )  # fmt: skip
 

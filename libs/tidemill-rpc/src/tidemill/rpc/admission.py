@@ -37,7 +37,7 @@ class CallLimits:
     subscriptions: int = 2_000
     subscriptions_per_user: int = 500
     calls_per_s: float = 2_000.0
-    bytes_per_s: float = float(256 << 20)
+    bytes_per_s: float = inf
     connections: int = 2_000
     rows_per_s: float = inf
 
@@ -55,6 +55,8 @@ class Bucket:
 
     def open(self, now_s: float) -> bool:
         """Whether something is left to spend."""
+        if self.per_s == inf:
+            return True
         self.left = min(2 * self.per_s, self.left + (now_s - self.at_s) * self.per_s)
         self.at_s = now_s
         return self.left > 0
@@ -64,7 +66,7 @@ class Bucket:
         self.left -= cost
 
     def debt_s(self) -> float:
-        """Seconds until something is left to spend."""
+        """Seconds until nothing is owed."""
         return max(0.0, -self.left / self.per_s)
 
 
@@ -96,16 +98,17 @@ class Admissions:
 
     @contextmanager
     def admitted(
-        self, user: str, endless: bool, request_bytes: int
+        self, user: str, endless: bool, request_bytes: int | None
     ) -> Iterator[Callable[[int], None]]:
         """One call of a user, for as long as it takes; what it gives is told the bytes of answers.
 
+        `request_bytes` is None for a body whose bytes were paced while they came.
         Raises: Exhausted, which names the limit and its setting.
         """
         use = self._use(user)
-        self._refuse_beyond(user, use, endless)
+        self._refuse_beyond(user, use, endless, request_bytes)
         use.rate.spend(1)
-        use.volume.spend(request_bytes)
+        use.volume.spend(request_bytes or 0)
         use.under_way[endless] += 1
         self._under_way[endless] += 1
         try:
@@ -119,11 +122,8 @@ class Admissions:
 
         A call that is cancelled while it waits has written nothing, and owes nothing.
         """
-        if self.limits.rows_per_s == inf:
-            return
         rows = self._use(user).rows
-        rows.open(self._now_s())
-        debt_s = rows.debt_s()
+        debt_s = self._debt_s(rows)
         rows.spend(count)
         if debt_s:
             try:
@@ -131,6 +131,17 @@ class Admissions:
             except asyncio.CancelledError:
                 rows.spend(-count)
                 raise
+
+    async def pace_bytes(self, user: str, count: int = 0) -> None:
+        """Return when the user may send, or be sent, more; `count` bytes have come since."""
+        volume = self._use(user).volume
+        volume.spend(count)
+        if debt_s := self._debt_s(volume):
+            await self._sleep(debt_s)
+
+    def _debt_s(self, bucket: Bucket) -> float:
+        bucket.open(self._now_s())
+        return bucket.debt_s()
 
     def _use(self, user: str) -> _Use:
         found = self._users.get(user)
@@ -149,7 +160,9 @@ class Admissions:
             )
         return found
 
-    def _refuse_beyond(self, user: str, use: _Use, endless: bool) -> None:
+    def _refuse_beyond(
+        self, user: str, use: _Use, endless: bool, request_bytes: int | None
+    ) -> None:
         limits, now_s = self.limits, self._now_s()
         what = "subscriptions" if endless else "calls"
         most = limits.subscriptions if endless else limits.calls
@@ -161,7 +174,7 @@ class Admissions:
         if not use.rate.open(now_s):
             says = f"{user} makes more than {limits.calls_per_s:g} calls a second"
             raise _exhausted(says, "limits.calls_per_s")
-        if not use.volume.open(now_s):
+        if request_bytes is not None and not use.volume.open(now_s):
             says = f"{user} sends and is sent more than {limits.bytes_per_s:,.0f} bytes a second"
             raise _exhausted(says, "limits.bytes_per_s")
 

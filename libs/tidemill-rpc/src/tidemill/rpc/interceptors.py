@@ -195,6 +195,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         message = await self._in_steps(anext(found), method)
                         yield message
                         call.sent(_size(message))
+                        if self._admissions is not None:
+                            await self._admissions.pace_bytes(caller.get().name)
                         self._observer.sent(method)
 
         return answers

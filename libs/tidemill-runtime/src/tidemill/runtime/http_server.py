@@ -12,6 +12,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 from weakref import WeakSet
 
 from aiohttp import ClientError, web
@@ -123,9 +124,17 @@ class HttpReply:
         return cls(status, json.dumps(value).encode() + b"\n", "application/json")
 
 
+class BodyPace(Protocol):
+    """The pace at which the bodies of one caller are read."""
+
+    def turns(self, reading: Awaitable[HttpReply | None]) -> Awaitable[HttpReply | None]:
+        """Read in turns with the work of other users."""
+
+    async def pace(self, count: int) -> None:
+        """Return when more may be read; `count` bytes have come since."""
+
+
 Route = Callable[[HttpRequest], Awaitable[HttpReply]]
-Turns = Callable[[Awaitable["HttpReply | None"]], Awaitable["HttpReply | None"]]
-"""Has a body read in turns with what other users do."""
 Admission = Callable[[HttpRequest], HttpReply | None]
 """None if the body may be read, else the refusal."""
 Refused = Callable[[HttpRequest, int, str], None]
@@ -185,16 +194,16 @@ class HttpServer:
         path: str,
         route: Route,
         admits: Admission | None = None,
-        turns: Turns | None = None,
+        paces: BodyPace | None = None,
     ) -> None:
         """Answer `method` on `path` with `route`; `{name}` in the path becomes a part.
 
-        A refusal of `admits` is answered before the body is read; `turns` has it read in turns.
+        A refusal of `admits` is answered before the body is read, at the pace of `paces`.
         """
 
         async def answer(request: web.Request) -> web.Response:
             try:
-                reply = await self._reply(request, route, admits, turns)
+                reply = await self._reply(request, route, admits, paces)
             except TidemillError as error:
                 if isinstance(error, Exhausted):
                     self._metrics.increment(REFUSALS, limit=str(error.details.get("setting", "")))
@@ -215,7 +224,7 @@ class HttpServer:
         request: web.Request,
         route: Route,
         admits: Admission | None,
-        turns: Turns | None,
+        paces: BodyPace | None,
     ) -> HttpReply:
         """The answer of the route, or the refusal of the call."""
         asked = _request_of(request)
@@ -230,8 +239,8 @@ class HttpServer:
             return await route(asked)
         pieces: list[bytes] = []
         try:
-            reading = self._read(request, asked, pieces)
-            broken = await (reading if turns is None else turns(reading))
+            reading = self._read(request, asked, pieces, paces)
+            broken = await (reading if paces is None else paces.turns(reading))
             return broken or await route(replace(asked, body=b"".join(pieces)))
         finally:
             self._held_bytes -= sum(map(len, pieces))
@@ -241,7 +250,11 @@ class HttpServer:
             self._hears(request, status, says)
 
     async def _read(
-        self, request: web.Request, asked: HttpRequest, pieces: list[bytes]
+        self,
+        request: web.Request,
+        asked: HttpRequest,
+        pieces: list[bytes],
+        paces: BodyPace | None,
     ) -> HttpReply | None:
         """Read the whole body, or refuse one that is too large, too slow, or does not come
         whole.
@@ -263,6 +276,8 @@ class HttpServer:
                             " already; try again later (limits.http_bodies_bytes)",
                             setting="limits.http_bodies_bytes",
                         )
+                    if paces is not None:
+                        await paces.pace(len(piece))
             return None
         except TimeoutError:
             says = f"the body took longer than {self._limits.body_s:g} s (limits.http_body_s)"

@@ -37,6 +37,9 @@ from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.up import up_process
 
 RESULTS = Path(__file__).parent.parent / "results" / "hostile.json"
+BEGIN_S = 25.0
+"""Pause before the first question: views that have just read their history prepare indexes."""
+
 SETTLE_S = 2.0
 """What was under way when an attack ends has so long to end as well."""
 
@@ -164,6 +167,7 @@ def _all(found: dict[str, list[float]]) -> list[float]:
 
 def measured(place: Place, names: list[str], seconds: float, rounds: int) -> dict[str, Line]:
     """Every attack by itself between two quiet times, then all at once; so many rounds."""
+    time.sleep(BEGIN_S)
     lines = {name: Line() for name in [*names, *(["all"] if len(names) > 1 else [])]}
     for number in range(rounds):
         before = _all(_friendly(place, seconds / 2, number))

@@ -168,7 +168,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Calls that a user may begin; a burst may have those of two seconds."""
 
     bytes_per_s: float = float(32 << 20)
-    """Bytes that a user with a token may send and receive; a burst may have those of two seconds."""
+    """Bytes that a user with a token may send and receive; a burst may be of two seconds."""
 
     rows_per_s: float = 50_000.0
     """Rows that a user with a token may push; a push waits for those before it."""

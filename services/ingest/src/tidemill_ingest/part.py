@@ -53,15 +53,11 @@ class ReadPart(SourcePart):
         self._share = share
         self._context = context
 
-    async def prepare(self) -> None:
-        """As of SourcePart; counters are there from 0 on."""
-        for counter in (SOURCE_RECORDS, SOURCE_BYTES, DECODE_ERRORS):
-            self._context.metrics.increment(counter, 0, source=self.made.source)
-        await super().prepare()
-
     async def work(self, ready: Callable[[], None]) -> None:
         """Offer the records until cancelled. Raises: Unavailable if they cannot be read."""
         made, context = self.made, self._context
+        for counter in (SOURCE_RECORDS, SOURCE_BYTES, DECODE_ERRORS):
+            context.metrics.increment(counter, 0, source=made.source)
         origin, topic, kafka = await self._origin()
         decisions = Decisions(context.collections, made.decided)
         decoder = open_decoder(made.spec, made.shape, decisions, context.places)

@@ -66,16 +66,12 @@ class StagePart(SourcePart):
             context.clock, context.settings,
         )  # fmt: skip
 
-    async def prepare(self) -> None:
-        """As of SourcePart; counters are there from 0 on."""
+    async def work(self, ready: Callable[[], None]) -> None:
+        """Reclock until cancelled; counters are there from 0 on."""
         self._context.metrics.increment(LATE_EVENTS, 0, source=self.made.source)
         if isinstance(self._stage, EventStage):
             self._count_moves(dict.fromkeys(MOVERS, 0))
-        await super().prepare()
         await self._stage.prepare()
-
-    async def work(self, ready: Callable[[], None]) -> None:
-        """Reclock until cancelled."""
         ready()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._stage.advance_forever())

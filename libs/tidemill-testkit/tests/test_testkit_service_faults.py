@@ -21,9 +21,16 @@ from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.faults.proxies import proxies
+from tidemill.testkit.faults.proxy import Mode
 from tidemill.testkit.service_faults.cluster import ALIVE_MS, FLIGHTS, METER, SKEW_MS
 from tidemill.testkit.service_faults.effects import check_effects
-from tidemill.testkit.service_faults.fault_injector import FaultInjector, Parts, said_of_work
+from tidemill.testkit.service_faults.fault_injector import (
+    BUCKET,
+    TRIES_MAX,
+    FaultInjector,
+    Parts,
+    said_of_work,
+)
 from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
 from tidemill.testkit.service_faults.oracle import (
     Flight,
@@ -181,6 +188,15 @@ async def test_proxies_in_their_process_count_what_meets_a_fault() -> None:
         with suppress(ConnectionError):
             assert await reader.read(1) == b""
         writer.close()
+        assert await between.cut("echo") == 0
+        await between.set_mode("echo", "cutting")
+        reader, writer = await asyncio.open_connection("127.0.0.1", between.ports["echo"])
+        assert await between.count_met("echo", "cutting") <= 1
+        writer.write(b"c")
+        with suppress(ConnectionError):
+            assert await reader.read(1) == b""
+        assert await between.count_met("echo", "cutting") == 2
+        writer.close()
     server.close()
     await server.wait_closed()
 
@@ -237,6 +253,35 @@ async def test_who_keeps_what_others_have_is_found(
     injector = FaultInjector(Place(), Random(0), outcome)  # type: ignore[arg-type]  # all of a cluster that is asked for
     await injector._let_go("reclock-a", Parts({("reclock", "Source/book"): 3}))
     assert outcome.violations == violations
+
+
+@pytest.mark.parametrize(("meets_at", "felt"), [(3, 1), (TRIES_MAX + 1, 0)])
+async def test_a_fault_that_nobody_meets_is_injected_again_a_few_times(
+    meets_at: int, felt: int
+) -> None:
+    """The bucket of this storm is met silent at the third time, or never."""
+
+    class Between:
+        injected = 0
+
+        async def set_mode(self, end: str, mode: Mode) -> int:
+            self.injected += mode == "silent"
+            return 0
+
+        async def count_met(self, end: str, mode: Mode) -> int:
+            return int(mode != "silent" or self.injected >= meets_at)
+
+        async def cut(self, end: str) -> int:
+            return 1
+
+    between, outcome = Between(), Outcome()
+    place = type("Place", (), {"clock": Hasty(), "proxies": between})
+    injector = FaultInjector(place, Random(0), outcome)  # type: ignore[arg-type]  # all that is asked for
+    await injector._again(BUCKET, injector._bucket, 0.0)
+    assert between.injected == min(meets_at, TRIES_MAX)
+    assert outcome.happened["fault: silent s3"] == between.injected
+    assert outcome.happened["felt: s3 was met silent"] == felt
+    assert outcome.happened["felt: connections to s3 cut"] == outcome.happened["fault: cut s3"] == 1
 
 
 def test_a4_the_truth_reads_no_poison_as_a_row() -> None:

@@ -23,7 +23,7 @@ FAULTS = (
 FELT = (
     "rows of a table refused", "documents refused", "uploads refused or dropped", "announcements passed over",
     "Redis came back as another run", "redis was met silent", "redis was met slow", "s3 was met slow",
-    "s3 was met silent", "connections to redis cut",
+    "s3 was met silent", "s3 was met refusing", "connections to redis cut", "connections to s3 cut",
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def happened_all(outcome: Outcome) -> None:
         "holds that since stood at", "effects of tell-file", "effects of tell-topic", "effects of tell-redis",
         "effects of tell-http", "dead letters of meter", "dead letters of drop", "rows of grain/deadletters", "rows of grain",
         "rows of drop", "rows pushed",
-        "dead letters of flights", "dead letters of crew", "inserts written", "objects of the store checked", "records written",
+        "dead letters of flights", "dead letters of crew", "inserts written", "wide inserts written", "objects of the store checked", "records written",
         "parts that one process works on",
     ):  # fmt: skip
         assert outcome.happened[what], what

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Literal
 
-Mode = Literal["open", "silent", "refusing", "slow"]
+Mode = Literal["open", "silent", "refusing", "slow", "cutting"]
 CHUNK_BYTES = 64 * 1024
 
 
@@ -15,7 +15,8 @@ class Proxy:
     """Passes bytes between clients and one server on this machine, as `mode` says.
 
     `silent`: nothing more passes, in either direction, until it is open again. `refusing`:
-    connections are closed, new ones too. `slow`: every piece waits `delay_s` each way.
+    connections are closed, new ones too. `slow`: every piece waits `delay_s` each way. `cutting`:
+    each piece breaks every connection, and is lost.
     """
 
     def __init__(self, port: int, *, delay_s: float = 0.3) -> None:
@@ -90,6 +91,9 @@ class Proxy:
         with suppress(OSError):
             while data := await source.read(CHUNK_BYTES):
                 self.pieces[self._mode] += 1
+                if self._mode == "cutting":
+                    self.cut()
+                    break
                 if self._mode == "slow":
                     await asyncio.sleep(self._delay_s)  # noqa: TID251  real servers run in real time
                 await self._opened.wait()

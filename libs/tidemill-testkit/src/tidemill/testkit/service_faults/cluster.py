@@ -43,6 +43,8 @@ RETAIN_MS = 20_000
 LATE = 30
 VIPS: Final = ("N1", "N2", "N3")
 FLIGHTS, METER, ALARMS, BOOK, CREW = "flights", "meter", "alarms", "book", "crew"
+LEDGER, HEAP = "ledger", "heap"
+"""Tables that rows are inserted into: versions hold those of the first, objects the others."""
 GRAIN, WEB, DROP, SPOIL = "grain", "web", "drop", "spoil"
 """Sources to be poisoned: records of Avro, uploads, a file, a file that is spoiled."""
 
@@ -107,8 +109,13 @@ spec: {{timeline: air, retain: all, columns: [{{name: plane, type: text}}]}}
 ---
 apiVersion: tidemill.dev/v1alpha1
 kind: Table
-metadata: {{name: ledger}}
+metadata: {{name: {LEDGER}}}
 spec: {{retain: {RETAIN_MS}ms, columns: [{{name: id, type: int}}]}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {{name: {HEAP}}}
+spec: {{retain: {RETAIN_MS}ms, columns: [{{name: id, type: int}}, {{name: note, type: text}}]}}
 ---
 apiVersion: tidemill.dev/v1alpha1
 kind: View

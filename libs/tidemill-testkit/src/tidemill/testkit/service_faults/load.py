@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from random import Random  # noqa: TID251  seeded
 from typing import Any
 
@@ -10,6 +11,7 @@ from tidemill.client.rows import table_of
 from tidemill.errors import Indeterminate, TidemillError, Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry, Log
+from tidemill.shard.parts import INLINE_BYTES_MAX
 from tidemill.testkit.service_faults.cluster import (
     BOOK,
     CREW,
@@ -26,6 +28,9 @@ from tidemill.testkit.service_faults.outcome import Outcome
 PLANES = (*VIPS, "N4", "N5", "N6")
 STEP_S = 0.25
 INSERT_S = 0.5
+WIDE_S = 2.0
+WIDE_BYTES = INLINE_BYTES_MAX + 1_024
+"""Random bytes in a row that no version holds inline, however it is packed."""
 ROWS_PER_STEP = 6
 BAD_SHARE = 0.01
 GONE_SHARE = 0.2
@@ -175,9 +180,15 @@ class Load:
 class Ledger:
     """Inserts rows through whichever process answers, each tried once, and knows what was said of
     it.
+
+    With `wide`, each row is too large for a version: the process writes an object of the bucket.
     """
 
-    def __init__(self, cluster: Cluster, random: Random, outcome: Outcome) -> None:
+    def __init__(
+        self, table: str, cluster: Cluster, random: Random, outcome: Outcome, *, wide: bool = False
+    ) -> None:
+        self.table = table
+        self._wide = wide
         self._cluster = cluster
         self._random = random
         self._outcome = outcome
@@ -190,27 +201,31 @@ class Ledger:
             if fronts:
                 _, client = self._random.choice(fronts)
                 await self._insert(client, len(self._said))
-            await self._cluster.clock.sleep(INSERT_S)
+            await self._cluster.clock.sleep(WIDE_S if self._wide else INSERT_S)
 
     async def _insert(self, client: Any, number: int) -> None:
         self._said[number] = "unknown"
+        row: dict[str, Any] = {"id": number}
+        if self._wide:
+            row["note"] = b64encode(self._random.randbytes(WIDE_BYTES)).decode()
         try:
-            await client.insert("ledger", table_of([{"id": number}]))
+            await client.insert(self.table, table_of([row]))
             self._said[number] = "written"
         except Unavailable:
             self._said[number] = "refused"
         except TidemillError:
             pass
-        self._outcome.happened[f"inserts {self._said[number]}"] += 1
+        size = "wide inserts" if self._wide else "inserts"
+        self._outcome.happened[f"{size} {self._said[number]}"] += 1
 
     def check(self, found: dict[int, int]) -> None:
         """Acknowledged rows are there once, refused ones are not."""
         expected = {"written": {1}, "refused": {0}, "unknown": {0, 1}}
         strange = sorted(found.keys() - self._said.keys())
-        self._outcome.expect(not strange, f"the ledger has rows that were refused: {strange[:3]}")
+        self._outcome.expect(not strange, f"{self.table} has rows that were refused: {strange[:3]}")
         for number, said in self._said.items():
             there = found.get(number, 0)
             self._outcome.expect(
                 there in expected[said],
-                f"row {number} of the ledger was {said} and is there {there} times",
+                f"row {number} of {self.table} was {said} and is there {there} times",
             )

@@ -32,6 +32,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "meter/remap": ("lo", "hi", "offset"),
         "totals/total": ("part", "sum", "count"),
         "ledger": ("id",),
+        "heap": ("id",),
         "book": ("plane", "seats"),
         "book/remap": ("lo", "hi", "offset"),
         "seated/big": ("plane", "seats"),

@@ -23,6 +23,8 @@ from tidemill.testkit.service_faults.cluster import (
     CREW,
     FLIGHTS,
     GRAIN,
+    HEAP,
+    LEDGER,
     METER,
     PARTITIONS,
     PROCESSES,
@@ -83,7 +85,10 @@ class Run:
         }
         # Each part has its own numbers: what one of them draws changes nothing for the others.
         self._load = Load(self._log, Random(f"{seed} load"), place.clock, self.outcome)
-        self._ledger = Ledger(place, Random(f"{seed} ledger"), self.outcome)
+        self._ledgers = (
+            Ledger(LEDGER, place, Random(f"{seed} ledger"), self.outcome),
+            Ledger(HEAP, place, Random(f"{seed} heap"), self.outcome, wide=True),
+        )
         self._oracle = Oracle(*(self._topics[name] for name in (FLIGHTS, METER, BOOK, CREW)))
         self._frontiers = Frontiers(place, self._load, self.outcome)
         self._answers = Answers(place, self._frontiers, Random(f"{seed} answers"), self.outcome)
@@ -100,7 +105,8 @@ class Run:
         watching = [
             asyncio.create_task(each.follow()) for each in self._topics.values()
         ] + self._tasks(self._frontiers.run(), self._answers.run(), self._fault_injector.revive())
-        load = self._tasks(self._load.run(), self._ledger.run(), self._poison.run())
+        inserts = (ledger.run() for ledger in self._ledgers)
+        load = self._tasks(self._load.run(), self._poison.run(), *inserts)
         try:
             await self._recover()
             storm_s = STORM_S if seconds >= 2 * STORM_S else seconds
@@ -252,15 +258,20 @@ class Run:
         await self._check_letters(FLIGHTS, self._oracle.bad)
         await self._check_letters(BOOK, self._oracle.bad_in_the_book())
         await self._check_letters(CREW, self._oracle.broken())
-        found: Counter[int] = Counter()
-        ledger = await self._ask(lambda client: client.snapshot("ledger"))
-        for row, count in rows_of("ledger", ledger.table).items():
-            found[int(str(row[0]))] += count
-        self._ledger.check(found)
+        for ledger in self._ledgers:
+            await self._check_ledger(ledger)
         await self._check_letters(METER, self._oracle.bad_readings())
         await self._poison.check(self._ask, self._topics[GRAIN])
         await self._fault_injector.check_work()
         await self._check_store()
+
+    async def _check_ledger(self, ledger: Ledger) -> None:
+        """Each row of a table is there as often as was said of its insert."""
+        answer = await self._ask(lambda client: client.snapshot(ledger.table))
+        found: Counter[int] = Counter()
+        for row, count in rows_of(ledger.table, answer.table).items():
+            found[int(str(row[0]))] += count
+        ledger.check(found)
 
     async def _check_letters(self, source: str, wanted: Counter[tuple[int, int]]) -> None:
         """Each record that was no row, or no change of what was there, is one letter, soon after

@@ -151,18 +151,27 @@ def _run_starts(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
     changed = np.zeros(table.num_rows, dtype=np.bool_)
     changed[0] = True
     for name in keys:
-        column = _comparable(table.column(name)).combine_chunks()
-        if pa.types.is_null(column.type) or len(column) < 2:
-            continue
-        changed[1:] |= _differs(column.slice(1), column.slice(0, len(column) - 1))
+        column = _comparable(table.column(name))
+        if not pa.types.is_null(column.type) and len(column) > 1:
+            whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            changed[1:] |= _differs_from_before(whole)
+            if bool(changed.all()):
+                break
     return np.flatnonzero(changed)
 
 
-def _differs(here: Values, before: Values) -> npt.NDArray[np.bool_]:
-    """Where two columns of one length differ by value."""
-    differs = _flags(pc.not_equal(here, before)) | (
-        _flags(here.is_null()) ^ _flags(before.is_null())
-    )
+def _differs_from_before(column: Values) -> npt.NDArray[np.bool_]:
+    """Where a value of a column differs from the value before it.
+
+    Most columns lack nulls: they are compared in one call.
+    """
+    if pa.types.is_integer(column.type) and not column.null_count:
+        numbers = column.to_numpy()
+        return np.asarray(numbers[1:] != numbers[:-1])
+    here, before = column.slice(1), column.slice(0, len(column) - 1)
+    differs = _flags(pc.not_equal(here, before))
+    if column.null_count:
+        differs |= _flags(here.is_null()) ^ _flags(before.is_null())
     if pa.types.is_floating(here.type):
         differs &= ~(_flags(pc.is_nan(here)) & _flags(pc.is_nan(before)))
     return differs
@@ -170,7 +179,8 @@ def _differs(here: Values, before: Values) -> npt.NDArray[np.bool_]:
 
 def _flags(column: object) -> npt.NDArray[np.bool_]:
     """A boolean Arrow column as NumPy, null read as false."""
-    known = cast("pa.BooleanArray", column).fill_null(False)
+    flags = cast("pa.BooleanArray", column)
+    known = flags.fill_null(False) if flags.null_count else flags
     return np.asarray(known.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 

@@ -42,8 +42,9 @@ from tidemill.time import frontier
 
 NAME, TABLE = "story", "table of the story"
 LEASE_MS = 20_000
-PAUSE_S = 60.0
 REAP_AGE_MS = 30_000
+PAUSE_S = 40.0
+"""Longer than a lease, and than orphans live with the reaper's rounds."""
 LIMITS = Limits(inline_bytes_max=300, part_bytes_max=2_000)
 
 

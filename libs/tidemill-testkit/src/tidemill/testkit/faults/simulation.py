@@ -67,10 +67,13 @@ class Simulation:
         self._living: dict[str, tuple[Process, LoopClock]] = {}
         self._dead: list[Process] = []
 
-    def run(self, seconds: float) -> Counter[str]:
-        """Run virtual `seconds`; counts of events, by name. Raises: Violation."""
+    def run(self, seconds: float, *, to_first: bool = False) -> Counter[str]:
+        """Run virtual `seconds`; counts of events, by name. Raises: Violation.
+
+        With `to_first`, the run ends within a virtual second of the first violation.
+        """
         try:
-            self.loop.run_until_complete(self._run(seconds))
+            self.loop.run_until_complete(self._run(seconds, to_first))
         except Exception as error:
             raise Violation(f"seed {self.seed}: {type(error).__name__}: {error}") from error
         finally:
@@ -81,7 +84,7 @@ class Simulation:
             raise Violation(f"seed {self.seed}: {len(self.audit.violations)} violations\n  {first}")
         return self.happened + self.network.happened + self.audit.checked
 
-    async def _run(self, seconds: float) -> None:
+    async def _run(self, seconds: float, to_first: bool) -> None:
         await self._prepare()
         for name in self._actors:
             self._begin(name)
@@ -89,12 +92,23 @@ class Simulation:
             asyncio.ensure_future(trouble())
             for trouble in (self._kill, self._stop, self._darken, self._slow, self._skew)
         ]
-        await self.clock.sleep(seconds)
+        if to_first:
+            await self._await_violation(seconds)
+        else:
+            await self.clock.sleep(seconds)
         for trouble in nemesis:
             trouble.cancel()
         await asyncio.gather(*nemesis, return_exceptions=True)
+        if to_first and self.audit.violations:
+            return
         await self._settle()
         await self._close_books()
+
+    async def _await_violation(self, seconds: float) -> None:
+        """Let `seconds` pass, or fewer if an auditor finds a violation."""
+        end_s = self.clock.monotonic_s() + seconds
+        while self.clock.monotonic_s() < end_s and not self.audit.violations:
+            await self.clock.sleep(1.0)
 
     async def _prepare(self) -> None:
         world = self._opened(None)

@@ -19,7 +19,6 @@ from tidemill.testkit.rules import PROMISES, marked_tests
 
 ROOT = Path(__file__).resolve().parents[3]
 MUTANTS = recorded()
-MARKED = marked_tests(ROOT)
 
 
 def commits() -> int:
@@ -34,7 +33,7 @@ def commits() -> int:
 def test_a_recorded_mutant_fits_the_code_and_names_a_test_of_its_rule(mutant: Mutant) -> None:
     mutated(mutant, (ROOT / mutant.file).read_text())
     file = mutant.test.partition("::")[0]
-    assert (file, mutant.test_function) in MARKED[mutant.rule]
+    assert (file, mutant.test_function) in marked_tests(ROOT)[mutant.rule]
 
 
 @pytest.fixture(scope="module")

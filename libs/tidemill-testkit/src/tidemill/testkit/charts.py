@@ -27,7 +27,6 @@ def rendered(values: Json) -> list[Json]:
 @cache
 def _rendered(text: str) -> list[Json]:
     values = json.loads(text)
-    yaml = YAML(typ="safe")
     with helm.Chart.load(str(CHART)) as chart:
         chart.validate_schema(chart.merge_values(values))
         files = chart.render(values, name=RELEASE, namespace=NAMESPACE)
@@ -35,9 +34,14 @@ def _rendered(text: str) -> list[Json]:
         each
         for path, text in sorted(files.items())
         if path.endswith(".yaml")
-        for each in yaml.load_all(text)
-        if each
+        for each in _objects_in(text)
     ]
+
+
+@cache
+def _objects_in(text: str) -> list[Json]:
+    """Objects of one rendered file. Values change few files: others are read once."""
+    return [each for each in YAML(typ="safe").load_all(text) if each]
 
 
 def of(kind: str, objects: list[Json]) -> dict[str, Json]:

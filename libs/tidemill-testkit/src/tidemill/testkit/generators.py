@@ -1,8 +1,12 @@
-"""Hypothesis strategies for times, antichains, remap histories and source updates."""
+"""Hypothesis strategies for times, antichains, remap histories and source updates.
+
+Strategies are kept: Hypothesis validates each new one, which costs more than to draw from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -29,6 +33,7 @@ DOMAINS: list[Domain] = [*LATTICES, PARTITIONED]
 _NUMBERS = st.one_of(st.integers(0, 4), st.sampled_from([U64_MAX - 1, U64_MAX]))
 
 
+@cache
 def times_of(domain: Domain) -> st.SearchStrategy[Any]:
     """Times of `domain`, mostly small so that they meet, some at the end of the range."""
     if domain is U64_TIME:
@@ -39,6 +44,7 @@ def times_of(domain: Domain) -> st.SearchStrategy[Any]:
     return st.tuples(*[_NUMBERS] * len(domain.minimum()))
 
 
+@cache
 def antichains_of(domain: Domain, max_size: int = 4) -> st.SearchStrategy[Antichain[Any]]:
     """Antichains of `domain`, the empty one included."""
     listed = st.lists(times_of(domain), max_size=max_size)
@@ -83,11 +89,13 @@ def lattice_histories(draw: st.DrawFn, domain: Domain, max_steps: int = 5) -> li
     return history
 
 
+@cache
 def histories_of(domain: Domain) -> st.SearchStrategy[list[Antichain[Any]]]:
     """Source frontiers of `domain`, each beyond the one before, the first the minimum."""
     return partition_histories() if domain is PARTITIONED else lattice_histories(domain)
 
 
+@cache
 def points_of(domain: Domain) -> st.SearchStrategy[Any]:
     """Times at which source updates come: of a partitioned log single partitions."""
     if domain is PARTITIONED:
@@ -101,16 +109,19 @@ def remap_histories(
 ) -> list[tuple[int, Antichain[Any]]]:
     """R as pairs of a time and the source frontier from then on: ascending, from time 0 on."""
     sources = draw(histories_of(domain))
+    later = draw(_later_times(len(sources) - 1, latest))
+    return list(zip([0, *sorted(later)], sources, strict=True))
+
+
+@cache
+def _later_times(count: int, latest: int) -> st.SearchStrategy[list[int]]:
+    """So many different times after 0."""
     last = st.sampled_from([20, latest])
-    later = st.lists(
-        st.one_of(st.integers(1, 20), last),
-        min_size=len(sources) - 1,
-        max_size=len(sources) - 1,
-        unique=True,
-    )
-    return list(zip([0, *sorted(draw(later))], sources, strict=True))
+    either = st.one_of(st.integers(1, 20), last)
+    return st.lists(either, min_size=count, max_size=count, unique=True)
 
 
+@cache
 def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
     """Few different times of a lattice, so that updates meet; no number beyond `most` in a
     tuple.
@@ -120,6 +131,7 @@ def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
     return st.tuples(*[st.integers(0, most)] * len(lattice.minimum()))
 
 
+@cache
 def small_antichains(lattice: Domain) -> st.SearchStrategy[Antichain[Any]]:
     """Antichains of few different times, never empty."""
     listed = st.lists(small_times(lattice), min_size=1, max_size=3)
@@ -128,6 +140,14 @@ def small_antichains(lattice: Domain) -> st.SearchStrategy[Antichain[Any]]:
 
 Round = tuple[list[Any], Antichain[Any], Antichain[Any]]
 """Updates of each input ((key, value), time, diff), the upper after them, and then a since."""
+
+
+@cache
+def _edits_of(lattice: Domain, keys: tuple[object, ...]) -> st.SearchStrategy[list[Any]]:
+    """A few updates ((key, value), time, diff)."""
+    record = st.tuples(st.sampled_from(keys), st.integers(0, 2))
+    edit = st.tuples(record, small_times(lattice), st.sampled_from([1, 1, 2, -1]))
+    return st.lists(edit, max_size=6)
 
 
 @st.composite
@@ -144,11 +164,7 @@ def rounds_of(
     With `idle` some rounds advance nothing.
     """
     lattice: Any = draw(st.sampled_from(lattices))
-    edit = st.tuples(
-        st.tuples(st.sampled_from(keys), st.integers(0, 2)),
-        small_times(lattice),
-        st.sampled_from([1, 1, 2, -1]),
-    )
+    edits = _edits_of(lattice, tuple(keys))
     since = lower = Antichain.minimum(lattice)
     rounds: list[Round] = []
     for last in [False] * draw(st.integers(1, 4)) + [True]:
@@ -156,7 +172,7 @@ def rounds_of(
         listed = [
             [
                 update
-                for update in draw(st.lists(edit, max_size=6))
+                for update in draw(edits)
                 if lower.less_equal(update[1]) and not upper.less_equal(update[1])
             ]
             for _ in range(inputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from tidemill.testkit.mutants.recorded import Mutant, family_of, recorded
@@ -172,9 +173,12 @@ PROMISES: Mapping[str, str] = {
 }
 
 
+@cache
 def marked_tests(root: Path) -> dict[str, list[tuple[str, str]]]:
     """Rule id → (file, test) of every test with the marker `rule(id)`, in the order of the
     files.
+
+    Cost of the first call: seconds, since all tests of the checkout are parsed.
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for file in sorted([*root.glob("libs/*/tests/*.py"), *root.glob("services/*/tests/*.py")]):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TypeVar
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, Value, format_record
 from tidemill.datalog.scratch import Engine
 
+T = TypeVar("T")
 UPPER = 12
 """All instants of generated inputs lie in [0, UPPER)."""
 
@@ -138,16 +140,42 @@ EXTREME = replace(
 """Rules about values at the borders of 64 bits, of exact floats, and of types."""
 
 
+@cache
+def _numbers(least: int, greatest: int) -> st.SearchStrategy[int]:
+    """Whole numbers within bounds; one number alone draws nothing.
+
+    Hypothesis validates each new strategy, at the cost of many draws: strategies are kept.
+    """
+    return st.just(least) if least == greatest else st.integers(least, greatest)
+
+
+def _sampled(draw: st.DrawFn, choices: Sequence[T]) -> T:
+    """One of the choices; draws as `st.sampled_from`."""
+    return choices[draw(_numbers(0, len(choices) - 1))]
+
+
 @st.composite
-def _atoms(draw: st.DrawFn, forms: Forms) -> str:
-    if forms.clocks and draw(st.integers(0, 9)) == 0:
-        return draw(st.sampled_from(forms.clocks))
-    name = draw(st.sampled_from(forms.predicates))
+def _atom(draw: st.DrawFn, forms: Forms) -> str:
+    if forms.clocks and draw(_numbers(0, 9)) == 0:
+        return _sampled(draw, forms.clocks)
+    name = _sampled(draw, forms.predicates)
     drawn = {"int": forms.terms, "text": forms.texts, "float": forms.floats}
-    terms = [draw(st.sampled_from(drawn[kind])) for kind in _COLUMNS[name]]
-    return f"{name}({', '.join(terms)}) {draw(st.sampled_from(forms.atom_marks))}".strip()
+    terms = [_sampled(draw, drawn[kind]) for kind in _COLUMNS[name]]
+    return f"{name}({', '.join(terms)}) {_sampled(draw, forms.atom_marks)}".strip()
 
 
+@cache
+def _atoms(forms: Forms, least: int, most: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(_atom(forms), min_size=least, max_size=most)
+
+
+@cache
+def _places(count: int, most: int) -> st.SearchStrategy[list[int]]:
+    """Up to `most` places in a sequence of `count` elements."""
+    return st.lists(_numbers(0, count - 1), max_size=most)
+
+
+_FLAGS = st.booleans()
 _CARRYING = Forms(
     head_marks=(
         "@next", "@next", "@next", "@count(y) @next", "~expires @next", "@expires(u + 3) @next",
@@ -156,46 +184,46 @@ _CARRYING = Forms(
 )  # fmt: skip
 
 
-def _names(text: str) -> set[str]:
+@lru_cache(10_000)
+def _names(text: str) -> frozenset[str]:
     """The variables that a piece of a rule names."""
-    return set(re.findall(r"\b[uwxyzmh]\b", text))
+    return frozenset(re.findall(r"\b[uwxyzmh]\b", text))
 
 
 @st.composite
 def _rules(draw: st.DrawFn, forms: Forms) -> str:
-    if forms.whole and draw(st.integers(1, forms.whole_every)) == 1:
-        return draw(st.sampled_from(forms.whole))
-    return draw(_rules_over(draw(st.lists(_atoms(forms), min_size=1, max_size=3)), forms))
+    if forms.whole and draw(_numbers(1, forms.whole_every)) == 1:
+        return _sampled(draw, forms.whole)
+    return _draw_rule(draw, draw(_atoms(forms, 1, 3)), forms)
 
 
-@st.composite
-def _rules_over(draw: st.DrawFn, positive: Sequence[str], forms: Forms) -> str:
-    """Rules with these positive atoms."""
-    name = draw(st.sampled_from([name for name in DERIVED if name in forms.predicates]))
+def _draw_rule(draw: st.DrawFn, positive: Sequence[str], forms: Forms) -> str:
+    """A rule with these positive atoms."""
+    name = _sampled(draw, [name for name in DERIVED if name in forms.predicates])
     body = list(positive)
     bound = _names(" ".join(body))
     where = ""
     if definitions := [
         d for d in forms.definitions if _names(d) - {"z"} <= bound and "z" not in bound
     ]:
-        where = draw(st.sampled_from(("", "", "", *definitions)))
+        where = _sampled(draw, ("", "", "", *definitions))
         bound |= _names(where)
-    for absent in draw(st.lists(_atoms(forms), max_size=1)):
-        unbound = _names(absent) - bound if draw(st.booleans()) else ()
+    for absent in draw(_atoms(forms, 0, 1)):
+        unbound = _names(absent) - bound if draw(_FLAGS) else ()
         for variable in unbound:
             absent = re.sub(rf"\b{variable}\b", "_", absent)
         body.append(f"not {absent.split(' ~')[0]}")
     guards = [guard for guard in forms.guards if _names(guard) <= bound]
-    guard = draw(st.lists(st.sampled_from(guards), max_size=2)) if guards else []
+    guard = [guards[at] for at in draw(_places(len(guards), 2))] if guards else []
     condition = f" if {' ^ '.join(guard)}" if guard else ""
     numbers = sorted(bound & {"x", "y", "z"})
     columns = {
         "int": (*numbers, *numbers, "1"), "text": ("m", "\"k\"") if "m" in bound else ("\"k\"",),
         "float": ("h", "h", *numbers) if "h" in bound else (*numbers, "0.5"),
     }  # fmt: skip
-    terms = [draw(st.sampled_from(columns[kind])) for kind in _COLUMNS[name]]
+    terms = [_sampled(draw, columns[kind]) for kind in _COLUMNS[name]]
     marks = [m for m in forms.head_marks if _names(m) <= bound and not _names(m) & set(terms)]
-    mark = draw(st.sampled_from(marks)) if marks else ""
+    mark = _sampled(draw, marks) if marks else ""
     defined = f" where {where}" if where else ""
     return f"{name}({', '.join(terms)}) {mark} := {' ^ '.join(body)}{condition}{defined};"
 
@@ -225,7 +253,8 @@ def _parsed(rule: str) -> Rule:
     return parse(rule).rules[0]
 
 
-def _checked(rules: Sequence[str]) -> CheckedProgram:
+@lru_cache(100)
+def _checked(rules: tuple[str, ...]) -> CheckedProgram:
     parsed = (replace(_parsed(rule), number=number) for number, rule in enumerate(rules, 1))
     return check(Program(tuple(parsed), "\n".join(rules), "<random>"), CATALOG)
 
@@ -238,11 +267,11 @@ def accepted(
     """The program made of those rules that the checker, and `fits`, accept beside the ones before
     them.
     """
-    kept: list[str] = [_BASE[name] for name in derived]
-    checked = _checked(kept)
+    kept = [_BASE[name] for name in derived]
+    checked = _checked(tuple(kept))
     for rule in rules:
         try:
-            longer = _checked([*kept, rule])
+            longer = _checked((*kept, rule))
         except ProgramErrors:
             continue
         if fits is None or fits(longer):
@@ -278,6 +307,11 @@ _SHARED = (
 """Atoms of joins that several rules have."""
 
 
+_JOINS = st.lists(st.sampled_from(_SHARED), min_size=2, max_size=3)
+_JOINED_ATOM = _atom(_JOINED)
+_RENAMINGS = st.permutations("xyz")
+
+
 def _renamed(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\b[xyz]\b", lambda name: names[name[0]], text)
 
@@ -287,15 +321,14 @@ def _rules_alike(draw: st.DrawFn) -> list[str]:
     """Rules of which several have one join: its atoms in another order, its variables with other
     names.
     """
-    joined = st.lists(st.sampled_from(_SHARED), min_size=2, max_size=3)
-    joins = [draw(joined) for _ in range(draw(st.integers(1, 2)))]
+    joins = [draw(_JOINS) for _ in range(draw(_numbers(1, 2)))]
     found = []
-    for _ in range(draw(st.integers(3, 6))):
-        body = list(draw(st.permutations(draw(st.sampled_from(joins)))))
-        if draw(st.integers(0, 2)) == 0:
-            body.append(draw(_atoms(_JOINED)))
-        names = dict(zip("xyz", draw(st.permutations("xyz")), strict=True))
-        found.append(draw(_rules_over([_renamed(atom, names) for atom in body], _JOINED)))
+    for _ in range(draw(_numbers(3, 6))):
+        body = list(draw(st.permutations(_sampled(draw, joins))))
+        if draw(_numbers(0, 2)) == 0:
+            body.append(draw(_JOINED_ATOM))
+        names = dict(zip("xyz", draw(_RENAMINGS), strict=True))
+        found.append(_draw_rule(draw, [_renamed(atom, names) for atom in body], _JOINED))
     return found
 
 
@@ -342,6 +375,32 @@ _BORDERS: Mapping[str, Sequence[Value]] = {
 """Values at the borders of whole numbers, of floats that are exact, and of texts."""
 
 
+_ORIGINS: Sequence[tuple[tuple[str, str], ...]] = (
+    (), (), (("provenance", "s1"),), (("provenance", "s2"),)
+)  # fmt: skip
+"""Arguments of events, beside those of their columns."""
+
+
+@cache
+def _values(nulls: bool, extreme: bool) -> dict[str, st.SearchStrategy[Value]]:
+    """Values of a column, by its type."""
+    if extreme:
+        return {kind: st.sampled_from(known) for kind, known in _BORDERS.items()}
+    small = st.integers(0, 2)
+    odd = st.sampled_from((None, None, None, -1, 2**63 - 1))
+    return {
+        "int": small | small | odd if nulls else small,
+        "text": st.sampled_from(("a", "B", "", "äb", "1", None)),
+        "float": st.sampled_from((0.5, 0.5, 1.0, 2.0, -1.5, 0.1, 1e308, None)),
+    }
+
+
+@cache
+def _ends(start: int) -> st.SearchStrategy[int | None]:
+    """Ends of a presence that begins at `start`; None is never."""
+    return st.none() | st.integers(start + 1, UPPER + 3)
+
+
 @st.composite
 def inputs(
     draw: st.DrawFn,
@@ -358,26 +417,15 @@ def inputs(
     `extreme` values lie at the borders of what there is.
     """
     found: dict[str, list[Presence]] = {name: [] for name in names}
-    small = st.integers(0, 2)
-    odd = st.sampled_from((None, None, None, -1, 2**63 - 1))
-    values = {
-        "int": small | small | odd if nulls else small,
-        "text": st.sampled_from(("a", "B", "", "äb", "1", None)),
-        "float": st.sampled_from((0.5, 0.5, 1.0, 2.0, -1.5, 0.1, 1e308, None)),
-    }
-    if extreme:
-        values = {kind: st.sampled_from(known) for kind, known in _BORDERS.items()}
+    values = _values(nulls, extreme)
     for name, presences in found.items():
-        for _ in range(draw(st.integers(rows_min, rows_max))):
+        for _ in range(draw(_numbers(rows_min, rows_max))):
             row = tuple(draw(values[kind]) for kind in _COLUMNS[name])
-            start = draw(st.integers(0, UPPER - 1))
-            end = draw(st.none() | st.integers(start + 1, UPPER + 3))
+            start = draw(_numbers(0, UPPER - 1))
+            end = draw(_ends(start))
             if name in _EVENTS:
-                source = draw(
-                    st.sampled_from(((), (), (("provenance", "s1"),), (("provenance", "s2"),)))
-                )
-                record = Record(name, row, start, end, source)
-                start += draw(st.sampled_from((0, 0, 0, 2))) if late else 0
+                record = Record(name, row, start, end, _sampled(draw, _ORIGINS))
+                start += _sampled(draw, (0, 0, 0, 2)) if late else 0
             else:
                 record = Record(name, row)
             if end is None or start < end:

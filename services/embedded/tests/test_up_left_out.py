@@ -48,12 +48,10 @@ if armed.exists():
         await run(self, ready)
     ViewRunner.run = killing
 """
-"""A plugin of the interpreter by which the work of one view kills its process."""
+"""A program by which the work of one view kills its process."""
 
 
-def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "sitecustomize.py").write_text(CUSTOM)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+def prepared(folder: Path) -> None:
     (folder / "r.yaml").write_text(
         TABLE.replace("NAME", "base") + "---" + VIEW.replace("NAME", "good")
         + "---" + VIEW.replace("NAME", "bad")
@@ -85,10 +83,10 @@ def answered(server: UpProcess, row: int) -> None:
 
 @pytest.mark.parametrize("how", ["exit", "segv"])
 def test_a_resource_that_kills_its_process_twice_is_left_out_and_says_so(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, tmp_path: Path
 ) -> None:
-    prepared(tmp_path, monkeypatch)
-    with up_process(tmp_path, "-f", "r.yaml") as server:
+    prepared(tmp_path)
+    with up_process(tmp_path, "-f", "r.yaml", first=CUSTOM) as server:
         answered(server, 1)
         assert server.stop(signal.SIGTERM) == 0
         (tmp_path / "armed").write_text(how)
@@ -107,17 +105,15 @@ def test_a_resource_that_kills_its_process_twice_is_left_out_and_says_so(
         assert json.loads((tmp_path / "state" / "last_tried.json").read_text())["begun"] == []
 
 
-def test_a_resource_can_be_left_out_by_a_flag_and_deleted_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepared(tmp_path, monkeypatch)
-    with up_process(tmp_path, "-f", "r.yaml") as server:
+def test_a_resource_can_be_left_out_by_a_flag_and_deleted_offline(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    with up_process(tmp_path, "-f", "r.yaml", first=CUSTOM) as server:
         answered(server, 1)
         refused = delete_offline(tmp_path, "view", "bad")
         assert refused.returncode != 0  # the directory is in use
         assert server.stop(signal.SIGTERM) == 0
     (tmp_path / "armed").write_text("exit")
-    with up_process(tmp_path, "--without", "view/bad") as server:
+    with up_process(tmp_path, "--without", "view/bad", first=CUSTOM) as server:
         assert "--without View/bad" in said(server, "View/bad", "LeftOut").message
         answered(server, 2)
         assert server.stop(signal.SIGTERM) == 0
@@ -126,7 +122,7 @@ def test_a_resource_can_be_left_out_by_a_flag_and_deleted_offline(
     again = delete_offline(tmp_path, "view", "bad")
     assert again.returncode != 0
     assert "there is no View bad" in again.stderr
-    with up_process(tmp_path) as server:
+    with up_process(tmp_path, first=CUSTOM) as server:
         answered(server, 3)
         with server.client() as client:
             found = statuses(client)

@@ -31,10 +31,13 @@ class ForkServer:
         )  # fmt: skip
         self.pid = self._process.pid
 
-    def start(self, arguments: Sequence[str], folder: Path, log: Path) -> int:
-        """Start `tidemill up` in `folder` with the environment of this process; its pid."""
+    def start(self, arguments: Sequence[str], folder: Path, log: Path, *, first: str = "") -> int:
+        """Start `tidemill up` in `folder` with the environment of this process; its pid.
+
+        The text of a program in `first` runs before it.
+        """
         said = self._asked(
-            arguments=list(arguments), folder=str(folder), log=str(log),
+            arguments=list(arguments), folder=str(folder), log=str(log), first=first,
             environment=dict(os.environ),  # noqa: TID251  as a child of this process has it
         )  # fmt: skip
         assert isinstance(said, int)
@@ -63,11 +66,6 @@ class ForkServer:
             return json.loads(self._process.stdout.readline())
 
 
-def starts_alike() -> bool:
-    """Whether a process of its own would import the modules that the fork server has imported."""
-    return _search_path() == _SEARCH_PATH
-
-
 @cache
 def fork_server() -> ForkServer:
     """The fork server of this process. Cost of the first call: two to four seconds."""
@@ -75,10 +73,3 @@ def fork_server() -> ForkServer:
     atexit.register(made.close)
     return made
 
-
-def _search_path() -> str | None:
-    return os.environ.get("PYTHONPATH")  # noqa: TID251  it decides what a process imports
-
-
-_SEARCH_PATH = _search_path()
-"""The search path of all tests that do not set one."""

@@ -53,8 +53,8 @@ def warm() -> None:
 def serve() -> None:
     """Answer each line of standard input.
 
-    {"arguments", "folder", "log", "environment"} starts a process: its pid. {"status": pid}: its
-    exit status, null while it runs.
+    {"arguments", "folder", "log", "first", "environment"} starts a process: its pid.
+    {"status": pid}: its exit status, null while it runs.
     """
     warm()
     ended: dict[int, int] = {}
@@ -75,11 +75,11 @@ def serve() -> None:
             if answer == 0:
                 os.environ.clear()  # noqa: TID251  it is a process of the caller from here on
                 os.environ.update(wanted["environment"])  # noqa: TID251
-                _become(wanted["arguments"], wanted["folder"], wanted["log"])
+                _become(wanted["arguments"], wanted["folder"], wanted["log"], wanted["first"])
         print(json.dumps(answer), flush=True)
 
 
-def _become(arguments: list[str], folder: str, log: str) -> None:
+def _become(arguments: list[str], folder: str, log: str, first: str) -> None:
     """Run the command in this process; never returns."""
     code = 1
     try:
@@ -91,6 +91,7 @@ def _become(arguments: list[str], folder: str, log: str) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, written), (2, written)):
             os.dup2(source, target)
+        exec(compile(first, "<first>", "exec"), {})
         function_command(up).main(args=arguments, prog_name="up", standalone_mode=True)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

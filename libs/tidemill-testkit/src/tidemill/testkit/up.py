@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 from urllib.request import urlopen
 
 import pytest
 
 from tidemill.client import Client
 from tidemill.errors import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
-from tidemill.testkit.fork_client import fork_server, starts_alike
+from tidemill.testkit.fork_client import fork_server
 
 T = TypeVar("T")
 
@@ -26,15 +25,17 @@ START_S_MAX = 240.0
 
 
 class UpProcess:
-    """One server on `folder/state`; relative paths in resources are relative to `folder`."""
+    """One server on `folder/state`; relative paths in resources are relative to `folder`.
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    `first` is a program that runs in each of its processes before the server begins.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, first: str = "") -> None:
         self.folder = folder
         self.log = folder / "server.log"
         self._arguments = arguments
+        self._first = first
         self._pid = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        """A process of its own, if its interpreter imports more than the fork server has."""
 
     def start(self) -> None:
         """Start the process; returns before it answers."""
@@ -43,13 +44,7 @@ class UpProcess:
             (self.folder / "state" / f"{server}.address").unlink(missing_ok=True)
         self.log.touch()
         words = ["--dir", "state", "--grpc", "127.0.0.1:0", "--http-port", "0", *self._arguments]
-        if starts_alike():
-            self._pid = fork_server().start(words, self.folder, self.log)
-            return
-        command = [sys.executable, "-m", "tidemill.client", "up", *words]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-        self._pid = self._process.pid
+        self._pid = fork_server().start(words, self.folder, self.log, first=self._first)
 
     def stop(self, how: signal.Signals) -> int:
         """End the process with a signal; its exit status."""
@@ -66,7 +61,7 @@ class UpProcess:
             if time.monotonic() > deadline:
                 pytest.fail(f"tidemill up does not end:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.01)
-        self._pid, self._process = 0, None
+        self._pid = 0
         return status
 
     def fetched(self, path: str) -> str:
@@ -81,8 +76,6 @@ class UpProcess:
         return self._pid != 0 and self._status() is None
 
     def _status(self) -> int | None:
-        if self._process is not None:
-            return self._process.poll()
         return fork_server().status(self._pid)
 
     @contextmanager
@@ -107,23 +100,42 @@ class UpProcess:
         said: object = None
         while time.monotonic() < deadline:
             with self.client() as client:
-                try:
-                    answer = ask(client)
-                except (Unavailable, Indeterminate, NotYet, UnknownCollection) as error:
-                    said = error
-                except TidemillError as error:
-                    pytest.fail(f"{error}\n{self.log.read_text()[-4000:]}")
-                else:
-                    if answer is not None:
-                        return answer
-            time.sleep(0.1)
+                said = self._asked(client, ask, deadline)
+            if isinstance(said, _Answer):
+                return said.given
         pytest.fail(f"no answer in {timeout_s} s; last: {said}\n{self.log.read_text()[-4000:]}")
+
+    def _asked(
+        self, client: Client, ask: Callable[[Client], T | None], deadline: float
+    ) -> _Answer[T] | Exception | None:
+        """The answer of one connection, asked until the deadline; an error that ends it."""
+        said: Exception | None = None
+        while time.monotonic() < deadline:
+            try:
+                answer = ask(client)
+            except (Unavailable, Indeterminate) as error:
+                time.sleep(0.1)
+                return error  # the server may have begun again, at another address
+            except (NotYet, UnknownCollection) as error:
+                said = error
+            except TidemillError as error:
+                pytest.fail(f"{error}\n{self.log.read_text()[-4000:]}")
+            else:
+                if answer is not None:
+                    return _Answer(answer)
+            time.sleep(0.1)
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[T]):
+    given: T
 
 
 @contextmanager
-def up_process(folder: Path, *arguments: str) -> Iterator[UpProcess]:
+def up_process(folder: Path, *arguments: str, first: str = "") -> Iterator[UpProcess]:
     """A started server that is gone at the end, whatever happens."""
-    process = UpProcess(folder, *arguments)
+    process = UpProcess(folder, *arguments, first=first)
     process.start()
     try:
         yield process

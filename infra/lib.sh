@@ -6,7 +6,7 @@
 #   alive NAME                true while the recorded process runs
 #   pid_of NAME               its pid
 #   ready SECONDS NAME LOG CMD...   poll CMD until it succeeds; fail when the process dies or time runs out
-#   port_free HOST PORT       fail when something else listens there: it would be taken for ours
+#   port_free HOST PORT       fail when something else listens there, after PORT_S_MAX (20): it would be taken for ours
 #   listening HOST PORT       true when a TCP connection is accepted
 #   need CMD...               fail with one line that names the first missing command
 #
@@ -83,7 +83,8 @@ ready() {
 
 listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 port_free() {
-  local deadline=$((SECONDS + 20)) # a killed process may hold its sockets for a moment longer
+  # A killed process may hold its sockets for a moment longer.
+  local deadline=$((SECONDS + ${PORT_S_MAX:-20}))
   while listening "$1" "$2"; do
     [ $SECONDS -lt $deadline ] || die "another process listens on $1:$2: choose another --port"
     sleep 0.1

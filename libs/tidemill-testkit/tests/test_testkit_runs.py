@@ -15,7 +15,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tidemill.testkit.runs import alone, compiled_once, heaviest_first, left_behind, shared_state
+from tidemill.testkit.file_locks import alone
+from tidemill.testkit.runs import (
+    compiled_once,
+    heaviest_first,
+    left_behind,
+    shared_state,
+    unit_of,
+)
 from tidemill.testkit.weights import LIGHT_S, measured, weights
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,6 +112,15 @@ def test_files_that_take_longest_begin_first_and_stay_whole() -> None:
     assert [(i.path.stem, i.name) for i in ordered] == [
         ("c", 1), ("b", 1), ("b", 2), ("a", 1), ("d", 1), ("a", 2),
     ]  # type: ignore[attr-defined]  # fmt: skip
+
+
+def test_files_that_take_the_session_of_spark_are_one_unit() -> None:
+    files = [
+        ROOT / "libs" / "tidemill-spark" / "tests" / name
+        for name in ("test_spark_kafka.py", "test_spark_backfill.py")
+    ]
+    assert [unit_of(file) for file in files] == ["spark", "spark"]
+    assert unit_of(Path(__file__)) == __file__
 
 
 def test_weights_are_of_files_that_are_there() -> None:

@@ -72,4 +72,3 @@ def fork_server() -> ForkServer:
     made = ForkServer()
     atexit.register(made.close)
     return made
-

@@ -5,9 +5,9 @@ Strategies are kept: Hypothesis validates each new one, which costs more than to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from hypothesis import strategies as st
 
@@ -26,6 +26,14 @@ from tidemill.time import (
 PRODUCT_2 = ProductOrder(2)
 
 Domain = TimeDomain[Any]  # Any: strategies are written for each domain of times
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def kept(make: Callable[P, R]) -> Callable[P, R]:
+    """`make`, which answers equal arguments with the same strategy; all domains have a hash."""
+    return cast("Callable[P, R]", cache(make))
+
 
 LATTICES: list[Domain] = [U64_TIME, PRODUCT_2, ProductOrder(3)]
 DOMAINS: list[Domain] = [*LATTICES, PARTITIONED]
@@ -33,7 +41,7 @@ DOMAINS: list[Domain] = [*LATTICES, PARTITIONED]
 _NUMBERS = st.one_of(st.integers(0, 4), st.sampled_from([U64_MAX - 1, U64_MAX]))
 
 
-@cache
+@kept
 def times_of(domain: Domain) -> st.SearchStrategy[Any]:
     """Times of `domain`, mostly small so that they meet, some at the end of the range."""
     if domain is U64_TIME:
@@ -44,7 +52,7 @@ def times_of(domain: Domain) -> st.SearchStrategy[Any]:
     return st.tuples(*[_NUMBERS] * len(domain.minimum()))
 
 
-@cache
+@kept
 def antichains_of(domain: Domain, max_size: int = 4) -> st.SearchStrategy[Antichain[Any]]:
     """Antichains of `domain`, the empty one included."""
     listed = st.lists(times_of(domain), max_size=max_size)
@@ -89,13 +97,13 @@ def lattice_histories(draw: st.DrawFn, domain: Domain, max_steps: int = 5) -> li
     return history
 
 
-@cache
+@kept
 def histories_of(domain: Domain) -> st.SearchStrategy[list[Antichain[Any]]]:
     """Source frontiers of `domain`, each beyond the one before, the first the minimum."""
     return partition_histories() if domain is PARTITIONED else lattice_histories(domain)
 
 
-@cache
+@kept
 def points_of(domain: Domain) -> st.SearchStrategy[Any]:
     """Times at which source updates come: of a partitioned log single partitions."""
     if domain is PARTITIONED:
@@ -113,7 +121,7 @@ def remap_histories(
     return list(zip([0, *sorted(later)], sources, strict=True))
 
 
-@cache
+@kept
 def _later_times(count: int, latest: int) -> st.SearchStrategy[list[int]]:
     """So many different times after 0."""
     last = st.sampled_from([20, latest])
@@ -121,7 +129,7 @@ def _later_times(count: int, latest: int) -> st.SearchStrategy[list[int]]:
     return st.lists(either, min_size=count, max_size=count, unique=True)
 
 
-@cache
+@kept
 def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
     """Few different times of a lattice, so that updates meet; no number beyond `most` in a
     tuple.
@@ -131,7 +139,7 @@ def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
     return st.tuples(*[st.integers(0, most)] * len(lattice.minimum()))
 
 
-@cache
+@kept
 def small_antichains(lattice: Domain) -> st.SearchStrategy[Antichain[Any]]:
     """Antichains of few different times, never empty."""
     listed = st.lists(small_times(lattice), min_size=1, max_size=3)
@@ -142,7 +150,7 @@ Round = tuple[list[Any], Antichain[Any], Antichain[Any]]
 """Updates of each input ((key, value), time, diff), the upper after them, and then a since."""
 
 
-@cache
+@kept
 def _edits_of(lattice: Domain, keys: tuple[object, ...]) -> st.SearchStrategy[list[Any]]:
     """A few updates ((key, value), time, diff)."""
     record = st.tuples(st.sampled_from(keys), st.integers(0, 2))

@@ -7,7 +7,6 @@ its process fails.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import logging
 import os
@@ -16,14 +15,15 @@ import signal
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from hashlib import sha256
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
+from tidemill.testkit.file_locks import alone
 from tidemill.testkit.weights import weights
 
 SET_BY_OTHERS = ("PYTEST_", "SPARK_", "PYSPARK_")
@@ -48,6 +48,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = heaviest_first(items, weights())
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Let one process of a run have all tests in the JVM of Spark, which no two can share."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(config.rootpath / nodeid.partition("::")[0])
+
+    return Files(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@cache
+def unit_of(file: Path) -> str:
+    """Tests of one unit run in one process: those of a file, or of all that take the session."""
+    return "spark" if _SESSION in file.read_text() else str(file)
+
+
+_SESSION = "spark: SparkSession"
+"""Parameter of tests that take the session of the run."""
+
+
 def pytest_collection_finish() -> None:
     """Run tests on the collector's and the allocator's settings of the server.
 
@@ -56,18 +78,6 @@ def pytest_collection_finish() -> None:
     collect_rarely()
     keep_freed_memory()
     gc.freeze()
-
-
-@contextmanager
-def alone(folder: Path, name: str) -> Iterator[None]:
-    """Wait until no other process is in a block of this name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / sha256(name.encode()).hexdigest()[:32], os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
 
 
 def compiled_once(compile_loop: Callable[..., object], folder: Path) -> Callable[..., object]:
@@ -99,7 +109,12 @@ def compiled_once(compile_loop: Callable[..., object], folder: Path) -> Callable
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make processes of a run wait for each other's machine code, not compile it again."""
+    """Make processes of a run wait for each other's machine code, not compile it again.
+
+    Tracebacks in logs are plain: to colour the code around a hundred of them takes half a minute.
+    """
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
     if hasattr(config, "workerinput"):
         from numba.core.dispatcher import Dispatcher
 

@@ -2,7 +2,9 @@
 `spark`.
 
 Each test run starts its own, on free ports, at the first test that asks, and stops them at its end.
-A server that cannot be started fails the tests that need it, with one line that says why.
+The processes of a run share them: a test owns the topics, prefixes and buckets that it names, and
+starts a server of its own to kill or to configure. A server that cannot be started fails the tests
+that need it, with one line that says why.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tidemill.testkit.file_locks import alone
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 # handlers of forks would abort the child now and then. Set before the first import of grpc.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # noqa: TID251
 
+RUN = "TIDEMILL_TEST_RUN"
+"""Variable with the pid of the process that began the run, for the processes that share it."""
 FIRST_PORT, LAST_PORT = 20_000, 29_000
 START_S_MAX = 300.0
 """Enough for the first fetch of the jars."""
@@ -108,27 +114,57 @@ def kubernetes_server(name: str = "apiserver") -> Iterator[Server]:
         yield up
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the run after the process that begins it."""
+    if not hasattr(config, "workerinput"):
+        os.environ[RUN] = str(os.getpid())  # noqa: TID251  for the processes that share the run
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the servers that the processes of the run shared: all of these have ended."""
+    if not hasattr(config, "workerinput"):
+        folder = _repository() / ".state" / "tests" / str(os.getpid())
+        if folder.exists():
+            _wipe(folder)
+
+
 @pytest.fixture(scope="session")
-def kafka_bootstrap() -> Iterator[str]:
+def kafka_bootstrap() -> str:
     """The bootstrap servers of one real broker for the whole run."""
-    with kafka_server() as server:
-        yield server.address
+    return shared_server("infra/kafka/kafka.sh", 3)
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
+def redis_url() -> str:
     """The URL of one real redis-server for the whole run."""
-    with redis_server() as server:
-        yield server.address
+    return shared_server("infra/redis/redis.sh", 1)
 
 
 @pytest.fixture(scope="session")
-def object_store() -> Iterator[str]:
+def object_store() -> str:
     """The endpoint of one real object store for the whole run: bucket tidemill, test /
     test-secret.
     """
-    with object_server() as server:
-        yield server.address
+    return shared_server("infra/objectstore/objectstore.sh", 1)
+
+
+def shared_server(script: str, ports: int) -> str:
+    """Address of the server of a script that all processes of the run share.
+
+    The first caller starts it on as many free ports; the process that began the run stops it.
+    """
+    root = _repository()
+    _stop_leftovers(root)
+    run = os.environ.get(RUN, str(os.getpid()))  # noqa: TID251  set above
+    state = root / ".state" / "tests" / run / f"shared-{Path(script).stem}"
+    address = state / "address"
+    with alone(root / ".state" / "starts", str(state)):
+        if not address.exists():
+            environment = {"STATE": str(state), "CACHE": str(root / ".cache")}
+            port = str(_free_ports(ports))
+            printed = _run(root / script, "up", "--port", port, environment=environment)
+            address.write_text(printed.splitlines()[-1])
+        return address.read_text()
 
 
 @pytest.fixture(scope="session")
@@ -185,13 +221,19 @@ def _stop_leftovers(root: Path) -> None:
     """
     for folder in (root / ".state" / "tests").glob("*"):
         if folder.name.isdigit() and not Path("/proc", folder.name).exists():
-            for state in folder.iterdir():
-                for server in ("kafka", "redis", "objectstore", "prometheus", "apiserver"):
-                    if (state / server).exists():
-                        folder_of = "kubernetes" if server == "apiserver" else server
-                        script = root / "infra" / folder_of / f"{server}.sh"
-                        _run(script, "wipe", environment={"STATE": str(state)})
-            shutil.rmtree(folder)
+            _wipe(folder)
+
+
+def _wipe(folder: Path) -> None:
+    """Stop all servers of a process, and remove what they wrote."""
+    root = _repository()
+    for state in folder.iterdir():
+        for server in ("kafka", "redis", "objectstore", "prometheus", "apiserver"):
+            if (state / server).exists():
+                folder_of = "kubernetes" if server == "apiserver" else server
+                script = root / "infra" / folder_of / f"{server}.sh"
+                _run(script, "wipe", environment={"STATE": str(state)})
+    shutil.rmtree(folder)
 
 
 def _run(script: Path, *arguments: str, environment: dict[str, str]) -> str:

@@ -97,7 +97,7 @@ class UpProcess:
     def until(self, ask: Callable[[Client], T | None], timeout_s: float = START_S_MAX) -> T:
         """The first answer of `ask` that is not None; the server may be starting."""
         deadline = time.monotonic() + timeout_s
-        said: object = None
+        said: _Answer[T] | Exception | None = None
         while time.monotonic() < deadline:
             with self.client() as client:
                 said = self._asked(client, ask, deadline)

@@ -336,12 +336,14 @@ async def live(world: World, fuse: Fuse, sink: Sink | None = None) -> Watched:
     stage, view, action = world.drivers(fuse, sink)
 
     async def there() -> bool:
-        ended = sole_time((await world.now.status("s")).upper)
-        if stage.folded < world.fed or view.progress.lower < ended:
+        if stage.folded < world.fed or not action.idle:
             return False
         early = action.early
         whole = all(feed._folded >= world.fed for feed in early._feeds.values()) and early._looked
-        return action.idle and action.counts.frontier >= ended and (whole or early.given_up != "")
+        if not whole and early.given_up == "":
+            return False
+        ended = sole_time((await world.now.status("s")).upper)
+        return min(view.progress.lower, action.counts.frontier) >= ended
 
     tasks = [asyncio.create_task(stage.advance_forever())]
     tasks += [asyncio.create_task(view.maintain_forever())]

@@ -128,6 +128,7 @@ async def test_minters_of_one_source_agree_on_every_binding() -> None:
 
 
 @pytest.mark.rule("G14")
+@pytest.mark.timeout(10)  # a driver that takes back what is bound proposes for ever
 async def test_g14_what_another_source_has_bound_is_not_taken_back_by_a_probe_behind_it() -> None:
     """Nor held up by it: who sees less binds what is bound, and goes on."""
     world = await World().created()

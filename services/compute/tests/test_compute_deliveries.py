@@ -12,7 +12,7 @@ import itertools
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.http_endpoints import served
 from tidemill.testkit.pages import defined_in
-from tidemill.testkit.servers import redis_server
 from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.outbox import Firing, Sink, Took, key_in, untold
@@ -474,13 +473,6 @@ async def test_a_paused_owner_that_wakes_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "calls.db")) as db:
         rows = db.execute("SELECT count(*), count(DISTINCT key), max(fence) FROM calls").fetchone()
     assert rows == (len(world.changes), len(world.changes), 2)
-
-
-@pytest.fixture
-def own_redis_url() -> Iterator[str]:
-    """A redis-server whose settings the test may change."""
-    with redis_server("forgetful") as server:
-        yield server.address
 
 
 @pytest.mark.server

@@ -2,7 +2,7 @@
 `spark`.
 
 Each test run starts its own, on free ports, at the first test that asks, and stops them at its end.
-The processes of a run share them: a test owns the topics, prefixes and buckets that it names, and
+The processes of a run share them. A test owns the topics, prefixes and buckets that it names. It
 starts a server of its own to kill or to configure. A server that cannot be started fails the tests
 that need it, with one line that says why.
 """
@@ -138,6 +138,13 @@ def kafka_bootstrap() -> str:
 def redis_url() -> str:
     """The URL of one real redis-server for the whole run."""
     return shared_server("infra/redis/redis.sh", 1)
+
+
+@pytest.fixture
+def own_redis_url() -> Iterator[str]:
+    """The URL of a redis-server whose settings the test may change."""
+    with redis_server("own") as server:
+        yield server.address
 
 
 @pytest.fixture(scope="session")

@@ -105,7 +105,7 @@ class Simulation:
         await self._close_books()
 
     async def _await_violation(self, seconds: float) -> None:
-        """Let `seconds` pass, or fewer if an auditor finds a violation."""
+        """Wait until `seconds` are over, or an auditor has found a violation."""
         end_s = self.clock.monotonic_s() + seconds
         while self.clock.monotonic_s() < end_s and not self.audit.violations:
             await self.clock.sleep(1.0)

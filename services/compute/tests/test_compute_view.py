@@ -40,7 +40,7 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.faults.overtaken import Overtaken
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.following import Balance
+from tidemill_compute.views.following import CostModel
 from tidemill_compute.views.idling import Quiet
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
@@ -382,8 +382,8 @@ def many(world: World) -> None:
     rows: list[tuple[object, ...]] = [("a", n, 1, None, 1, 1) for n in range(8_000)]
     rows += [("b", n, 20 + n, None, 20 + n, 1) for n in range(10)]
     world.history["ping"] = table(rows, PING)
-    assert not Balance().follows(False, 1, 8_000, False)
-    assert not Balance().follows(False, 1, 8_000, True)
+    assert not CostModel().follows(False, 1, 8_000, False)
+    assert not CostModel().follows(False, 1, 8_000, True)
 
 
 @pytest.mark.parametrize("columns_from", [None, 0])

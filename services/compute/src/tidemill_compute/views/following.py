@@ -9,7 +9,7 @@ from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import Changes, FactVersion, IncrementalEngine, Pause
-from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.input_state import InputState
 from tidemill_compute.views.view_target import ViewTarget
 
 _CHANGE_US, _BEGIN_US = 70, 50
@@ -44,7 +44,7 @@ class Follower:
     def __init__(
         self,
         target: ViewTarget,
-        inputs: Sequence[LivingInput],
+        inputs: Sequence[InputState],
         lower: int,
         state: EngineState | None,
         allowance: Allowance,
@@ -65,7 +65,7 @@ class Follower:
         self._engine.advance(lower)
         self._engine.take_state_changes()
 
-    def stand_on(self, inputs: Mapping[str, LivingInput]) -> None:
+    def stand_on(self, inputs: Mapping[str, InputState]) -> None:
         """Go on with these inputs, which hold what it has begun with, as that is held now."""
         for living in (*self._lent, *self._fed):
             inputs[living.predicate].become(living)
@@ -89,7 +89,7 @@ class Follower:
         return self._engine.state()
 
 
-def _lent(target: ViewTarget, living: LivingInput, pause: Pause | None) -> FactVersion | None:
+def _lent(target: ViewTarget, living: InputState, pause: Pause | None) -> FactVersion | None:
     """The facts of an input, shared with other views, if the program reads them as they are held,
     and derives none.
     """
@@ -99,7 +99,7 @@ def _lent(target: ViewTarget, living: LivingInput, pause: Pause | None) -> FactV
     return living.hold_facts(pause) if as_held and name not in program.derived else None
 
 
-class Balance:
+class CostModel:
     """Cost model of the two ways: deterministic, never more than about twice the better one.
 
     Following begins with a pass over all rows alive. So a way is left only when its extra cost over

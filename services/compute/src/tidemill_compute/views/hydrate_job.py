@@ -26,8 +26,8 @@ from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
-from tidemill_compute.views.living import LivingInput
-from tidemill_compute.views.maintaining import Direct
+from tidemill_compute.views.input_state import InputState
+from tidemill_compute.views.maintaining import UntickedMaintainer
 from tidemill_compute.views.view_updates import Start
 
 _WRITTEN = "collection string, part binary"
@@ -106,7 +106,7 @@ async def hydrate(place: BlobPlace, history: History) -> dict[str, Sequence[Part
         await blob.close()
 
 
-async def _inputs(store: PartStore, history: History) -> dict[str, LivingInput]:
+async def _inputs(store: PartStore, history: History) -> dict[str, InputState]:
     """Each input with what it holds at `lower`, and its changes up to `upper`."""
     tables: dict[str, pa.Table] = {}
     allowance = history.target.allowance.apart()
@@ -114,7 +114,7 @@ async def _inputs(store: PartStore, history: History) -> dict[str, LivingInput]:
         tables[collection] = await _updates(store, description, parts, history.upper, allowance)
     found = {}
     for predicate, (collection, shape) in history.target.inputs.items():
-        living = LivingInput(replace(shape, predicate=predicate))
+        living = InputState(replace(shape, predicate=predicate))
         begin = 0
         if history.lower:
             # Rows present at `lower` begin there, as a reader of that instant is told.
@@ -154,11 +154,11 @@ def _present(updates: pa.Table) -> pa.Table:
     return present
 
 
-def evaluated(history: History, inputs: Mapping[str, LivingInput]) -> dict[str, pa.Table]:
+def evaluated(history: History, inputs: Mapping[str, InputState]) -> dict[str, pa.Table]:
     """All updates from `lower` to `upper`, by collection: the steps of the service, one after the
     other.
     """
-    maintainer = Direct(history.target, history.settings)
+    maintainer = UntickedMaintainer(history.target, history.settings)
     maintainer.begin(Start(history.lower, fresh=True), inputs)
     found: dict[str, list[pa.Table]] = {}
     lower = history.lower

@@ -17,8 +17,8 @@ from tidemill.datalog.incremental import FactBlock, Pause, follows
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.errors import Exhausted
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.following import Balance, Followed, Follower
-from tidemill_compute.views.living import LivingInput, cut_window
+from tidemill_compute.views.following import CostModel, Followed, Follower
+from tidemill_compute.views.input_state import InputState, cut_window
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import (
@@ -41,7 +41,7 @@ _MANY_ROWS = 1_000
 """A predicate with more rows than this makes a window slow if it is not on columns."""
 
 
-class Direct:
+class UntickedMaintainer:
     """Maintainer of programs without ticks: by windows if changes are many, else by following them.
 
     A window with many changes is evaluated over all that is alive in [lower − 1, upper). The window
@@ -63,9 +63,9 @@ class Direct:
         self._allowance = target.allowance.apart()
         self._engine: Engine
         self._ways = ""
-        self._inputs: Mapping[str, LivingInput] = {}
+        self._inputs: Mapping[str, InputState] = {}
         self._follower: Follower | None = None
-        self._balance = Balance()
+        self._cost_model = CostModel()
         self._state = EngineState()
         self._by_rows = False
         self._endless = matches_ends(target.program)
@@ -76,7 +76,7 @@ class Direct:
         """`incremental` while it follows changes, `scratch` while it evaluates windows."""
         return "incremental" if self._follower is not None else "scratch"
 
-    def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
+    def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start."""
         self._inputs, self._fresh, self._follower = inputs, start.fresh, None
         target, settings = self._target, self._settings
@@ -97,7 +97,7 @@ class Direct:
         if self._follower is not None or self._fresh or self._ways == "windows" or not self._inputs:
             return None
         alive = sum(living.alive for living in self._inputs.values())
-        if not self._balance.begins_while_idle(alive):
+        if not self._cost_model.begins_while_idle(alive):
             return None
         aside, state = [living.aside() for living in self._inputs.values()], self._state
         allowance = self._allowance.apart()
@@ -115,9 +115,9 @@ class Direct:
         if isinstance(made, Follower):
             made.stand_on(self._inputs)
             self._follower, self._allowance = made, made.allowance
-            self._balance.begun()
+            self._cost_model.begun()
         else:
-            self._balance.interrupted()
+            self._cost_model.interrupted()
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """Evaluate one window, or follow the changes in it."""
@@ -142,7 +142,7 @@ class Direct:
         self._fresh = False
         return Step(upper, updates)
 
-    def _changes_max(self, inputs: Sequence[LivingInput]) -> int:
+    def _changes_max(self, inputs: Sequence[InputState]) -> int:
         """Changes that a window may hold; on columns at least as many as the rows alive in the
         inputs.
         """
@@ -160,7 +160,7 @@ class Direct:
         changes = sum(living.waiting(upper) for living in self._inputs.values())
         alive = sum(living.alive for living in self._inputs.values())
         on_columns = self._wants_columns(upper) and not self._by_rows
-        return self._balance.follows(self._follower is not None, changes, alive, on_columns)
+        return self._cost_model.follows(self._follower is not None, changes, alive, on_columns)
 
     def _wants_columns(self, upper: int) -> bool:
         """Whether inputs are large enough for columns, or held on them already."""

@@ -21,7 +21,7 @@ from tidemill.datalog.ticking.run import RAN, TickRun, TickStart, of_node
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.input_state import InputState
 from tidemill_compute.views.tick_outputs import TickOutputs
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
@@ -42,7 +42,7 @@ class Ticked:
         self._target = target
         self._plan: TickPlan = target.ticks
         self._ticks_max = settings.window_ticks_max
-        self._inputs: Mapping[str, LivingInput] = {}
+        self._inputs: Mapping[str, InputState] = {}
         self._run: TickRun
         self._outputs = TickOutputs(target)
         self._kept_rows: set[StateRow] = set()
@@ -61,7 +61,7 @@ class Ticked:
     def adopt(self, made: object | None) -> None:
         """Never: nothing is made."""
 
-    def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
+    def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start: with the facts present there, and what the last tick handed on."""
         self._inputs, self._of_nodes = inputs, []
         self._allowance = self._target.allowance.apart()

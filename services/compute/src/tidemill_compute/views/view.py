@@ -27,8 +27,8 @@ from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.idling import Idling
-from tidemill_compute.views.living import LivingInput
-from tidemill_compute.views.maintaining import Direct
+from tidemill_compute.views.input_state import InputState
+from tidemill_compute.views.maintaining import UntickedMaintainer
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import ViewTarget
@@ -76,11 +76,11 @@ class ViewDriver:
         self._shared = shared or SharedInputs()
         self._holds = Holds(collections, f"view:{target.name}")
         self._inputs = {
-            predicate: LivingInput(replace(shape, predicate=predicate))
+            predicate: InputState(replace(shape, predicate=predicate))
             for predicate, (_, shape) in target.inputs.items()
         }
         self._maintainer: Maintainer = (
-            Direct(target, settings, self._shared)
+            UntickedMaintainer(target, settings, self._shared)
             if target.ticks is None
             else Ticked(target, settings)
         )

@@ -12,7 +12,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import table_of
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import FactBlock, Pause
-from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.input_state import InputState
 
 Row: TypeAlias = "tuple[object, ...]"
 Stretch: TypeAlias = "tuple[Row, float, float]"
@@ -50,7 +50,7 @@ class Maintainer(Protocol):
     reads_contents: bool
     """Whether a restart needs what the outputs and the errors hold."""
 
-    def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
+    def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start; the inputs stand at it."""
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:

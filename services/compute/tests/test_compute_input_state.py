@@ -27,7 +27,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import format_presence
 from tidemill.errors import Corrupt
 from tidemill_compute.views.column_rows import rows_of_columns
-from tidemill_compute.views.living import LivingInput, cut_window
+from tidemill_compute.views.input_state import InputState, cut_window
 
 FIELDS = [
     ("name", pa.string()),
@@ -129,7 +129,7 @@ def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: Predicat
         st.booleans(),
     )
     def law(updates: list[Update], cuts: list[int], asked: list[Way], restarted: bool) -> None:
-        living, texts, oracle = LivingInput(shape), Texts(), Oracle(updates)
+        living, texts, oracle = InputState(shape), Texts(), Oracle(updates)
         borders = [0, *sorted(cuts), UPPER]
         every = {row for row, _, _ in updates}
         for (lower, upper), way in zip(pairwise(borders), asked, strict=False):
@@ -174,14 +174,14 @@ def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: Predicat
     assert {"columns", "rows", "changes", "facts"} <= set(taken)
 
 
-def again(shape: PredicateShape, updates: list[Update], lower: int) -> LivingInput:
+def again(shape: PredicateShape, updates: list[Update], lower: int) -> InputState:
     """A process that begins at `lower` with what it reads there."""
     held: dict[Row, int] = {}
     for row, at, diff in updates:
         if at < lower:
             held[row] = held.get(row, 0) + diff
     rows = [(row, 0, copies) for row, copies in held.items() if copies]
-    living = LivingInput(shape)
+    living = InputState(shape)
     living.restart(table(shape, rows).drop_columns(["_time"]), lower)
     assert living.alive == len(rows)
     return living
@@ -210,7 +210,7 @@ def test_a_row_that_goes_too_often_is_corrupt_in_every_way(updates: list[Update]
     said = []
     ways: tuple[Way, ...] = ("columns", "rows", "facts")
     for way in ways:
-        living = LivingInput(EVENTS)
+        living = InputState(EVENTS)
         living.extend(table(EVENTS, updates), UPPER)
         with pytest.raises(Corrupt, match=r"input p: .* is taken away more often") as caught:
             take_twice(living, cut, way)
@@ -218,7 +218,7 @@ def test_a_row_that_goes_too_often_is_corrupt_in_every_way(updates: list[Update]
     assert said[0] == said[1] == said[2]
 
 
-def take_twice(living: LivingInput, cut: int, way: Way) -> None:
+def take_twice(living: InputState, cut: int, way: Way) -> None:
     """Two windows."""
     for upper in (cut, UPPER):
         if way == "columns":
@@ -231,7 +231,7 @@ def take_twice(living: LivingInput, cut: int, way: Way) -> None:
 
 
 def test_instants_that_numbers_of_columns_mean_something_else_by_stay_rows() -> None:
-    living = LivingInput(EVENTS)
+    living = InputState(EVENTS)
     far = (1 << 63) - 1
     living.extend(table(EVENTS, [(("a", 1, 1.0, True, 3, far), 3, 1)]), 9)
     assert living.advance_columns(9, Texts()) is None
@@ -250,7 +250,7 @@ def test_a_window_ends_where_it_has_enough_and_never_within_an_instant(
 ) -> None:
     inputs = []
     for mine in changes:
-        living = LivingInput(RELATION)
+        living = InputState(RELATION)
         updates: list[Update] = [(("a", n, None, None), at, 1) for n, at in enumerate(mine)]
         living.extend(table(RELATION, updates), 40)
         inputs.append(living)

@@ -23,7 +23,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class LivingRows:
+class InputRows:
     """Rows with their presence, from a start on, without an end."""
 
     make_record: MakeRecord
@@ -32,9 +32,9 @@ class LivingRows:
     def __len__(self) -> int:
         return len(self._held)
 
-    def copy(self) -> LivingRows:
+    def copy(self) -> InputRows:
         """The rows that are there now."""
-        return LivingRows(self.make_record, dict(self._held))
+        return InputRows(self.make_record, dict(self._held))
 
     def hold(self, row: Row, since: int, copies: int) -> None:
         """Add a row that was not alive."""

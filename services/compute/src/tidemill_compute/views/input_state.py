@@ -17,7 +17,7 @@ from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, pause
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt
-from tidemill_compute.views.living_rows import Held, LivingRows, Row
+from tidemill_compute.views.input_rows import Held, InputRows, Row
 from tidemill_compute.views.shared_inputs import SharedInput
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -32,7 +32,7 @@ _TOGETHER = 4_096
 """So many rows are made of columns at a time."""
 
 
-class LivingInput:
+class InputState:
     """The rows of one input just before `lower`, and all known changes from there on.
 
     Between two windows nothing is read again: a window costs its changes and the rows alive. The
@@ -49,7 +49,7 @@ class LivingInput:
         """Whether the rows are held on columns now, or were when they were let go."""
         self._names = tuple(shape.schema.names)
         self._snapshot: pa.Table | None = None
-        self._rows: LivingRows | None = LivingRows(record_of(shape))
+        self._rows: InputRows | None = InputRows(record_of(shape))
         self.columns: LivingColumns | None = None
         self.facts: FactVersion | None = None
         self._suited = not shape.lattices and not shape.written
@@ -181,13 +181,13 @@ class LivingInput:
         self._drop(due.num_rows)
         return window
 
-    def aside(self) -> LivingInput:
+    def aside(self) -> InputState:
         """A copy of the rows just before `lower`, for work beside this input while it stands still.
 
         Changes of the copy touch nothing here. It is of no use any more once this input has gone
         on.
         """
-        other = LivingInput(self.shape)
+        other = InputState(self.shape)
         other.lower = other.upper = self.lower
         other._suited, other._rows = self._suited, None
         other.facts = self.facts or self.shared.facts_of(self)
@@ -196,7 +196,7 @@ class LivingInput:
             other._rows = None if self._rows is None else self._rows.copy()
         return other
 
-    def become(self, other: LivingInput) -> None:
+    def become(self, other: InputState) -> None:
         """Hold the rows as they are held aside by now."""
         self._snapshot, self._rows, self._suited = other._snapshot, other._rows, other._suited
         self.shared.hold(self, other.columns, other.facts)
@@ -269,11 +269,11 @@ class LivingInput:
 
     # The two ways in which rows are held.
 
-    def _living(self) -> LivingRows:
+    def _living(self) -> InputRows:
         """The rows one by one."""
         if self._rows is not None:
             return self._rows
-        rows = LivingRows(record_of(self.shape))
+        rows = InputRows(record_of(self.shape))
         if self._snapshot is not None:
             held = _rows(self._snapshot, self._names)
             for row, copies in zip(held, _ints(self._snapshot, DIFF), strict=True):
@@ -356,7 +356,7 @@ class LivingInput:
         return columns_of(rows, self.shape, times, texts)
 
 
-def cut_window(inputs: Sequence[LivingInput], lower: int, upper: int, changes_max: int) -> int:
+def cut_window(inputs: Sequence[InputState], lower: int, upper: int, changes_max: int) -> int:
     """End of a window from `lower`: `upper`, or before it if the window would see too many changes.
 
     All changes at one instant belong to one window, however many they are. Cost: O(inputs ·

@@ -1,6 +1,4 @@
-"""What the tests on a node do with it: kubectl, helm, waiting, and the logs when something
-failed.
-"""
+"""Calls of the tests on a node: kubectl, helm, waiting, and the logs after a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class CommandFailed(Exception):
 
 
 def said(*command: str, text: str | None = None, limit_s: float = 300.0) -> str:
-    """What a command printed. Raises: CommandFailed with both of its outputs."""
+    """The output of a command. Raises: CommandFailed with both of its outputs."""
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, timeout=limit_s, check=False
     )
@@ -41,9 +39,7 @@ def said(*command: str, text: str | None = None, limit_s: float = 300.0) -> str:
 
 
 def until(ask: Callable[[], T | None], what: str, limit_s: float = WAIT_S) -> T:
-    """What `ask` gives, asked again until it is something. Fails with `what` and the last
-    refusal.
-    """
+    """The first answer of `ask` that is not None. Fails with `what` and the last refusal."""
     deadline = time.monotonic() + limit_s
     refusal: Exception | None = None
     while time.monotonic() < deadline:
@@ -66,11 +62,11 @@ class Cluster:
     facts: list[tuple[str, str]] = field(default_factory=list)
 
     def kubectl(self, *arguments: str, namespace: str = SYSTEM, text: str | None = None) -> str:
-        """What `kubectl` says in a namespace."""
+        """The output of `kubectl` in a namespace."""
         return said("kubectl", "-n", namespace, *arguments, text=text)
 
     def helm(self, *arguments: str) -> str:
-        """What `helm` says in the namespace of the system."""
+        """The output of `helm` in the namespace of the system."""
         return said("helm", "-n", SYSTEM, *arguments, limit_s=600.0)
 
     def objects(self, kind: str, *selector: str, namespace: str = SYSTEM) -> list[dict[str, Any]]:
@@ -102,7 +98,7 @@ class Cluster:
         until(alone, f"pods that are replaced stay in {namespace}")
 
     def table(self, kind: str, *options: str) -> list[dict[str, str]]:
-        """What `kubectl get` prints, cells by their headings."""
+        """The table of `kubectl get`, cells by their headings."""
         heading, *lines = self.kubectl("get", kind, *options).splitlines()
         starts = [found.start() for found in re.finditer(r"\S+", heading)]
         ends = [*starts[1:], None]

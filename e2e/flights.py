@@ -119,7 +119,7 @@ class Flights:
     def waited(
         self, wait: Callable[[Waiter], Awaitable[T]], views: Sequence[str] = tuple(VIEWS)
     ) -> T:
-        """What `wait` returns, with the frontiers followed for as long as it takes."""
+        """The result of `wait`; the frontiers are followed meanwhile."""
 
         async def run() -> T:
             following = asyncio.create_task(self.watch.follow(self.client))
@@ -137,7 +137,7 @@ class Flights:
         return self.waited(lambda waiter: waiter.views_complete(), views)
 
     def differences(self, at: int, views: Sequence[str] = tuple(VIEWS)) -> list[str]:
-        """What the system says otherwise than the oracle, of every collection of the views at
+        """Differences between the system and the oracle, in every collection of the views at
         `at`.
         """
         found, expected = [], 0
@@ -157,7 +157,9 @@ class Flights:
         return found
 
     def alarms_differ(self, upper: int, lines: Sequence[bytes]) -> str:
-        """How told alarms, one JSON object each, differ from those that began below `upper`."""
+        """Differences between told alarms, one JSON object each, and those that began below
+        `upper`.
+        """
         told = [json.loads(line) for line in lines]
         fired: Rows = [(*each["arguments"], each["time"]) for each in told]
         comparison = compare(f"alarms below {iso(upper)}", self.oracle.alarms(upper), fired)

@@ -1,6 +1,6 @@
 """The chart, the custom resources and the operator on a real API server of Kubernetes.
 
-Nothing runs in it, since it has no node: Tidemill and the operator are processes beside it, and the
+No pod runs, since the server has no node: Tidemill and the operator are processes beside it. The
 operator has exactly the rights of the chart's service account.
 """
 
@@ -70,7 +70,7 @@ async def changed(api: KubernetesApi, kind: str, name: str, spec: dict[str, Any]
 
 
 async def until(ask: Callable[[], Any], what: str) -> Any:
-    """What `ask` gives, asked again until it is something."""
+    """The first answer of `ask` that is not None."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WAIT_S
     while loop.time() < deadline:
@@ -182,7 +182,7 @@ def condition(document: dict[str, Any], kind: str) -> tuple[str, str]:
 
 
 async def table(api: KubernetesApi, kind: str) -> list[dict[str, Any]]:
-    """What kubectl get prints: the server makes the table."""
+    """The table of kubectl get, as the server makes it."""
     reply = await api._client.call_api(
         "GET", api._client.configuration.host + path_of(kind),
         {**await _authorised(api), "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},

@@ -154,7 +154,7 @@ async def test_a_driver_may_make_executors_and_read_no_secret(
 
 
 def attacks(pod: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is to be said, and the pod changed so that it is: what admission lets nobody make."""
+    """Pods that admission refuses: the expected message, and the changed pod."""
     inside = "spec", "containers", 0
     changes: list[tuple[str, tuple[str | int, ...], Any]] = [
         ("runs from the image", (*inside, "image"), "evil:1"),

@@ -168,7 +168,8 @@ async def test_k3_two_namespaces_cannot_reach_each_other(tmp_path: Path) -> None
                 ("rail", "rail-own"),
             ):
                 await becomes("Table", namespace, name, "True", "Running")
-            # What its owner has not granted is not read, nor is a name taken that is another's.
+            # A view does not read a collection without a grant of its owner, nor take another's
+            # name.
             await made(api, "View", "rail", "rail-sneak", reads="air-flights")
             await made(api, "View", "rail", "rail-seen", reads="air-shared")
             await made(api, "Table", "rail", "air-more")

@@ -1,8 +1,8 @@
 """The whole system in pods on a real node: installed by Helm, fed through Kafka, asked from
 outside.
 
-One story, told in the order of this file; every test begins where the one before ended, so run it
-whole and with -x, by infra/kubernetes/e2e.sh.
+One story, told in the order of this file. Every test begins where the one before ended: run the
+file whole and with -x, by infra/kubernetes/e2e.sh.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def test_uninstalling_keeps_definitions_objects_and_data(
 
 
 def test_sizes_of_images(cluster: Cluster) -> None:
-    """What a node has to fetch, and that it stores once what images share."""
+    """Bytes that a node fetches; layers that images share are stored once."""
     archive = said(str(ROOT / "infra/kubernetes/images.sh"), "archive").strip()
     lines = said(str(ROOT / "infra/kubernetes/image-sizes.py"), archive).splitlines()
     sizes = {name: float(size.split()[0]) for name, _, size in (s.partition(": ") for s in lines)}

@@ -21,11 +21,11 @@ from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_operator.settings import OperatorSettings
 
 OLDEST = "1.30"
-"""What Chart.yaml asks for."""
+"""The version that Chart.yaml asks for."""
 
 HERE = [{"to": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 9999}]}]
 OPEN: dict[str, Any] = {"insecure": True}
-"""What has to be said so that anything is made, where there are no users."""
+"""Values without which nothing is made, if there are no users."""
 REACHED: dict[str, Any] = {
     "from": [{"namespaceSelector": {}}], "scrapers": [{"podSelector": {}}],
     "to": dict.fromkeys(("consensus", "blob", "kafka", "sources", "sinks"), HERE),
@@ -365,7 +365,7 @@ def test_each_service_runs_from_its_image() -> None:
         "operator": named("operator"), "test": named("query"),
     }  # fmt: skip
     assert images(values) == apart
-    # Who runs jobs of Spark in its own pod needs the image that has it.
+    # A role that runs jobs of Spark in its own pod needs the image with Spark.
     jobs = {"compute": whole, "compaction": whole}
     assert images({**values, "spark": {"enabled": False}}) == {**apart, **jobs}
     together = {**dict.fromkeys(apart, whole), "ingest": "mine/ingest:2"}

@@ -1,6 +1,4 @@
-"""What the admission policies of the chart let launchers and drivers make, judged by their own
-expressions.
-"""
+"""The chart's admission policies about launchers and drivers, judged by their own expressions."""
 
 from __future__ import annotations
 
@@ -64,8 +62,9 @@ def executor() -> dict[str, Any]:
 def refusals(
     policy: str, user: str, new: dict[str, Any] | None, values: dict[str, Any] = VALUES, **request: Any
 ) -> list[str] | None:  # fmt: skip
-    """Messages of the rules that refuse; None if the policy does not look. As the server: errors
-    refuse.
+    """Messages of the rules that refuse; None if the policy does not look.
+
+    An error refuses, as on a server.
     """
     spec = of("ValidatingAdmissionPolicy", rendered(values))[f"air-one-tidemill-jobs-{policy}"]["spec"]  # fmt: skip
     known: dict[str, Any] = {

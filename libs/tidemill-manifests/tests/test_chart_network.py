@@ -1,4 +1,4 @@
-"""Who reaches whom: every pair of components and neighbours, under the policies that the chart
+"""Reachability of every pair of components and neighbours, under the policies that the chart
 renders.
 
 The policies are evaluated, not enforced: no network is asked. `reaches` is tested on its own.

@@ -1,4 +1,4 @@
-"""What the images hold of others is locked by hash, listed, and named with its licence."""
+"""Foreign parts of the images are locked by hash, listed, and named with their licence."""
 
 from __future__ import annotations
 

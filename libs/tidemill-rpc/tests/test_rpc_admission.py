@@ -1,4 +1,6 @@
-"""Who asks for too much is refused, by a real server on loopback; everybody else is answered."""
+"""A user that asks for too much is refused, by a real server on loopback; all others are
+answered.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ class ByName:
     def principal(
         self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
     ) -> Principal:
-        """Whoever it is. Raises: Unauthenticated without a name."""
+        """The named user. Raises: Unauthenticated without a name."""
         name = metadata["user-agent"].partition(" ")[0]
         if name.startswith("grpc"):
             raise Unauthenticated("who?")

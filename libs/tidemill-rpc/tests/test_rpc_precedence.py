@@ -28,7 +28,7 @@ class Work:
         self.asked.append(then)
 
     def looks(self) -> int:
-        """What has to be done at a look is done; how much that was."""
+        """Do the work that is due at a look; the number of pieces."""
         asked, self.asked = self.asked, []
         for then in asked:
             then()

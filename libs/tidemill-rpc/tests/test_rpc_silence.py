@@ -99,7 +99,7 @@ async def test_a_subscription_with_nothing_to_say_is_left_alone(
 
 
 async def times_looked_for(channel_to: Callable[[str], grpc.aio.Channel], calls: int) -> int:
-    """How often a server that refuses is connected to while calls fail, one every 50 ms."""
+    """Number of connections to a server that refuses, while calls fail, one every 50 ms."""
     times = 0
 
     async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

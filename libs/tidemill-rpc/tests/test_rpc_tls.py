@@ -55,7 +55,7 @@ async def served(
 
 
 async def refusal(port: int, dialer: Dialer) -> TidemillError | None:
-    """What a call raises; None if it is answered."""
+    """The error of a call; None if it is answered."""
     async with AsyncClient(f"127.0.0.1:{port}", timeout_s=60, dialer=dialer) as client:
         try:
             await client.get()

@@ -17,7 +17,7 @@ SPEC = "spec: {columns: [{name: x, type: int}]}\n"
 
 
 def refusal(text: str) -> str:
-    """What is said of a text, in much less room than it would take repeated."""
+    """The refusal of a text, in much less room than the text repeated."""
     tracemalloc.start()
     try:
         with pytest.raises(UsageError) as refused:

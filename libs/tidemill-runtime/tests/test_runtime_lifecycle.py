@@ -270,9 +270,7 @@ def test_memory_that_was_freed_is_taken_again_without_the_kernel() -> None:
 
 
 def test_a3_who_waits_for_the_interpreter_waits_a_moment() -> None:
-    """What a thread computes while another one takes a hundred turns is their waiting: half a
-    millisecond each.
-    """
+    """A hundred turns of one thread cost another one half a millisecond each."""
     stop, computed_s = threading.Event(), []
 
     def compute() -> None:

@@ -1,4 +1,4 @@
-"""What the embedded log promises beyond the port: crashes, damage, other processes, full disks."""
+"""Promises of the embedded log beyond the port: crashes, damage, other processes, full disks."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
 
 
 def read_elsewhere(directory: Path, partition: int, start: int, stop: int) -> object:
-    """What `read_range` gives in another process."""
+    """The result of `read_range` in another process."""
     program = (
         "import sys; from tidemill.runtime.log_segments import read_range\n"
         f"for batch in read_range(sys.argv[1], 't', {partition}, {start}, {stop}):\n"

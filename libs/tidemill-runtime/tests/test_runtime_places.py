@@ -1,6 +1,4 @@
-"""What resources may name: files without leaving a folder, addresses after they are known, secrets
-by name.
-"""
+"""Places that resources may name: files below a folder, resolved addresses, secrets by name."""
 
 from __future__ import annotations
 
@@ -96,7 +94,9 @@ def test_a1_links_within_a_folder_are_followed(data: Path) -> None:
 
 
 def test_a1_a_link_that_turns_while_a_file_is_opened_leads_nowhere(data: Path) -> None:
-    """What was looked at is what is opened: the name is exchanged for a link all the time."""
+    """The file that was checked is the file that is opened: its name becomes a link all the
+    time.
+    """
     files = Files("places.files.read", (data,))
     turning, private = data / "turning", data.parent / "private/key"
     spare = data / "spare"

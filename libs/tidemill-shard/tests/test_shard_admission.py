@@ -1,4 +1,4 @@
-"""What collections take: types that come back, diffs that can be added up, rows that answers
+"""Contents of collections: types that come back, diffs that can be added, rows that answers
 carry.
 """
 

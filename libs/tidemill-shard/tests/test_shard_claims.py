@@ -31,7 +31,7 @@ SECONDS = 90
 
 @pytest.fixture(scope="module")
 def happened() -> Counter[str]:
-    """What came about in all runs together; a broken promise fails here, with its seed."""
+    """Counts of events in all runs; a broken promise fails here, with its seed."""
     total: Counter[str] = Counter()
     for seed in SEEDS:
         run = ClaimsSimulation(seed)
@@ -58,7 +58,7 @@ def test_it_did_happen(name: str, happened: Counter[str]) -> None:
 
 
 def first_violations(*, fenced: bool = True) -> list[str]:
-    """What the first run finds in which a promise is broken."""
+    """Violations of the first run that breaks a promise."""
     for seed in SEEDS:
         run = ClaimsSimulation(seed, fenced=fenced)
         run.run(SECONDS)
@@ -306,7 +306,7 @@ async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_wa
     tasks.begin()
     await asyncio.sleep(0)
     assert begun == 2
-    # What is to be given up does not begin again before it is.
+    # A claim that is to be given up does not begin again before it is.
     tasks.stop([claim])
     await asyncio.sleep(0)
     tasks.begin()
@@ -317,8 +317,8 @@ async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_wa
 
 
 def test_work_that_forgets_a_cancellation_is_cancelled_again(world: World) -> None:
-    """As `asyncio.wait_for` lets it before Python 3.12: the item would stay with a replica that is
-    to give it up.
+    """Before Python 3.12 `asyncio.wait_for` forgets it: the replica would keep an item to give
+    up.
     """
     forgotten: list[str] = []
     busy: Counter[str] = Counter()

@@ -51,8 +51,8 @@ class Story:
             await asyncio.sleep(0.05)
 
     def told(self, stop: Callable[[Replica], None], seconds: float) -> tuple[Claim | None, float]:
-        """What the owner has after it was stopped for so long, and for how long nobody else had
-        it.
+        """The owner's claim after it was stopped for so long, and the seconds without another
+        owner.
         """
         try:
             return self.loop.run_until_complete(self._told(stop, seconds))
@@ -183,9 +183,7 @@ async def _wanted() -> list[str]:
 
 
 async def _epoch_that_another_gets(clock: TimeOfThreads, consensus: Consensus) -> int | None:
-    """What a second replica has claimed after looking for some leases; None if nothing was to be
-    had.
-    """
+    """The epoch that a second replica claims after looking for some leases; None without one."""
     other = Claimant(consensus, "role", clock, random_id, name="other", lease_s=REAL_LEASE_S)
     began_s = clock.monotonic_s()
     while clock.monotonic_s() - began_s < LOOKED_LEASES * REAL_LEASE_S and not other.held():

@@ -17,8 +17,8 @@ ITEMS = ("a", "b", "c", "d", "e")
 LEASE_S = 0.8
 WAIT_S_MAX = 240.0
 STOP_S_MAX = 8.0
-"""Who stands still in the middle of a transaction of SQLite holds up everybody: it is let go, and
-stopped again.
+"""Seconds of a stop. A process that is stopped within a transaction of SQLite blocks all others: it
+is continued, and stopped again.
 """
 
 
@@ -52,7 +52,7 @@ class Role:
         self._processes.signal(self._pids[name], number)
 
     def doing(self) -> dict[str, str]:
-        """Who did the last effect of each item."""
+        """The process of the last effect of each item."""
         return {effect.item: effect.name for effect in list(self._sink.effects)}
 
     def refused(self, name: str) -> bool:

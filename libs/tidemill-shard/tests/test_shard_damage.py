@@ -97,7 +97,7 @@ async def told(store: Collections) -> str:
 
 
 async def damaged(folder: Path, name: str, data: bytes, scratch: Path) -> str:
-    """What is told of a copy of the store in which one file has these bytes."""
+    """The report about a copy of the store in which one file has these bytes."""
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(folder, scratch)
     (scratch / name).write_bytes(data)
@@ -156,8 +156,8 @@ async def test_acknowledged_versions_that_the_log_of_the_state_file_lost_are_mis
 
 
 def _frames_end(log: bytes) -> int:
-    """Where the frames of a log of SQLite end that carry the salt of its header: what follows says
-    nothing.
+    """The end of the frames in a log of SQLite with the salt of its header; later ones do not
+    count.
     """
     salt, frame = log[16:24], 24 + int.from_bytes(log[8:12])
     end = 32

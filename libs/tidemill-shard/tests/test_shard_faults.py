@@ -1,4 +1,4 @@
-"""What survives faults, and the proof beside each that the fault happened."""
+"""Data survives faults; beside each test a proof that the fault happened."""
 
 from __future__ import annotations
 

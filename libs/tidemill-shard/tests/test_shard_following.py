@@ -74,7 +74,7 @@ class World:
         self.upper = new
 
     def contents(self, at: int) -> Counter[tuple[str, int]]:
-        """What there is at an instant."""
+        """The contents at an instant."""
         found: Counter[tuple[str, int]] = Counter()
         for row, time, diff in self.written:
             if time <= at:
@@ -94,7 +94,7 @@ class Follower:
     reached: int | None = None
 
     def wants(self, rows: Counter[Update]) -> Counter[Update]:
-        """What a client would make of whole updates by itself."""
+        """The updates that a client would make of whole updates by itself."""
         found: Counter[Update] = Counter()
         for (row, time), diff in rows.items():
             assert isinstance(row[1], int)
@@ -116,8 +116,7 @@ class Follower:
         fresh: Counter[Update] = Counter()
         async for event in stream:
             if isinstance(event, Progress):
-                # What was stated stays; what came after the last statement is lost with the
-                # process.
+                # Stated updates stay; those after the last statement are lost with the process.
                 self.seen.update(fresh)
                 self.reached = sole_time(event.upper)
                 fresh.clear()

@@ -162,7 +162,7 @@ async def test_an_unfinished_write_is_never_seen_under_its_key(tmp_path: Path) -
 
 
 def opened_at_once(file: Path, keep_log: Callable[[sqlite3.Connection], object]) -> list[str]:
-    """What five threads are told that open a new file together."""
+    """Errors of five threads that open a new file together."""
     together = threading.Barrier(5)
 
     def opened() -> str:

@@ -228,9 +228,7 @@ def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> N
 
 
 class Acts:
-    """What processes with caches of their own do in any order, and what each of them sees
-    meanwhile.
-    """
+    """Acts of processes with caches of their own, in any order, and the views of each meanwhile."""
 
     names = ("s/remap", "s", "s/deadletters")
 
@@ -262,8 +260,8 @@ class Acts:
         await process.step_pace(PACE, frontier(upper + self._random.randrange(1, 20)), {}, leave)
 
     async def write(self) -> None:
-        """As the driver does: bindings first, then what they bind, at times that were not
-        definite.
+        """Write bindings first, then their rows, at times that were not definite, as the driver
+        does.
         """
         process = self._random.choice(self._world.processes)
         upper = (await process.status("s/remap")).upper.elements[0]

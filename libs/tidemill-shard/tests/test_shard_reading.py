@@ -77,7 +77,7 @@ class World:
         )
 
     async def parts_read(self, read: Any) -> int:
-        """How many objects an awaitable reads."""
+        """Number of objects that an awaitable reads."""
         self.blob.read.clear()
         await read
         return len(self.blob.read)

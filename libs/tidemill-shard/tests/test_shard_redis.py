@@ -140,7 +140,7 @@ async def test_a_cancellation_that_the_client_forgets_is_not_forgotten(ends: str
     asked = asyncio.Event()
 
     async def ask() -> str:
-        """As asyncio.wait_for may: what it waited for has come, or has failed, at the same
+        """End as `asyncio.wait_for` may: the awaited result has come, or failed, at the same
         moment.
         """
         asked.set()

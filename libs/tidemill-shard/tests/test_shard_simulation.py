@@ -37,7 +37,7 @@ SECONDS = 60
 
 @pytest.fixture(scope="module")
 def happened() -> Counter[str]:
-    """What came about in all runs together; a broken promise fails here, with its seed."""
+    """Counts of events in all runs; a broken promise fails here, with its seed."""
     total: Counter[str] = Counter()
     for seed in SEEDS:
         total += Simulation(seed).run(SECONDS)
@@ -214,6 +214,6 @@ def test_a_campaign_says_how_to_repeat_what_it_found(
     tokens_are_forgotten(monkeypatch)
     assert main(asked) == 1
     said = capsys.readouterr().out
-    # As many seeds as a second holds.
+    # The number of seeds depends on the speed of the machine.
     assert re.search(r"^violations: [1-9]", said, re.MULTILINE)
     assert "replay: make chaos ONLY=simulation SEED=7 SECONDS=1" in said

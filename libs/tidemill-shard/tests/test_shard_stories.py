@@ -57,7 +57,7 @@ class Teller:
         )  # fmt: skip
 
     async def answer(self, words: Sequence[str]) -> str:
-        """What a command answers: a value, or an error by its name."""
+        """The answer of a command: a value, or an error by its name."""
         verb, *rest = words
         try:
             return str(await getattr(self, f"on_{verb.replace('-', '_')}")(*rest))

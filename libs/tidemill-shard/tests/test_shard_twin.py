@@ -288,7 +288,7 @@ class Duel:
         await self.same(polled(), lambda: self.told(listener))
 
     def told(self, listener: Listener) -> tuple[dict[tuple[str, int], int], Frontier]:
-        """What the twin delivers: the contents first, then each update once."""
+        """Deliveries of the twin: the contents first, then each update once."""
         twin, at = self.twin, listener.at
         twin.hold(listener.capability, "read")
         began = listener.delivered is not None

@@ -86,7 +86,7 @@ async def test_an_idle_collection_becomes_one_batch_at_since_once() -> None:
         await world.driver.look()
     status = await world.collections.status("t")
     assert (status.batches, world.driver.counts.merges) == (1, 1)
-    # What came before since is kept apart from what came at it, so a reader can resume there.
+    # Updates from before since stay apart from those at it, so a reader can resume there.
     assert set((await world.collections.read_updates("t"))["_time"].to_pylist()) == {2, 3}
 
 
@@ -244,7 +244,7 @@ async def test_v4_a_tombstone_is_emptied_and_never_looked_at_again() -> None:
     assert (await world.blob.list(""), world.driver.counts.deleted) == ([], 3)
     logged = await world.consensus.scan("t", 0)
     await world.driver.look()
-    # What the log says is one rollup and the version that names it: rows in it are gone, too.
+    # The log holds one rollup and the version that names it: rows in it are gone, too.
     assert (len(logged), len(await world.consensus.scan("t", 0))) == (7, 1)
     # An upload that broke off before the end is found once it is old, and that look is the last
     # one.

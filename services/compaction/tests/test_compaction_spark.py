@@ -73,7 +73,7 @@ class World:
         await self.collections.downgrade(read, frontier(SINCE))
 
     async def contents(self) -> list[pa.Table]:
-        """What can be read, at each instant."""
+        """The readable contents at each instant."""
         read = await self.collections.read_hold("t", owner="test")
         found = [await self.collections.snapshot(read, time) for time in range(SINCE, APPENDS)]
         order = [("plane", "ascending"), ("delay", "ascending")]
@@ -135,7 +135,7 @@ async def test_a_merge_that_came_too_late_changes_nothing(
     shape = await world.shape()
     assert not await bulk.merge(late)
     assert await world.shape() == shape
-    # What it was to be made of has been deleted since.
+    # The inputs of the job have been deleted since.
     world.clock.move(1_000)
     assert await world.collections.collect_garbage("t", 1) > 0
     assert not await bulk.merge(gone)

@@ -1,10 +1,8 @@
-"""The cases of the language that have goals, through real views and real actions that die at every
-write.
+"""The cases of the language with goals, through real views and actions that die at every write.
 
-A case is fed in pieces, each to a process of its own that dies of a write: before the first, then,
-run by run, after each that view, actions and their targets make; another process goes on. What the
-case says that fires is what the outboxes hold, each key once, and what became of it afterwards is
-in the corrections.
+A case is fed in pieces, each to a process of its own that dies of a write. The first run dies before
+the first write, later ones after each write of view, actions and their targets. Another process goes on. The
+outboxes hold the expected firings, each key once, and the corrections hold their later changes.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ class NotedConsensus(MortalConsensus):
 
 
 class Target:
-    """Where effects happen: how often under each key, in one of the ways that targets have."""
+    """A target of effects: their number under each key, in one of the ways of targets."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -240,7 +238,7 @@ class World:
             )
 
     async def fired(self) -> list[str]:
-        """What the outboxes hold, as the case writes it."""
+        """The contents of the outboxes, as the case writes them."""
         rows = []
         for action in self.actions:
             rows += (await self.now.read_updates(action.outbox)).to_pylist()
@@ -255,7 +253,7 @@ class World:
         return [tuple(row[name] for name in CORRECTED) for row in rows]
 
     def expected_corrections(self, goal: Goal) -> list[tuple[object, ...]]:
-        """What becomes of events after they fired, read off the presences of one evaluation."""
+        """Changes of events after they fired, read off the presences of one evaluation."""
         upper = self.case["upper"]
         evaluation = Engine(self.program).evaluate(self.inputs, upper=upper)
         found = evaluation.presences.get(goal.predicate, ())

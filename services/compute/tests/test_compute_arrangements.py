@@ -101,7 +101,7 @@ class World:
         return sole_time((await self.process(Fuse(None)).status("by")).upper)
 
     async def contents(self, at: int) -> Counter[Row]:
-        """What the arrangement holds at an instant, with the columns of today."""
+        """The contents of the arrangement at an instant, with the present columns."""
         held, _ = await self.now.acquire("by", owner="test")
         table = await self.now.snapshot(held, at)
         await self.now.drop(held)

@@ -1,4 +1,4 @@
-"""What columns derive is written as the same updates as what rows derive."""
+"""Facts derived on columns are written as the same updates as those derived on rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Effects and failures: for each class of sink and each way to die, how often an effect happens.
+"""Effects and failures: the number of effects for each class of sink and each way to die.
 
-The rows are those that any exactly-once effect has to survive: death before, between and after each
-write, a paused owner that wakes, an answer that is lost, input that comes again, compaction, events
-that return, change or are withdrawn, two goals on one event, a rule that was rewritten.
+The rows are those that any exactly-once effect has to survive:
+
+* death before, between and after each write, and a paused owner that wakes;
+* an answer that is lost, input that comes again, compaction;
+* events that return, change or are withdrawn, two goals on one event, a rewritten rule.
 """
 
 from __future__ import annotations

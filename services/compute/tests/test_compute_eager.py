@@ -128,7 +128,9 @@ class NotedConsensus(MortalConsensus):
 
 @dataclass
 class Place:
-    """Where effects happen, how often under each key; `seen` is what was definite at each."""
+    """A target of effects, with their number under each key; `seen` holds the definite keys at
+    each.
+    """
 
     delivery: Mark = "keyed"
     effects: Counter[str] = field(default_factory=Counter)
@@ -264,7 +266,7 @@ class World:
         self.fed = upper
 
     async def keys(self, name: str = "tell/outbox") -> Counter[str]:
-        """How often each key was put into an outbox."""
+        """Number of times that each key was put into an outbox."""
         rows = (await self.now.read_updates(name)).to_pylist()
         assert all(row["_diff"] == 1 for row in rows if row["key"])
         return Counter(row["key"] for row in rows if row["key"])
@@ -275,7 +277,7 @@ class World:
         return sorted(repr([row[each] for each in names]) for row in rows)
 
     async def definite(self) -> tuple[Counter[str], list[str]]:
-        """What a plain action over the same output fires, with its corrections."""
+        """Firings and corrections of a plain action over the same output."""
         for part, schema in (
             ("outbox", OUTBOX_SCHEMA), ("done", DONE_SCHEMA),
             ("corrections", corrections_schema(self.target.shape)),

@@ -119,7 +119,7 @@ class World:
         return sum(log[-1].number + 1 for log in self.stores[0]._logs.values())
 
     async def contents(self) -> dict[str, list[tuple[object, ...]]]:
-        """What was written, and how far, as one value."""
+        """Written rows and uppers, as one value."""
         reader = self.process(Fuse(None))
         found = {}
         for name in WRITTEN:

@@ -1,6 +1,4 @@
-"""What a view reads of a collection: only the parts and rows that its program can use, with the
-same answer.
-"""
+"""Reads of a view: only the parts and rows that its program can use, with the same answer."""
 
 from __future__ import annotations
 

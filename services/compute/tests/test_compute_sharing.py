@@ -98,7 +98,7 @@ def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 
 @dataclass
 class Counts:
-    """What has been shared, and what has happened, over all lives of all processes."""
+    """Counts of shared inputs and of events, over all starts of all processes."""
 
     windows: int = 0
     on_columns: int = 0

@@ -122,7 +122,7 @@ class World:
         return Takeover(change, collections, self.clock, settings, make, record)
 
     async def _written_down(self, at: int) -> None:
-        """As the catalog does: durable, once, and always the same."""
+        """Record the frontier as the catalog does: durable, once, and always the same."""
         assert self.at in (None, at)
         self.at = at
 
@@ -166,7 +166,7 @@ class World:
         self.fed = upper
 
     async def until(self, task: asyncio.Task[None], done: Any) -> None:
-        """Let a task run until something has held for a while, or it ends."""
+        """Run a task until a condition has held for a while, or it ends."""
         held = 0
         async with asyncio.timeout(WAIT_S_MAX):
             while not task.done() and held <= 20:
@@ -200,7 +200,7 @@ class World:
             raise AssertionError("the view failed") from ended
 
     def expected(self, program: CheckedProgram) -> dict[str, Mapping[int, set[Any]]]:
-        """What one evaluation of everything says at each instant."""
+        """The contents of one evaluation of everything, at each instant."""
         given = [
             Presence(
                 Record("ping", row[:2], row[2], row[3]),

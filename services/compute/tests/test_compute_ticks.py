@@ -397,7 +397,7 @@ async def test_nodes_exchange_every_message_once_whatever_dies(seed: int) -> Non
 
 
 async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() -> None:
-    """What the tick says that takes it in stands until the next one, as everything does."""
+    """The facts of the tick that takes a message in stand until the next tick, as all facts do."""
     world = World(
         "got(k) @async(0) := put(k, _) ^ not got(k);\nback(k) := got(k);",
         TickPlan(None),
@@ -424,9 +424,7 @@ async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() 
 async def test_what_a_tick_takes_in_is_chosen_for_each_input(
     admission: Any, seen: dict[int, int]
 ) -> None:
-    """How many rows have been admitted at which instants; a restart at each instant changes
-    nothing.
-    """
+    """Number of rows admitted at each instant; a restart at each instant changes nothing."""
     rows = [("a", 1, 3, 1), ("b", 2, 9, 1), ("c", 3, 10, 1), ("d", 4, 16, 1)]
     if isinstance(admission, Batch) and admission.wait_ms is not None:
         seen = {14: 3, 28: 4}

@@ -33,7 +33,7 @@ TRIED_AGAIN = (Unavailable, Indeterminate, Fenced)
 
 Step = Callable[..., Awaitable[Any]]
 Fault = Callable[[Step], Awaitable[Any]]
-"""What happens in place of a step of a transaction."""
+"""A replacement of one step of a transaction."""
 
 
 class KilledError(Exception):
@@ -56,7 +56,7 @@ async def opened(broker: Server, deadline_s: float = DEADLINE_S) -> AsyncIterato
 
 
 async def settled(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What is answered, asked again while the broker is away."""
+    """The answer, asked again while the broker is away."""
     while True:
         try:
             return await ask()
@@ -66,8 +66,8 @@ async def settled(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 @asynccontextmanager
 async def reading_all(broker: Server, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, int]]:
-    """Who reads also what is not committed, from the beginning, and where the topic ends for
-    them.
+    """A consumer of all records, uncommitted ones too, from the beginning, and the topic's end for
+    it.
     """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.address, isolation_level="read_uncommitted"
@@ -101,7 +101,7 @@ async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord
 
 
 async def sent(broker: Server, topic: str) -> Counter[bytes]:
-    """How often each key was ever sent, whatever became of its transaction."""
+    """Number of times that each key was ever sent, whatever the end of its transaction."""
     found = Counter[bytes]()
     async with reading_all(broker, topic) as (consumer, end):
         while await consumer.position(TopicPartition(topic, 0)) < end:
@@ -230,7 +230,7 @@ async def test_a_transaction_that_times_out_at_the_broker_is_redone_with_the_sam
             assert faults.struck == 1
         assert await live_to_the_end(log, topic) == 1
         exactly_once(await committed(broker, log, topic))
-        # What was sent and ended is there beside what was redone, for nobody to see.
+        # Records that were sent and aborted stand beside the repeated ones; no reader sees them.
         assert set((await sent(broker, topic)).values()) == {1, 2}
 
 

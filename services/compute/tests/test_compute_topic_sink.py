@@ -17,7 +17,7 @@ from tidemill_compute.actions.sink_log import LogSink
 
 
 async def keys_in(log: Log, topic: str) -> Counter[str]:
-    """How often each key is in a topic, for readers of committed records."""
+    """Number of records of each key in a topic, for readers of committed ones."""
     bounds = await log.bounds(topic)
     reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
     found: Counter[str] = Counter()

@@ -362,7 +362,7 @@ class Gate(Quiet):
 
 
 async def until(world: World, task: asyncio.Task[None], come: Callable[[], bool]) -> None:
-    """Let time pass until something has come; a view that fails says so."""
+    """Advance time until a condition holds; a view that fails raises."""
     while not come():
         if task.done():
             task.result()

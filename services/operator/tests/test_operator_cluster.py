@@ -151,8 +151,8 @@ async def test_changes_missed_while_the_history_was_forgotten_are_seen() -> None
 async def test_a_kind_that_cannot_be_seen_holds_no_other_up(
     status: int, reason: str, message: str
 ) -> None:
-    """As under definitions, or a Role, from before this kind; once it is there its objects are
-    seen.
+    """The kind is missing under older definitions, or in a Role; its objects are seen once it is
+    there.
     """
     catalog, absent = MemoryCatalog(), "GET /apis/tidemill.dev/v1alpha1/arrangements"
     async with api_server() as api:

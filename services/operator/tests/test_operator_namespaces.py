@@ -1,6 +1,4 @@
-"""What belongs to one namespace is neither read nor taken by another, unless it is granted
-there.
-"""
+"""Names of one namespace are neither read nor taken by another, unless they are granted there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is declared becomes so, from any state, in any order; nothing else is touched."""
+"""Declared resources are applied, from any state, in any order; nothing else is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a bulk job connects: to brokers that the service may reach, by each of their names and
+"""Connections of a bulk job: to brokers that the service may reach, by all their names and
 addresses.
 """
 

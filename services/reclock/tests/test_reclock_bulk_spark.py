@@ -74,7 +74,7 @@ async def open_stores(folder: Path) -> Collections:
 
 
 def reclocked_live(upper: int) -> tuple[pa.Table, pa.Table]:
-    """What the live path makes of the same records."""
+    """The output of the live path for the same records."""
     places = [(p, offset) for p, count in RECORDS.items() for offset in range(count)]
     decoded = DECODER.decode(
         [p for p, _ in places], [o for _, o in places], [record(p, o) for p, o in places]

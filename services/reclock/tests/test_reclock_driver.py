@@ -198,7 +198,9 @@ async def test_g12_bindings_are_held_as_far_back_as_the_rows_can_be_read(retain_
 @pytest.mark.rule("G13")
 @pytest.mark.parametrize("begins", [0, 3 * EACH + 5, 4 * EACH, 9 * EACH])
 async def test_g13_sources_of_shared_bindings_put_a_record_at_one_instant(begins: int) -> None:
-    """What was bound where the later one begins is there at once; it goes on alike, also anew."""
+    """Bindings before the later source's begin count for it at once; it goes on alike, also
+    anew.
+    """
     clock, ids = ManualClock(), map(str, itertools.count())
     now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
     target = await made(now)

@@ -79,7 +79,7 @@ class World:
         return found
 
     async def at(self, time: int) -> dict[int, int]:
-        """What the bindings say the source had at `time`."""
+        """Offsets of the source at `time`, by the bindings."""
         trace = await self.trace()
         return partition_offsets(trace.at(time))
 

@@ -70,7 +70,7 @@ class World:
         await driver.mint_forever(probe)
 
     async def write(self, name: str) -> None:
-        """As reclock does, without rows: what is bound is written."""
+        """Write the bound records as reclock does, without rows."""
         while True:
             if not await self.collections.rest_over(f"{name}/remap", 0.5):
                 continue

@@ -57,14 +57,14 @@ class Minter:
             yield str(await self.made.get()).encode()
 
 
-async def streamed(port: int, known: asyncio.Queue[float]) -> None:
+async def stream(port: int, known: asyncio.Queue[float]) -> None:
     """Follow the minter."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         async for _ in channel.unary_stream(METHOD)(b""):
             known.put_nowait(CLOCK.monotonic_s())
 
 
-async def stored(collections: Collections, known: asyncio.Queue[float]) -> None:
+async def poll_store(collections: Collections, known: asyncio.Queue[float]) -> None:
     """Follow the collection."""
     upper = 0
     while True:
@@ -72,7 +72,7 @@ async def stored(collections: Collections, known: asyncio.Queue[float]) -> None:
         known.put_nowait(CLOCK.monotonic_s())
 
 
-async def measured(redis: str, bootstrap: str) -> dict[str, list[float]]:
+async def measure(redis: str, bootstrap: str) -> dict[str, list[float]]:
     """Milliseconds by way."""
     prefix = f"bench-{token_hex(4)}"
     writer, told, looking = (opened(redis, prefix) for _ in range(3))
@@ -90,9 +90,9 @@ async def measured(redis: str, bootstrap: str) -> dict[str, list[float]]:
     tasks = [
         asyncio.create_task(telling.run(lambda: None)),
         asyncio.create_task(hearing.run(lambda: None)),
-        asyncio.create_task(stored(told, known["told on a topic"])),
-        asyncio.create_task(stored(looking, known["looked for"])),
-        asyncio.create_task(streamed(port, known["streamed"])),
+        asyncio.create_task(poll_store(told, known["told on a topic"])),
+        asyncio.create_task(poll_store(looking, known["looked for"])),
+        asyncio.create_task(stream(port, known["streamed"])),
     ]
     await hearing.listening.wait()
     found: dict[str, list[float]] = {"made durable": [], **{way: [] for way in known}}
@@ -119,7 +119,7 @@ async def measured(redis: str, bootstrap: str) -> dict[str, list[float]]:
 def main() -> None:
     """Measure, and print a table."""
     with redis_server("bench-redis") as redis, kafka_server("bench-kafka") as kafka:
-        found = asyncio.run(measured(redis.address, kafka.address))
+        found = asyncio.run(measure(redis.address, kafka.address))
     print("| way | median ms | worst of 10 ms |\n|---|---|---|")
     for way, times in found.items():
         print(f"| {way} | {median(times):.1f} | {sorted(times)[-len(times) // 10]:.1f} |")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def built(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """What the strict build of a tree says; the site of a good one is in `site`."""
+    """The result of a strict build of a tree; the site of a good one is in `site`."""
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "-f", str(root / "mkdocs.yml"), "-d", site],
         capture_output=True, text=True, check=False,

@@ -204,7 +204,7 @@ def replays(order: Sequence[Transaction], final: Mapping[str, Sequence[int]]) ->
 
 @st.composite
 def list_histories(draw: st.DrawFn) -> tuple[list[Transaction], dict[str, list[int]]]:
-    """What a serial run would have made, told of at other times, and now and then misread."""
+    """Histories of a serial run, told of at other times, and sometimes misread."""
     instants = draw(st.permutations(range(8)))
     lists: dict[str, list[int]] = {"x": [], "y": []}
     history = []

@@ -22,7 +22,7 @@ MUTANTS = recorded()
 
 
 def commits() -> int:
-    """How long the history is: each commit takes the next turn."""
+    """Length of the history: each commit takes the next turn."""
     counted = subprocess.run(
         ["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )

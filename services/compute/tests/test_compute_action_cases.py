@@ -1,8 +1,9 @@
 """The cases of the language with goals, through real views and actions that die at every write.
 
-A case is fed in pieces, each to a process of its own that dies of a write. The first run dies before
-the first write, later ones after each write of view, actions and their targets. Another process goes on. The
-outboxes hold the expected firings, each key once, and the corrections hold their later changes.
+A case is fed in pieces, each to a process of its own that dies of a write. The first run dies
+before the first write, later ones after each write of view, actions and their targets. Another
+process goes on. The outboxes hold the expected firings, each key once, and the corrections hold
+their later changes.
 """
 
 from __future__ import annotations

@@ -187,20 +187,20 @@ class BlockingClient:
         # A cancelled step may still be inside the generator when the loop is left.
         stepping = asyncio.Lock()
 
-        async def following() -> Event | None:
+        async def follow() -> Event | None:
             async with stepping:
                 return await anext(events, None)
 
-        async def closed() -> None:
+        async def close_stream() -> None:
             async with stepping:
                 await events.aclose()
 
         try:
-            while (event := self._wait(following())) is not None:
+            while (event := self._wait(follow())) is not None:
                 yield event
         finally:
             if not self._loop.is_closed():
-                self._wait(closed())
+                self._wait(close_stream())
 
 
 async def _open_client(address: str, timeout_s: float, dialer: Dialer) -> AsyncClient:

@@ -29,8 +29,8 @@ from tidemill.testkit.file_locks import alone
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's JVM is forked from the process of the tests, which holds gRPC channels by then. gRPC's
-# handlers of forks would abort the child now and then. Set before the first import of grpc.
+# The process of the tests holds gRPC channels when it forks Spark's JVM: gRPC's handlers of forks
+# would abort the child now and then. Set before the first import of grpc.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # noqa: TID251
 
 RUN = "TIDEMILL_TEST_RUN"

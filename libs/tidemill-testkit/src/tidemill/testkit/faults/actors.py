@@ -149,7 +149,7 @@ class TableWriter:
         while True:
             await clock.sleep(stage.random.random() * 2)
             try:
-                held = self._held = self._held or await self._acquired(store)
+                held = self._held = self._held or await self._acquire(store)
                 await self._step(store, held)
             except GAVE_UP:
                 continue
@@ -157,7 +157,7 @@ class TableWriter:
                 stage.happened["expired writers"] += 1
                 self._gone()
 
-    async def _acquired(self, store: Collections) -> WriteCapability:
+    async def _acquire(self, store: Collections) -> WriteCapability:
         read, write = await store.acquire(TABLE, owner="table writer", lease_ms=LEASE_MS)
         assert write is not None
         self._stage.audit.confirmed(write)
@@ -276,7 +276,7 @@ class Reader:
         while True:
             await clock.sleep(stage.random.random() * 2)
             try:
-                held = self._held = self._held or await self._acquired(store)
+                held = self._held = self._held or await self._acquire(store)
                 await self._step(store, held)
             except GAVE_UP:
                 continue
@@ -286,7 +286,7 @@ class Reader:
                     stage.audit.released(self._held)
                 self._held = None
 
-    async def _acquired(self, store: Collections) -> ReadCapability:
+    async def _acquire(self, store: Collections) -> ReadCapability:
         held = await store.read_hold(self._collection, owner="reader", lease_ms=LEASE_MS)
         self._stage.audit.confirmed(held)
         self._least = sole_time(held.frontier)

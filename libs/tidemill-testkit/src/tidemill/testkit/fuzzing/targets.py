@@ -308,7 +308,7 @@ class _Answering(HttpRegistry):
         super().__init__(RegistryAccess("http://127.0.0.1"))
         self._body = body
 
-    async def _fetched(self, path: str) -> bytes | None:
+    async def _fetch(self, path: str) -> bytes | None:
         return self._body
 
 

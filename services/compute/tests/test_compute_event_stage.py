@@ -210,7 +210,7 @@ async def test_what_silence_decided_is_not_decided_again(seed: int) -> None:
         deaths += fuse.blown
     await follow(world, world.stage(world.process(Fuse(None))), INSTANTS)
     found = await world.contents()
-    changes = await world.process(Fuse(None)).stored("s/map")
+    changes = await world.process(Fuse(None)).read_updates("s/map")
     decided = {
         row["instant"]: row["frontier"] for row in changes.to_pylist()
         if row["partition"] == DECIDED and row[DIFF] > 0

@@ -114,7 +114,7 @@ async def follow(world: World, stage: ReferenceStage, upper: int) -> None:
 
 async def moves(world: World) -> list[tuple[int, int]]:
     """The durable map: (system instant, instant of the timeline), ascending."""
-    rows = (await world.process(Fuse(None)).stored("s/map")).to_pylist()
+    rows = (await world.process(Fuse(None)).read_updates("s/map")).to_pylist()
     return sorted((row["instant"], row["frontier"]) for row in rows if row[DIFF] > 0)
 
 
@@ -143,7 +143,7 @@ async def test_each_row_is_there_once_from_where_the_timeline_was_before_it(seed
     await follow(world, world.stage(world.process(Fuse(None))), INSTANTS + 1)
     known = await moves(world)
     assert [at for _, at in known] == sorted({at for _, at in known})
-    rows = (await world.process(Fuse(None)).stored("s")).to_pylist()
+    rows = (await world.process(Fuse(None)).read_updates("s")).to_pylist()
     expected = {}
     for n, came in world.instants.items():
         before = [at for moved, at in known if moved < came]

@@ -270,7 +270,7 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
     await follow(world, world.view(world.process(Fuse(None)), 5), END)
     assert await world.contents() == expected(world.program, world.history)
     assert deaths > 0
-    state = consolidate(await world.process(Fuse(None)).stored("v/state"))
+    state = consolidate(await world.process(Fuse(None)).read_updates("v/state"))
     for at in range(END):
         assert set(as_of(state, at).values()) <= {1}, (
             at
@@ -318,7 +318,7 @@ async def run_in_windows(
 
 
 async def everything(world: World) -> dict[str, pa.Table]:
-    state = await world.process(Fuse(None)).stored("v/state")
+    state = await world.process(Fuse(None)).read_updates("v/state")
     return {**await world.contents(), "v/state": accumulate(state, END - 1)}
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from tidemill.arrangement.updates import empty_updates
+from tidemill.host.announcements import Announcements
 from tidemill.reclock.remap_rows import REMAP_SCHEMA
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.log_kafka import KafkaLog
@@ -28,7 +29,6 @@ from tidemill.shard import Collections, Description, MemoryBlob
 from tidemill.shard.stores import open_consensus
 from tidemill.testkit.servers import kafka_server, redis_server
 from tidemill.time import frontier
-from tidemill_embedded.replicas.announcing import Announcements
 
 BINDINGS = 60
 REMAP = "s/remap"

@@ -29,7 +29,7 @@ FRAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("bind", ("tidemill_remap/", "tidemill/reclock/")),
     ("stage", ("tidemill_compute/events/", "tidemill_reclock/")),
     ("operators", ("tidemill/datalog/", "tidemill_compute/views/", "tidemill/arrangement/")),
-    ("serve", ("tidemill_embedded/", "tidemill_query/", "grpc/", "prometheus_client/")),
+    ("serve", ("tidemill_server/", "tidemill_query/", "grpc/", "prometheus_client/")),
 )
 """Stages of samples: the innermost frame that holds one of these texts tells the stage."""
 PER_S = 50

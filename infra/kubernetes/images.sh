@@ -2,7 +2,7 @@
 # Images without a registry, as archives.
 #   images.sh base      localhost/python:3.11-slim-bookworm: Debian 12 with python3.11, pip and venv
 #   images.sh build     localhost/tidemill:VERSION, and localhost/tidemill-SERVICE:VERSION for each service, from
-#                       services/embedded/Dockerfile, in one archive with each layer once; prints their sizes, compressed
+#                       services/server/Dockerfile, in one archive with each layer once; prints their sizes, compressed
 #   images.sh pause     localhost/pause:1, the container that holds the namespaces of a pod
 #   images.sh servers   localhost/servers:1, what tests install beside Tidemill: Kafka, Redis, an S3 server, Prometheus
 #   images.sh archive   where `build` leaves its archive
@@ -89,7 +89,7 @@ build() {
   for service in $SERVICES whole; do
     tag=localhost/tidemill-$service:$(version)
     [ "$service" != whole ] || tag=localhost/tidemill:$(version)
-    built "$tag" "$root" -f "$root/services/embedded/Dockerfile" --target "$service"
+    built "$tag" "$root" -f "$root/services/server/Dockerfile" --target "$service"
     tags+=("$tag")
   done
   tidy_store

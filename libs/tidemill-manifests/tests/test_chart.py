@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from ruamel.yaml import YAML
 
+from tidemill.host.process import checked
 from tidemill.manifests.chart_values import documented, leaves
 from tidemill.runtime import settings
 from tidemill.testkit.charts import CHART, of, pods, rendered
-from tidemill_embedded.process import checked
-from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_operator.settings import OperatorSettings
+from tidemill_server.settings import ServerSettings
 
 OLDEST = "1.30"
 """The version that Chart.yaml asks for."""
@@ -199,7 +199,7 @@ def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path)
     )
     (config,) = [o for o in of("ConfigMap", objects).values() if "settings.yaml" in o["data"]]
     readers: dict[str, tuple[type[Any], str]] = {
-        "settings.yaml": (EmbeddedSettings, "TIDEMILL_UP_"),
+        "settings.yaml": (ServerSettings, "TIDEMILL_UP_"),
         "operator.yaml": (OperatorSettings, "TIDEMILL_OPERATOR_"),
     }
     for name, (struct, prefix) in readers.items():
@@ -222,7 +222,7 @@ def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path)
             given = {each["name"]: each.get("value", "secret") for each in split["env"]}
             alone = settings.load(struct, tmp_path / name, prefix, given)
             assert split["args"][:3] == ["up", "--role", "remap,reclock,compute,compaction"]
-            assert isinstance(alone, EmbeddedSettings)
+            assert isinstance(alone, ServerSettings)
             assert alone.services.lease_s == 4
             assert alone.services.advertise == "$(POD_IP):7473"
             alone = msgspec.structs.replace(
@@ -287,7 +287,7 @@ def process_settings(objects: list[dict[str, Any]], folder: Path, component: str
         if metadata["labels"]["app.kubernetes.io/component"] == component
     ]  # fmt: skip
     given = {each["name"]: each.get("value", "secret") for each in container["env"]}
-    return settings.load(EmbeddedSettings, folder / "settings.yaml", "TIDEMILL_UP_", given)
+    return settings.load(ServerSettings, folder / "settings.yaml", "TIDEMILL_UP_", given)
 
 
 def test_jobs_are_launched_as_the_values_say(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tidemill.manifests.inventory import closure, generated, jars_of, locked, pa
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
-BUILT = (ROOT / "services/embedded/Dockerfile").read_text()
+BUILT = (ROOT / "services/server/Dockerfile").read_text()
 
 
 def test_the_lists_notice_and_bill_are_those_of_the_lock() -> None:
@@ -49,7 +49,7 @@ def test_what_is_needed_and_not_locked_is_refused() -> None:
 
 
 def test_the_bill_names_every_package_and_jar_once() -> None:
-    bill = json.loads((ROOT / "services/embedded/sbom.cdx.json").read_text())
+    bill = json.loads((ROOT / "services/server/sbom.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     services, spark = packages_of(ROOT)
     jars = [name for name, _ in jars_of(ROOT)]

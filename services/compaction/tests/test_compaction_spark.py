@@ -29,10 +29,10 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import FailureKind, JobDone, JobFailed
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.time import Frontier, frontier
-from tidemill_compaction.arranging import SparkArrange
 from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_compaction.settings import CompactionSettings
+from tidemill_compute.arranging import SparkArrange
 
 ROWS = pa.schema([("plane", pa.string()), ("delay", pa.int64())])
 APPENDS, ROWS_EACH = 9, 120

@@ -23,7 +23,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
-from tidemill.datalog.ticking import TickPlan
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.errors import AlreadyUsed, Fenced, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus

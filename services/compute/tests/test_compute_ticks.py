@@ -31,7 +31,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.scratch import Engine
-from tidemill.datalog.ticking import TickPlan
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
 from tidemill.errors import UsageError
 from tidemill.runtime.clock import ManualClock

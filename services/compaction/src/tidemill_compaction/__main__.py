@@ -1,10 +1,11 @@
-"""`python -m tidemill_compaction`: this service alone, as `tidemill up --role compaction`."""
+"""`python -m tidemill_compaction`: this service alone, beside processes with the other roles."""
 
 from __future__ import annotations
 
-import sys
-
-from tidemill.runtime.commands import run_command
+from tidemill.host.command import run_service
+from tidemill_compaction.service import CompactionProcess, service
 
 if __name__ == "__main__":
-    run_command("up", "--role", "compaction", *sys.argv[1:])
+    run_service(
+        CompactionProcess, lambda chosen: service(chosen.compaction), "Keep collections small."
+    )

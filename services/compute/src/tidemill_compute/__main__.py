@@ -1,10 +1,13 @@
-"""`python -m tidemill_compute`: this service alone, as `tidemill up --role compute`."""
+"""`python -m tidemill_compute`: this service alone, beside processes with the other roles."""
 
 from __future__ import annotations
 
-import sys
-
-from tidemill.runtime.commands import run_command
+from tidemill.host.command import run_service
+from tidemill_compute.service import ComputeProcess, service
 
 if __name__ == "__main__":
-    run_command("up", "--role", "compute", *sys.argv[1:])
+    run_service(
+        ComputeProcess,
+        lambda chosen: service(chosen.compute),
+        "Keep event streams, tables, views and actions going.",
+    )

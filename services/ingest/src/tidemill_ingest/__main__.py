@@ -1,10 +1,9 @@
-"""`python -m tidemill_ingest`: this service alone, as `tidemill up --role ingest`."""
+"""`python -m tidemill_ingest`: this service alone, beside processes with the other roles."""
 
 from __future__ import annotations
 
-import sys
-
-from tidemill.runtime.commands import run_command
+from tidemill.host.command import run_service
+from tidemill_ingest.service import IngestProcess, service
 
 if __name__ == "__main__":
-    run_command("up", "--role", "ingest", *sys.argv[1:])
+    run_service(IngestProcess, lambda chosen: service(chosen.ingest), "Read sources.")

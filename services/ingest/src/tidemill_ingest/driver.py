@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.catalog.origins.origin import Origin
 from tidemill.catalog.records.decisions import Decision, Decisions
 from tidemill.errors import UsageError
+from tidemill.host.readers import Deliver
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogReader, LogRecord
 from tidemill_ingest.settings import IngestSettings
 
 
-class Origin(Protocol):
-    """The part of the log port that a source needs."""
-
-    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Partition → (oldest offset, offset of the next record)."""
-
-    async def identity(self, topic: str) -> str | None:
-        """Identity of the topic; None if the log has none."""
-
-    async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader:
-        """A reader of the partitions of `starts`, each from its offset on."""
-
-
 class Decode(Protocol):
     """Turns records into rows with `_partition` and `_offset`, and letters for the bad ones."""
 
     def __call__(self, records: Sequence[LogRecord]) -> Awaitable[tuple[pa.Table, pa.Table]]: ...
-
-
-Deliver = Callable[[Delivered], Awaitable[None]]
-"""Takes a delivery; returns when there is room for the next."""
 
 
 @dataclass(frozen=True, slots=True)

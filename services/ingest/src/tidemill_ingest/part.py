@@ -8,22 +8,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidemill.catalog.bindings import read_bound_offsets
+from tidemill.catalog.made.sources import SourceCollections, SourcePart
+from tidemill.catalog.origins.origin import Origin
+from tidemill.catalog.origins.source_files import file_origin
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.places import check_source
 from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_decoder
-from tidemill.catalog.source_collections import SourceCollections, SourcePart
+from tidemill.host.readers import Readers
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.metrics import DECODE_ERRORS, SOURCE_BYTES, SOURCE_RECORDS, Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
-from tidemill_ingest.driver import Origin, Share, SourceReader
-from tidemill_ingest.edge import Readers
+from tidemill_ingest.driver import Share, SourceReader
 from tidemill_ingest.file_registry import CollectionRegistry
 from tidemill_ingest.settings import IngestSettings
-from tidemill_ingest.source_files import file_origin
 
 
 @dataclass(frozen=True, slots=True)

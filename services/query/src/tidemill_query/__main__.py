@@ -1,10 +1,13 @@
-"""`python -m tidemill_query`: this service alone, as `tidemill up --role query`."""
+"""`python -m tidemill_query`: this service alone, beside processes with the other roles."""
 
 from __future__ import annotations
 
-import sys
-
-from tidemill.runtime.commands import run_command
+from tidemill.host.command import run_service
+from tidemill_query.service import QueryProcess, service
 
 if __name__ == "__main__":
-    run_command("up", "--role", "query", *sys.argv[1:])
+    run_service(
+        QueryProcess,
+        lambda chosen: service(chosen.query),
+        "Answer users, and apply what they declare.",
+    )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tidemill.host.settings import LimitSettings
+
 
 class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sessions, waits of questions, and reach of proofs."""
@@ -36,3 +38,14 @@ class QuestionLimits:
     memory_bytes: int = 1 << 30
     seconds: float = 60.0
     offsets: int = 20_000
+
+    @classmethod
+    def of(cls, limits: LimitSettings) -> QuestionLimits:
+        """Those of a process."""
+        return cls(
+            limits.question_bytes,
+            limits.answer_bytes,
+            limits.question_memory_bytes,
+            limits.question_s,
+            limits.question_offsets,
+        )

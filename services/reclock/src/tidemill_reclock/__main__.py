@@ -1,10 +1,11 @@
-"""`python -m tidemill_reclock`: this service alone, as `tidemill up --role reclock`."""
+"""`python -m tidemill_reclock`: this service alone, beside processes with the other roles."""
 
 from __future__ import annotations
 
-import sys
-
-from tidemill.runtime.commands import run_command
+from tidemill.host.command import run_service
+from tidemill_reclock.service import ReclockProcess, service
 
 if __name__ == "__main__":
-    run_command("up", "--role", "reclock", *sys.argv[1:])
+    run_service(
+        ReclockProcess, lambda chosen: service(chosen.reclock), "Write the rows of sources."
+    )

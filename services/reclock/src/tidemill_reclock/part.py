@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tidemill.catalog.made.sources import SourceCollections, SourcePart
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.places import check_source
 from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_book
-from tidemill.catalog.source_collections import SourceCollections, SourcePart
 from tidemill.errors import Unavailable, UsageError
 from tidemill.reclock import KeyedRows
 from tidemill.rpc.messages import Delivered

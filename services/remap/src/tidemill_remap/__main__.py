@@ -1,10 +1,9 @@
-"""`python -m tidemill_remap`: this service alone, as `tidemill up --role remap`."""
+"""`python -m tidemill_remap`: this service alone, beside processes with the other roles."""
 
 from __future__ import annotations
 
-import sys
-
-from tidemill.runtime.commands import run_command
+from tidemill.host.command import run_service
+from tidemill_remap.service import RemapProcess, service
 
 if __name__ == "__main__":
-    run_command("up", "--role", "remap", *sys.argv[1:])
+    run_service(RemapProcess, lambda _: service(), "Bind what sources have come to.")

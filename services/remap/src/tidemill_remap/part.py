@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemill.catalog.source_collections import SourceCollections, SourcePart
+from tidemill.catalog.made.sources import SourceCollections, SourcePart
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill_remap.driver import Probe, RemapDriver

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record
-from tidemill.datalog.ticking import TickPlan
+from tidemill.datalog.tick_plan import TickPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.records import Record
-from tidemill.datalog.ticking import TickPlan
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.errors import UsageError
 from tidemill.runtime.formats import ARROW_TYPES
 from tidemill.runtime.problems import field_name

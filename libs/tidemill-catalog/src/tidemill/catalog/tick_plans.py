@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.ticking import TickPlan
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
 

@@ -205,10 +205,10 @@ def generated(root: Path) -> dict[str, str]:
     build = [Package(name, *lock[name], "") for name in sorted(closure(["hatchling"], lock))]
     return {
         "NOTICE": notice(services, spark, jars),
-        "services/embedded/sbom.cdx.json": bill([*services, *spark], jars),
-        "services/embedded/build.lock": requirements(build),
-        "services/embedded/services.lock": requirements(services),
-        "services/embedded/spark.lock": requirements(spark),
+        "services/server/sbom.cdx.json": bill([*services, *spark], jars),
+        "services/server/build.lock": requirements(build),
+        "services/server/services.lock": requirements(services),
+        "services/server/spark.lock": requirements(spark),
     }
 
 

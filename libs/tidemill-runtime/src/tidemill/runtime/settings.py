@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -37,19 +37,26 @@ def load(
     file: Path | None = None,
     env_prefix: str = "",
     environment: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
 ) -> S:
     """`struct` with the values of `file`, overridden by variables that begin with `env_prefix`.
 
-    Raises: UsageError with every problem, each with file, line and field as far as they are known.
+    Sections in `others` belong to other programs that share the file: unless the struct has them,
+    they are not looked at. Raises: UsageError with every problem, each with file, line and field as far as they are known.
     """
     document = Document("defaults", {}) if file is None else _read(file)
     problems: list[Problem] = []
     if not isinstance(document.value, dict):
         raise refuse([Problem(document.position(()), "", "settings are a mapping")], REASON)
+    foreign = set(others) - _fields(struct).keys()
+    for section in foreign:
+        document.value.pop(section, None)
     _check_names(struct, document.value, (), document, problems)
     if env_prefix:
         variables = os.environ if environment is None else environment
-        _override(struct, document, env_prefix, variables, problems)
+        not_ours = tuple(f"{variable_of(env_prefix, (section,))}__" for section in foreign)
+        ours = {v: text for v, text in variables.items() if not v.startswith(not_ours)}
+        _override(struct, document, env_prefix, ours, problems)
     if not problems:
         try:
             return msgspec.convert(document.value, struct, strict=False, dec_hook=_decode)

@@ -27,13 +27,16 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.command_host import PR_SET_PDEATHSIG
 from tidemill.time import frontier
-from tidemill_embedded.up import up
+from tidemill_server.services import services_of
+from tidemill_server.settings import ServerSettings
+from tidemill_server.up import up
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
 def warm() -> None:
-    """Build the grammar and load the kernels once, before the first fork."""
+    """Build the grammar, load the kernels and all services once, before the first fork."""
+    services_of(ServerSettings())
     check(parse("p(x, n) := q(x, n, _) if n > 1;", "warm"), InputSchemas(closed=False))
 
     async def write_and_read() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from tidemill.catalog.entry import SYSTEM
-from tidemill.catalog.source_collections import SourceCollections, SourcePart
+from tidemill.catalog.made.sources import SourceCollections, SourcePart
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.metrics import EVENT_TIME_MOVES, LATE_EVENTS, Metrics
 from tidemill.shard import Collections

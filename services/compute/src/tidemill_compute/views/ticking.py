@@ -13,10 +13,10 @@ import pyarrow as pa
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import MESSAGE, Handed
 from tidemill.datalog.ticking.admitting import HELD
 from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode, TickNode
-from tidemill.datalog.ticking.plan import TickPlan
 from tidemill.datalog.ticking.run import RAN, TickRun, TickStart, of_node
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX

@@ -11,7 +11,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
-from tidemill.datalog.ticking import TickPlan
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.time import Frontier
 
 Engine: TypeAlias = Literal["auto", "incremental", "scratch"]

@@ -2,8 +2,8 @@
 what it said.
 """
 
+from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.ticking.history import TickHistory, recorded
-from tidemill.datalog.ticking.plan import TickPlan
 from tidemill.datalog.ticking.run import TickRun, TickStart
 from tidemill.datalog.ticking.why import why_in_ticks
 from tidemill.datalog.ticking.why_not import why_not_in_ticks

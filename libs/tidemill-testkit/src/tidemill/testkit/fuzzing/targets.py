@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from google.protobuf import descriptor_pb2
 
 from tidemill.arrangement.updates import consolidate, stamp
+from tidemill.catalog.origins.parquet_files import ParquetFile
 from tidemill.datalog.check import check
 from tidemill.datalog.formatter import format_program
 from tidemill.datalog.goals import compile_goal
@@ -25,6 +26,7 @@ from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import parse_record
 from tidemill.errors import Corrupt, TidemillError, UsageError
+from tidemill.host.announcements import announced_in
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import CollectionShape
 from tidemill.runtime.formats import (
@@ -54,8 +56,6 @@ from tidemill.shard.parts import Part, block_checksums, decode_part, encode_part
 from tidemill.shard.state import State, initial_state
 from tidemill.testkit.fuzzing.running import Target
 from tidemill.time import frontier, heartbeat
-from tidemill_embedded.replicas.announcing import announced_in
-from tidemill_ingest.parquet_files import ParquetFile
 
 COLUMNS = [
     Column("n", "int"), Column("t", "text", True), Column("f", "float", True), Column("b", "bool", True),

@@ -19,8 +19,8 @@ from tidemill.testkit.reference.pages import (
     said_of_fields,
     table,
 )
-from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_operator.settings import OperatorSettings
+from tidemill_server.settings import ServerSettings
 
 SERVER, OPERATOR = "TIDEMILL_UP_", "TIDEMILL_OPERATOR_"
 _UNITS = {
@@ -119,7 +119,7 @@ def page() -> str:
         "variable is refused.",
     )
     lines += ["## Server", "", "`tidemill up` and the programs of the services read these."]
-    lines += _sections(EmbeddedSettings, SERVER, ())
+    lines += _sections(ServerSettings, SERVER, ())
     lines += ["", "## Operator", "", "`tidemill operator` reads these."]
     lines += _sections(OperatorSettings, OPERATOR, ())
     lines += ["", "## Client", "", "The command and the Python client read these variables.", ""]

@@ -1,0 +1,1 @@
+"""Places that a source reads: files, the log of this system, brokers."""

@@ -1,0 +1,126 @@
+"""Tables: collections that users write to, with an upper that moves on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.table_rows import like, refuse_absent, taken_away
+from tidemill.runtime.clock import Clock
+from tidemill.shard import AppendOutcome, Collections, UpperMismatch, WriteCapability
+from tidemill.shard.hashing import fingerprint
+from tidemill.time import Frontier, frontier, sole_time
+
+TimelineFrontier = Callable[[], Awaitable[int]]
+
+
+class TableWriter:
+    """Writes inserts of users, each insert at one instant, and keeps the table readable.
+
+    It writes by a write capability that the table has for good, as every process does that runs it.
+    Other writers have capabilities of their own beside it; upper is the least of all their
+    frontiers (K2).
+
+    A table on the system timeline follows the clock. A table on another timeline waits at its
+    beginning for its first rows, which are present from instant 0. Later rows are present from the
+    instant that the timeline has reached, and the table follows it.
+    """
+
+    def __init__(
+        self,
+        collection: str,
+        collections: Collections,
+        clock: Clock,
+        timeline: TimelineFrontier | None,
+        begins: int = 0,
+    ) -> None:
+        """The collection was made with since and upper at `begins`."""
+        self._collection = collection
+        self._collections = collections
+        self._clock = clock
+        self._timeline = timeline
+        self._begins = begins
+        self._held: WriteCapability | None = None
+
+    async def writer(self) -> WriteCapability:
+        """The write capability of the table, as this process knows it."""
+        if self._held is None:
+            owner = f"table:{self._collection}"
+            self._held = await self._collections.write_hold(self._collection, owner=owner)
+        return self._held
+
+    async def insert(self, rows: pa.Table, diffs: pa.Array, token: str | None = None) -> int:
+        """Add `rows`, all at one instant; durable on return, which names the instant.
+
+        A repeated `token` changes nothing and names the same instant. Raises: UsageError (NotThere)
+        for a row that is taken away and not there, (TokenUsed) for a token that came with other
+        rows. Cost: with rows that are taken away a read of what may be these.
+        """
+        gone = taken_away(rows, diffs)
+        body = "" if token is None else fingerprint(rows.append_column(DIFF, diffs))
+        while True:
+            held = await self.writer()
+            known = await self._collections.find_answer(held, token, body)
+            if known is not None:
+                return sole_time(known.upper) - 1
+            lower = sole_time(held.frontier)
+            if gone.num_rows and not await self._there(gone, lower):
+                continue
+            at = max(lower, await self._now()) if lower or self._timeline is None else 0
+            updates = rows.append_column(TIME, pa.array([at] * rows.num_rows, pa.uint64()))
+            updates = updates.append_column(DIFF, diffs)
+            outcome = await self._write(updates, frontier(at + 1), token, body)
+            if not isinstance(outcome, UpperMismatch):
+                return sole_time(outcome.upper) - 1
+
+    async def _there(self, gone: pa.Table, upper: int) -> bool:
+        """Look whether rows can be taken away where the table stands; False if it has to be looked
+        again.
+
+        Raises: UsageError if they cannot; NotYet while another writer holds upper before that.
+        """
+        held: pa.Table | None = gone.slice(0, 0)
+        if upper > self._begins:
+            held = await self._collections.read_without_hold(
+                self._collection, upper - 1, where=like(gone)
+            )
+        if held is None:
+            return False
+        refuse_absent(self._collection, gone, held)
+        return True
+
+    async def advance_forever(self, interval_s: float) -> None:
+        """Move the upper on while nobody writes, each interval, until cancelled."""
+        while True:
+            await self._clock.sleep(interval_s)
+            held = (await self.writer()).frontier
+            if self._timeline is not None and sole_time(held) == 0:
+                # Another process may write the first rows: where the table stands is asked for
+                # anew.
+                self._held = None
+                continue
+            reached = frontier(await self._now() + (1 if self._timeline is None else 0))
+            if held.precedes(reached) and held != reached:
+                await self._write(None, reached, None)
+
+    async def _write(
+        self, updates: pa.Table | None, to: Frontier, token: str | None, body: str = ""
+    ) -> AppendOutcome:
+        """Write from where the table stands; another process may have moved it, which is known
+        then.
+        """
+        held = await self.writer()
+        outcome = await self._collections.update_and_downgrade(
+            held, updates, to, token=token, body=body
+        )
+        came = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
+        # NB: a repeated token is answered with what it came to then.
+        if self._held is not None and self._held.frontier.precedes(came):
+            self._held = held.at(came)
+        return outcome
+
+    async def _now(self) -> int:
+        """The instant at which an insert would be present."""
+        return self._clock.now_ms() if self._timeline is None else await self._timeline()

@@ -1,0 +1,140 @@
+"""Parquet files: every ordinary type is read, a cell that has no JSON spoils its own row alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidemill.catalog.origins.parquet_files import ParquetFile
+from tidemill.errors import UsageError
+from tidemill.runtime.formats import Column, JsonFormat, RowDecoder
+from tidemill_ingest import parquet_files
+
+
+def written(folder: Path, table: pa.Table, **options: Any) -> ParquetFile:
+    path = folder / "rows.parquet"
+    pq.write_table(table, path, **options)
+    return ParquetFile(path)
+
+
+def read(file: ParquetFile) -> list[dict[str, Any]]:
+    count = file.count(0)
+    rows = file.read(0, count).values if count else []
+    return [json.loads(row) for row in rows]
+
+
+def beyond(kind: pa.DataType, value: int) -> pa.Array:
+    bits = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+    return pa.array([0, value], bits).cast(kind)
+
+
+NOON = dt.datetime(2013, 7, 4, 12, 0, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array([NOON], pa.timestamp("ns")), "2013-07-04T12:00:00.000005"),
+        (pa.array([NOON], pa.timestamp("ns", "UTC")), "2013-07-04T12:00:00.000005Z"),
+        (pa.array([NOON], pa.timestamp("us", "No/Where")), "2013-07-04T12:00:00.000005Z"),
+        (pa.array([1_500_000_001], pa.int64()).cast(pa.duration("ns")), "PT1.5S"),
+        (pa.array([dt.time(1, 2, 3)], pa.time64("ns")), "01:02:03"),
+        (pa.array([dt.date(2013, 7, 4)]), "2013-07-04"),
+        (pa.array([Decimal("1.50")]), "1.50"),
+        (pa.array(["a"]).dictionary_encode(), "a"),
+        (pa.array([1.5], pa.float16()), 1.5),
+    ],
+    ids=lambda each: str(getattr(each, "type", each)),
+)
+def test_s3_types_that_other_tools_write_are_read(
+    tmp_path: Path, column: pa.Array, expected: object
+) -> None:
+    assert read(written(tmp_path, pa.table({"v": column}))) == [{"v": expected}]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        beyond(pa.date32(), 2**31 - 1),
+        beyond(pa.timestamp("us"), 2**62),
+        beyond(pa.timestamp("ms", "UTC"), -(2**60)),
+        beyond(pa.duration("ms"), 2**62),
+        pa.Array.from_buffers(
+            pa.string(),
+            2,
+            [None, pa.array([0, 1, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xff\xfe")],
+        ),
+    ],
+    ids=["date", "instant", "zoned", "duration", "text"],
+)
+def test_s3_a_cell_that_has_no_name_is_a_letter_and_the_other_rows_are_rows(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    file = written(tmp_path, pa.table({"n": [1, 2], "v": column}), store_schema=True)
+    values = file.read(0, 2).values
+    with_it = RowDecoder([Column("n", "int"), Column("v", "text")], JsonFormat())
+    rows, letters = with_it.decode([0, 0], [0, 1], values)
+    assert (rows["n"].to_pylist(), letters["offset"].to_pylist()) == ([1], [1])
+    assert "the column v is an object" in letters["reason"][0].as_py()
+    assert "unreadable" in letters["raw"][0].as_py()
+    without = RowDecoder([Column("n", "int")], JsonFormat())
+    assert without.decode([0, 0], [0, 1], values)[0]["n"].to_pylist() == [1, 2]
+
+
+def test_s8_rows_are_read_group_by_group_and_on_from_where_the_last_read_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    rows_of = parquet_files._rows_of
+
+    def noted(path: str, files: Any, first: int) -> Any:
+        begun.append(first)
+        return rows_of(path, files, first)
+
+    monkeypatch.setattr(parquet_files, "_rows_of", noted)
+    file = written(tmp_path, pa.table({"n": range(10_000)}), row_group_size=3_000)
+    found: list[int] = []
+    while len(found) < 10_000:
+        part = file.read(len(found), min(10_000, len(found) + 700)).values
+        found += [json.loads(row)["n"] for row in part]
+    assert found == list(range(10_000))
+    assert begun == [0]
+    assert [json.loads(row)["n"] for row in file.read(6_500, 6_502).values] == [6_500, 6_501]
+    assert begun == [0, 6_500]
+
+
+def test_s8_long_rows_are_given_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_files, "READ_BYTES_MAX", 10_000)
+    file = written(tmp_path, pa.table({"t": ["x" * 3_000] * 20}))
+    assert len(file.read(0, 20).values) == 4
+    assert len(file.read(4, 20).values) == 4
+
+
+def test_s8_a_footer_with_more_cells_than_the_setting_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, pa.table({"n": [1] * 1_000, "m": [1] * 1_000}))
+    with pytest.raises(UsageError, match=r"1000 rows of 2 columns.*limits\.parquet_cells_max"):
+        ParquetFile(tmp_path / "rows.parquet", cells_max=1_999).count(0)
+    assert ParquetFile(tmp_path / "rows.parquet", cells_max=2_000).count(0) == 1_000
+
+
+def test_a_damaged_file_says_so_and_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, pa.table({"n": range(50_000)}), compression="none", use_dictionary=False
+    )
+    assert file.count(0) == 50_000
+    data = bytearray(file.path.read_bytes())
+    data[4:200_000] = bytes(200_000 - 4)
+    file.path.write_bytes(data)
+    with pytest.raises(UsageError, match="is damaged at some row from 0 on"):
+        file.read(0, 50_000)
+    pq.write_table(pa.table({"n": [7]}), file.path)
+    assert [json.loads(row) for row in file.read(0, 1).values] == [{"n": 7}]

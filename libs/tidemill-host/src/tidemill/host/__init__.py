@@ -1,0 +1,1 @@
+"""The process around services: what it opens, which work it claims, and how that work is supervised."""

@@ -1,0 +1,97 @@
+"""What every runner shares: the stores, the log, the clock, the counters, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
+from tidemill.catalog.made.making import Making
+from tidemill.catalog.revisions import Revisions
+from tidemill.catalog.store import ResourceStore
+from tidemill.catalog.timelines import timeline_frontier
+from tidemill.errors import UnknownCollection
+from tidemill.host.feeds import Feeds
+from tidemill.host.last_tried import LastTried
+from tidemill.host.readers import Readers
+from tidemill.host.settings import ProcessSettings
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.log import Log
+from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.places import Places
+from tidemill.runtime.resources import KafkaOrigin
+from tidemill.shard import Collections, Description
+from tidemill.spark.launcher import SparkLauncher
+from tidemill.time import Frontier, frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One process: everything a runner is handed. `open_kafka` gives the log of a broker."""
+
+    collections: Collections
+    log: Log
+    open_kafka: Callable[[KafkaOrigin], Awaitable[Log]]
+    clock: Clock
+    metrics: Metrics
+    settings: ProcessSettings
+    catalog: Catalog
+    store: ResourceStore
+    revisions: Revisions
+    making: Making
+    readers: Readers
+    feeds: Feeds
+    launcher: SparkLauncher
+    places: Places
+    tried: LastTried
+    looked_at: set[str] = field(default_factory=set)
+    """The collections of which it is known whether users have created them."""
+
+    @property
+    def root(self) -> Path:
+        """The state directory."""
+        return self.settings.root
+
+    async def ensure(
+        self, collection: str, description: Description, start: Frontier | None = None
+    ) -> None:
+        """As `ensure_collection`."""
+        await ensure_collection(self.collections, collection, description, start)
+
+    async def discover(self) -> None:
+        """Let what users have created since be read by its name, and what was deleted be forgotten.
+
+        Cost: a look at each collection that is new, or was created.
+        """
+        await self.forget_deleted()
+        for collection in await self.collections.ids():
+            if collection in self.looked_at or self.catalog.knows(collection):
+                continue
+            self.looked_at.add(collection)
+            with suppress(UnknownCollection):
+                status = await self.collections.status(collection)
+                # NB: what was deleted stays as long as somebody holds it, and has no name.
+                if status.description.created and status.retained != frontier():
+                    self.catalog.learn(collection, status.description)
+
+    async def forget_deleted(self) -> None:
+        """Let the names of created collections that were deleted, here or elsewhere, mean nothing any more."""
+        for name in self.catalog.all_created():
+            with suppress(UnknownCollection):
+                if (await self.collections.status(name)).retained == frontier():
+                    self.catalog.forget(name)
+
+    async def close(self, collection: str, owners: frozenset[str]) -> None:
+        """As `close_collection`."""
+        await close_collection(self.collections, collection, owners)
+
+    async def release(self, collection: str, owners: frozenset[str]) -> None:
+        """As `release_holds`."""
+        await release_holds(self.collections, collection, owners)
+
+    async def timeline_frontier(self, timeline: str) -> int:
+        """As `timeline_frontier` of the catalog."""
+        return await timeline_frontier(self.catalog, self.collections, timeline)

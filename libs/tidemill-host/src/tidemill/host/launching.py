@@ -1,0 +1,49 @@
+"""Where the bulk jobs of a process run: beside it, or in pods of a cluster."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from tidemill.errors import UsageError
+from tidemill.host.settings import ProcessSettings
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.ids import random_id
+from tidemill.shard.stores import open_blob
+from tidemill.spark.launcher import SparkLauncher, Told
+from tidemill.spark.local import LocalLauncher
+from tidemill.spark.local_settings import LocalSettings
+
+
+def check_launching(chosen: ProcessSettings) -> None:
+    """Raises: UsageError if jobs in pods could not reach the objects."""
+    if chosen.spark.launcher == "process":
+        return
+    if urlsplit(chosen.blob_place.address).scheme != "s3":
+        raise UsageError(
+            f"spark.launcher is {chosen.spark.launcher} and store.blob is no bucket: pods share no disk with this "
+            "process; set store.blob to s3://BUCKET/PREFIX?endpoint=URL",
+            reason="launcher",
+        )
+    if chosen.store.access_key and not chosen.spark.pods.blob_secret:
+        raise UsageError(
+            "store.access_key is set and spark.pods.blob_secret is not: pods take the secret of the "
+            "bucket from a Secret of their namespace",
+            reason="launcher",
+        )
+
+
+async def launcher_of(chosen: ProcessSettings, clock: Clock, told: Told) -> SparkLauncher:
+    """Who runs bulk jobs. Raises: UsageError if pods are asked for where there is no cluster."""
+    spark, place = chosen.spark, chosen.blob_place
+    if spark.launcher == "process":
+        scratch = str((chosen.root / "spark").resolve())
+        session = LocalSettings(spark.cores, spark.memory_mb, spark.jars, scratch)
+        return LocalLauncher(chosen.root / "jobs", place, session, told=told)
+    # The client of the API takes memory, which only who launches pods has to spend.
+    from tidemill.kubernetes.api import KubernetesApi, in_this_place
+    from tidemill.spark.pod_launcher import APPLICATIONS, COMPONENT, PODS, PodLauncher
+
+    configuration = await in_this_place()
+    api = KubernetesApi(configuration, COMPONENT)
+    drivers = APPLICATIONS if spark.launcher == "sparkapplication" else PODS
+    return PodLauncher(api, open_blob(place, random_id), place, spark.pods, clock, told, drivers)

@@ -1,0 +1,65 @@
+"""The other processes: who has which work, and how to call them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from tidemill.errors import Unavailable
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.client_services import ServiceClient
+from tidemill.rpc.messages import Work
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.shard.claims import Claiming, Owned
+
+
+class Peers:
+    """Processes that share the stores with this one, found by what they have claimed."""
+
+    def __init__(self, claimants: Callable[[str], Claiming], dialer: Dialer) -> None:
+        self._claimants = claimants
+        self._dialer = dialer
+        self._clients: dict[str, ServiceClient] = {}
+
+    def client(self, address: str) -> ServiceClient:
+        """Calls of the process at `address`. Raises: UsageError for certificates that cannot be used."""
+        if address not in self._clients:
+            self._clients[address] = ServiceClient(address, self._dialer)
+        return self._clients[address]
+
+    async def owner(self, role: str, item: str) -> str | None:
+        """Where the process answers that has claimed an item; None if nobody has."""
+        for owned in await self._claimants(role).owners():
+            if owned.item == item:
+                return owned.details
+        return None
+
+    async def owners(self, roles: Iterable[str]) -> dict[str, tuple[Owned, ...]]:
+        """Everything that is claimed, by role."""
+        return {role: await self._claimants(role).owners() for role in roles}
+
+    async def work(self, addresses: Iterable[str]) -> list[Work]:
+        """What the processes at these addresses say of their work; one that is away says nothing."""
+        wanted = list(dict.fromkeys(addresses))
+        answers = await asyncio.gather(*(self._asked(address) for address in wanted))
+        return [work for answer in answers for work in answer]
+
+    async def _asked(self, address: str) -> Sequence[Work]:
+        try:
+            return await self.client(address).work()
+        except (Unavailable, DeadlinePassed):
+            await self.forget(address)
+            return ()
+        except Exception:  # whatever one process answers, the others are told of
+            return ()
+
+    async def forget(self, address: str) -> None:
+        """Connect anew at the next call, with the certificates of then."""
+        client = self._clients.pop(address, None)
+        if client is not None:
+            await client.close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        for address in list(self._clients):
+            await self.forget(address)

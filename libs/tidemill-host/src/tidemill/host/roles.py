@@ -1,0 +1,75 @@
+"""The roles of a process: which parts of the work on resources it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from tidemill.catalog.store import Stored
+from tidemill.errors import UsageError
+from tidemill.runtime.problems import did_you_mean
+from tidemill.runtime.resources import Resource, SourceSpec
+
+ROLES: Mapping[str, str] = MappingProxyType(
+    {
+        "ingest": "reads sources",
+        "remap": "binds what they have come to",
+        "reclock": "writes their rows",
+        "compute": "keeps event streams, tables, views and actions going",
+        "compaction": "keeps collections small",
+        "query": "answers users, and applies what they declare",
+    }
+)
+
+CLAIMED = ("ingest", "remap", "reclock", "compute")
+"""Roles whose work is the resources, each claimed by one process at a time."""
+
+
+def roles_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The roles that a list names, in their order. Raises: UsageError for one that there is not."""
+    wanted = {each.strip() for name in names for each in name.split(",") if each.strip()}
+    for name in sorted(wanted - set(ROLES)):
+        raise UsageError(f"there is no role {name}: {did_you_mean(name, ROLES)}", reason="role")
+    return tuple(role for role in ROLES if role in wanted)
+
+
+def roles_for(resource: Resource) -> tuple[str, ...]:
+    """The roles that have a part in the work on a resource."""
+    spec = resource.spec
+    if isinstance(spec, SourceSpec):
+        staged = spec.event_time is not None or spec.timeline not in (None, "system")
+        return ("ingest", "remap", "reclock", *(("compute",) if staged else ()))
+    return ("compute",)
+
+
+def shares_of(resource: Resource) -> int:
+    """Among how many processes of ingest the partitions of a source are shared."""
+    spec = resource.spec
+    kafka = spec.kafka if isinstance(spec, SourceSpec) else None
+    return 1 if kafka is None else kafka.readers
+
+
+def parts_for(resource: Resource) -> tuple[str, ...]:
+    """The parts of the work on a resource, each done by one process: roles, and shares of ingest."""
+    shares = shares_of(resource)
+    parts: list[str] = []
+    for role in roles_for(resource):
+        shared = role == "ingest" and shares > 1
+        parts += [share_of(role, number) for number in range(shares)] if shared else [role]
+    return tuple(parts)
+
+
+def share_of(name: str, number: int) -> str:
+    """What a share of some work is called."""
+    return f"{name}#{number}"
+
+
+def without_share(item: str) -> tuple[str, int | None]:
+    """The item of which one is a share, and which share; None if it is the whole."""
+    whole, mark, number = item.rpartition("#")
+    return (whole, int(number)) if mark else (item, None)
+
+
+def item_of(stored: Stored) -> str:
+    """What the work on a resource is called among processes: no other resource ever has the name."""
+    return f"{stored.resource.kind}/{stored.prefix}"

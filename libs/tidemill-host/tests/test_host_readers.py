@@ -1,0 +1,176 @@
+"""A source read through a server: nothing is read ahead of the credit, and whoever follows hears
+when it moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.errors import Unavailable, UsageError
+from tidemill.host.readers import Readers
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.client_services import CREDIT, ServiceClient
+from tidemill.rpc.messages import Delivered
+from tidemill.rpc.server import ServiceHandlers, serve
+from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.log import Entry, LogRecord
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill_ingest.driver import Deliver, Share, SourceBroken, SourceReader
+from tidemill_ingest.settings import IngestSettings
+
+LETTERS = pa.table({"reason": pa.array([], pa.string())})
+
+
+class Endless:
+    """A source without end: each delivery is bigger than a message."""
+
+    failed: asyncio.Future[None]
+
+    def __init__(self, rows: int = 1) -> None:
+        self.rows = rows
+        self.delivered = 0
+        self.committed: dict[int, int] = {}
+
+    async def probe(self) -> dict[int, int]:
+        return {0: 10, 3: 7}
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        at = starts[0]
+        while True:
+            table = pa.table({"n": pa.array([at] * self.rows, pa.int64())})
+            at += 1
+            await deliver(Delivered(table, LETTERS, {0: at}))
+            self.delivered += 1
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        self.committed.update(offsets)
+
+
+class Broken(Endless):
+    """A source that turns out to be another one."""
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        raise SourceBroken("the topic was recreated", reason="TopicRecreated")
+
+
+class Refused(Endless):
+    """A source whose broker takes no login."""
+
+    async def probe(self) -> dict[int, int]:
+        raise Unavailable("no broker was reached")
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        raise Unavailable("no broker was reached")
+
+
+@asynccontextmanager
+async def connected(source: Endless) -> AsyncIterator[tuple[Readers, ServiceClient]]:
+    readers = Readers()
+    source.failed = readers.offer("Source/s", source, source.commit)
+    server = await serve("127.0.0.1:0", services=ServiceHandlers(ingest=readers))
+    client = ServiceClient(f"127.0.0.1:{server.port}", Dialer())
+    try:
+        yield readers, client
+    finally:
+        await client.close()
+        await server.stop(0)
+
+
+async def test_deliveries_arrive_whole_and_in_order_no_further_than_the_credit() -> None:
+    source = Endless(rows=200_000)  # 1.6 MB: two messages each
+    async with connected(source) as (_, client), aclosing(client.deliver("Source/s", {0: 5})) as it:
+        found = [await anext(it) for _ in range(3)]
+        assert [each.rows["n"][0].as_py() for each in found] == [5, 6, 7]
+        assert {each.rows.num_rows for each in found} == {200_000}
+        assert [each.positions for each in found] == [{0: 6}, {0: 7}, {0: 8}]
+        for _ in range(20):  # whatever could be read ahead is read now
+            await client.probe("Source/s")
+        # Three were taken, and two of them allowed one more each; one waits on either side of the
+        # queue.
+        assert 3 <= source.delivered <= 2 + CREDIT + 2
+
+
+async def test_a_source_that_moves_ends_its_deliveries() -> None:
+    async with connected(Endless()) as (readers, client):
+        assert await client.probe("Source/s") == {0: 10, 3: 7}
+        deliveries = client.deliver("Source/s", {0: 0})
+        await anext(deliveries)
+        readers.withdraw("Source/s")
+        with pytest.raises(Unavailable, match="elsewhere") as moved:
+            _ = [each async for each in deliveries]
+        assert moved.value.details["reason"] == "elsewhere"
+        with pytest.raises(Unavailable, match="not read by this process"):
+            await client.probe("Source/s")
+
+
+async def test_what_is_committed_and_what_breaks_crosses_the_wire() -> None:
+    source = Broken()
+    async with connected(source) as (_, client):
+        await client.commit("Source/s", {0: 4})
+        assert source.committed == {0: 4}
+        with pytest.raises(UsageError) as broken:
+            await anext(client.deliver("Source/s", {0: 0}))
+        assert broken.value.details["reason"] == "TopicRecreated"
+
+
+@pytest.mark.parametrize("call", ["probe", "deliver"])
+async def test_a_failure_that_may_pass_ends_the_reading_so_that_it_begins_anew(call: str) -> None:
+    source = Refused()
+    async with connected(source) as (_, client):
+        asked: dict[str, Callable[[], Awaitable[object]]] = {
+            "probe": lambda: client.probe("Source/s"),
+            "deliver": lambda: anext(client.deliver("Source/s", {0: 0})),
+        }
+        with pytest.raises(Unavailable):
+            await asked[call]()
+        with pytest.raises(Unavailable, match="no broker was reached"):
+            await source.failed
+
+
+async def test_a_source_that_stalls_is_not_opened_again() -> None:
+    source = Broken()
+    async with connected(source) as (_, client):
+        with pytest.raises(UsageError):
+            await anext(client.deliver("Source/s", {0: 0}))
+        assert not source.failed.done()
+
+
+async def test_shares_deliver_each_record_of_a_topic_once_and_know_all_partitions(
+    tmp_path: Path,
+) -> None:
+    log, clock = EmbeddedLog(tmp_path), SystemClock()
+    await log.create_topic("t", 5)
+    await log.append("t", [Entry(None, b"%d" % n, n % 5) for n in range(40)])
+
+    async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
+        return pa.table({"n": pa.array([int(r.value or b"") for r in records])}), LETTERS
+
+    found: list[list[int]] = []
+    for number in range(3):
+        settings, share = IngestSettings(), Share(number, 3)
+        reader = SourceReader("t", log, "t", decode, clock, settings, share=share)
+        assert await reader.probe() == dict.fromkeys(range(5), 8)
+        rows, places = list[int](), dict[int, int]()
+        done = asyncio.Event()
+
+        async def take(delivered: Delivered, rows: list[int] = rows, places: dict[int, int] = places, done: asyncio.Event = done) -> None:  # fmt: skip
+            rows += delivered.rows["n"].to_pylist()
+            places.update(delivered.positions)
+            if all(offset == 8 for offset in places.values()):
+                done.set()
+
+        reading = asyncio.create_task(reader.deliver_from({1: 3, 3: 8}, take))
+        await done.wait()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert all(partition % 3 == number for partition in places)
+        found.append(rows)
+    everything = sorted(n for rows in found for n in rows)
+    assert everything == [n for n in range(40) if n % 5 != 3 and (n % 5 != 1 or n >= 15)]
+    await log.close()

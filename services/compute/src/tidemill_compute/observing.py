@@ -1,0 +1,72 @@
+"""Lags of views and actions, and counts of actions, as they are read at the scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidemill.host.context import Context
+from tidemill.host.observing import uppers
+from tidemill.host.service import Running
+from tidemill.runtime.metrics import (
+    ACTION_CORRECTIONS,
+    ACTION_FENCED,
+    ACTION_LAG,
+    ACTION_OUTBOX,
+    VIEW_GLOBAL_LAG,
+    VIEW_LOCAL_LAG,
+    Reading,
+)
+from tidemill.shard import Collections
+from tidemill_compute.actions.part import ActionPart
+from tidemill_compute.views.part import ViewPart
+
+
+def watch(context: Context, running: Running) -> None:
+    """Register everything of views and actions that is read at the scrape."""
+    metrics, collections = context.metrics, context.collections
+    metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(running)))
+    metrics.watch(VIEW_GLOBAL_LAG, lambda: list(_global_lags(running, collections)))
+    metrics.watch(ACTION_LAG, lambda: list(_action_lags(running, collections)))
+    metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(running)))
+    metrics.watch(ACTION_CORRECTIONS, lambda: list(_counts(running, "corrected")))
+    metrics.watch(ACTION_FENCED, lambda: list(_counts(running, "fenced")))
+
+
+def _view_lags(running: Running) -> Iterator[Reading]:
+    for name, part in running.of(ViewPart):
+        progress = part.driver.progress
+        if progress.inputs:
+            slowest = min(progress.inputs, key=lambda each: progress.inputs[each])
+            behind = max(0, progress.inputs[slowest] - progress.lower) / 1000
+            yield {"view": name, "slowest": slowest}, behind
+
+
+def _global_lags(running: Running, collections: Collections) -> Iterator[Reading]:
+    known = uppers(collections)
+    for name, part in running.of(ViewPart):
+        outputs = [known[each] for each in part.outputs if each in known]
+        roots = [each for each in part.roots if each in known]
+        if outputs and roots:
+            furthest = max(roots, key=lambda each: known[each])
+            behind = max(0, known[furthest] - min(outputs)) / 1000
+            yield {"view": name, "furthest": furthest}, behind
+
+
+def _action_lags(running: Running, collections: Collections) -> Iterator[Reading]:
+    known = uppers(collections)
+    for name, part in running.of(ActionPart):
+        if {part.watched, part.covering} <= known.keys():
+            behind = max(0, known[part.watched] - known[part.covering]) / 1000
+            yield {"action": name}, behind
+
+
+def _counts(running: Running, which: str) -> Iterator[Reading]:
+    for name, part in running.of(ActionPart):
+        counts = part.driver.counts
+        yield {"action": name}, counts.corrected if which == "corrected" else counts.fenced
+
+
+def _outboxes(running: Running) -> Iterator[Reading]:
+    for name, part in running.of(ActionPart):
+        counts = part.driver.counts
+        yield {"action": name}, max(0, counts.fired - counts.effects)

@@ -1,0 +1,76 @@
+"""The role compute in a process."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidemill.catalog.made.actions import ActionCollections
+from tidemill.catalog.made.arrangements import ArrangementCollection
+from tidemill.catalog.made.holds import HeldCollection
+from tidemill.catalog.made.making import Made
+from tidemill.catalog.made.sources import SourceCollections
+from tidemill.catalog.made.tables import TableCollection
+from tidemill.catalog.made.views import ViewCollections
+from tidemill.host.context import Context
+from tidemill.host.service import Confirm, Running, Service
+from tidemill.host.settings import ProcessSettings
+from tidemill.host.supervised import Runner
+from tidemill_compute.actions.part import ActionPart
+from tidemill_compute.arrangement_part import ArrangementPart
+from tidemill_compute.events.part import StageContext, StagePart
+from tidemill_compute.hold_part import HoldPart
+from tidemill_compute.observing import watch
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.table_part import TablePart
+from tidemill_compute.views.context import ComputeContext
+from tidemill_compute.views.part import ViewPart
+
+ROLE = "compute"
+
+
+class ComputeProcess(ProcessSettings, frozen=True, forbid_unknown_fields=True):
+    """Settings of a process with this role alone."""
+
+    role: tuple[str, ...] = (ROLE,)
+
+    compute: ComputeSettings = ComputeSettings()
+
+
+class ComputeParts:
+    """Keeps event streams, tables, views, actions, arrangements and holds going."""
+
+    def __init__(self, settings: ComputeSettings, context: Context) -> None:
+        self._context = ComputeContext(context, settings)
+
+    def make(self, made: Made, share: int | None, confirm: Confirm) -> Runner:
+        """The part of this service, whatever the resource is."""
+        context, host = self._context, self._context.host
+        match made:
+            case SourceCollections():
+                staging = StageContext(
+                    host.collections, host.clock, host.metrics, context.settings,
+                    host.timeline_frontier,
+                )  # fmt: skip
+                return StagePart(made, ROLE, staging)
+            case TableCollection():
+                return TablePart(made, context)
+            case ViewCollections():
+                return ViewPart(made, context)
+            case ActionCollections():
+                return ActionPart(made, confirm, context)
+            case ArrangementCollection():
+                return ArrangementPart(made, context)
+        assert isinstance(made, HeldCollection)
+        return HoldPart(made)
+
+    def watch(self, running: Running) -> None:
+        """Register what is read of views and actions."""
+        watch(self._context.host, running)
+
+    async def close(self) -> None:
+        """Views give up what they share when they end."""
+
+
+def service(settings: ComputeSettings) -> Service:
+    """The role as a process takes it on."""
+    return Service(ROLE, partial(ComputeParts, settings))

@@ -1,0 +1,171 @@
+"""The work on a view: the version that is read, and the changed one that is to take its place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tidemill.catalog import versions
+from tidemill.catalog.entry import PlannedView
+from tidemill.catalog.made.views import ViewCollections, spec_of
+from tidemill.catalog.store import Stored
+from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.errors import Fenced
+from tidemill.runtime.metrics import VIEW_STEP_DURATION
+from tidemill.runtime.resources import ViewSpec
+from tidemill_compute.views.bulk_spark import SparkHydrate
+from tidemill_compute.views.context import ComputeContext
+from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.write_back import WriteBack
+
+
+def bounds_of(spec: ViewSpec, name: str, context: ComputeContext) -> tuple[Limits, Allowance]:
+    """What a view may hold, and how far its rounds may go."""
+    return (
+        Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
+        Allowance(context.host.settings.limits.view_bytes, "limits.view_bytes", f"view {name}"),
+    )
+
+
+class ViewPart:
+    """Maintains a view; first lets a changed version take over."""
+
+    def __init__(self, made: ViewCollections, context: ComputeContext) -> None:
+        self.name = made.name
+        self._made = made
+        self._context = context
+        self._takeover = None if made.changed is None else self._take_over(made.changed)
+        self._driver = self._drive(self._target(made.view, made.base))
+        host, prefix = context.host, made.stored.prefix
+        self._written = [
+            WriteBack(output, into, prefix, host.collections, host.clock, context.settings)
+            for output, into in made.written().items()
+        ]
+
+    @property
+    def driver(self) -> ViewDriver:
+        """What keeps the version that is read."""
+        return self._driver if self._takeover is None else self._takeover.before
+
+    @property
+    def outputs(self) -> list[str]:
+        """The collections that users read."""
+        return self._made.outputs
+
+    @property
+    def roots(self) -> list[str]:
+        """The collections of the sources and tables below it."""
+        return self._context.host.catalog.roots_of(self._made.stored.resource.name)
+
+    def details(self) -> dict[str, object]:
+        """Engine, progress and inputs, and which version is read."""
+        progress = self.driver.progress
+        return {
+            "engine": self.driver.mode,
+            "strategy": spec_of(self._made.view).strategy,
+            "windows": progress.windows,
+            "changes": progress.changes,
+            "evaluationSeconds": round(progress.seconds, 3),
+            "inputs": dict(progress.inputs),
+            "sharedWith": self.driver.shared_with,
+            **self._versions(),
+        }
+
+    def _versions(self) -> dict[str, object]:
+        """Which version is read, and how far a changed one has come."""
+        stored = self._made.stored
+        number = versions.version_of(stored)
+        if self._takeover is None:
+            return {} if number == 1 else {"version": number}
+        return {
+            "version": stored.resolved["base"],
+            "changing": {"to": number, "upper": self._takeover.beside.progress.lower},
+        }
+
+    def _target(self, view: PlannedView, own: str, beside: bool = False) -> ViewTarget:
+        """Inputs and outputs of one version; `beside` the other one it has outputs of its own."""
+        made, spec = self._made, spec_of(view)
+        prefix = own if beside else made.stored.prefix
+        return ViewTarget(
+            own, view.program,
+            {p: (named.collection, named.shape) for p, named in view.inputs.items()},
+            {p: (f"{prefix}/{p}", named.shape) for p, named in view.outputs.items()},
+            f"{prefix}/errors", f"{own}/state", view.ticks,
+            spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
+            made.begins_at(view),
+            *bounds_of(spec, made.stored.resource.name, self._context),
+        )  # fmt: skip
+
+    def _drive(self, target: ViewTarget) -> ViewDriver:
+        host, context = self._context.host, self._context
+        driver = ViewDriver(target, host.collections, host.clock, context.settings, context.shared)
+        bytes_max = host.settings.limits.history_bytes
+        driver.bulk = SparkHydrate(host.launcher, host.collections, bytes_max)
+        driver.timed = self._measure
+        return driver
+
+    def _measure(self, seconds: float) -> None:
+        name = self._made.stored.resource.name
+        self._context.host.metrics.observe(VIEW_STEP_DURATION, seconds, view=name)
+
+    def _take_over(self, changed: PlannedView) -> Takeover:
+        made, context, host = self._made, self._context, self._context.host
+        change = Change(
+            self._target(made.view, made.base),
+            self._target(changed, made.newest),
+            self._target(changed, made.newest, beside=True),
+            versions.frontier_of(made.stored),
+        )
+        takeover = Takeover(
+            change, host.collections, host.clock, context.settings, made.create, self._record,
+            context.shared,
+        )  # fmt: skip
+        takeover.before.timed = self._measure
+        return takeover
+
+    async def prepare(self) -> None:
+        """Create the outputs where every input can be read from on, and hold the inputs there."""
+        await self._made.prepare()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Maintain it, and write on what is given further; first let a changed version take over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._maintain(ready))
+            for written in self._written:
+                tasks.create_task(written.write_forever())
+
+    async def _maintain(self, ready: Callable[[], None]) -> None:
+        ready()
+        if versions.to_clean(self._made.stored):
+            await self._clean()
+        if self._takeover is not None:
+            await self._change_over(self._takeover)
+        await self._driver.maintain_forever()
+
+    async def _change_over(self, takeover: Takeover) -> None:
+        made = self._made
+        await takeover.run()
+        await self._revise(versions.taken_over(made.stored))
+        assert made.changed is not None
+        made.view, made.changed, self._takeover = made.changed, None, None
+        self._driver = self._drive(self._target(made.view, made.newest))
+        await self._clean()
+
+    async def _record(self, at: int) -> None:
+        await self._revise(versions.decided(self._made.stored, at))
+
+    async def _revise(self, revised: Stored) -> None:
+        if not await self._context.host.revisions.revise(self._made.stored, revised):
+            raise Fenced(f"{self.name}: another change has been applied since")
+        self._made.stored = revised
+
+    async def _clean(self) -> None:
+        await self._made.clean()
+        await self._revise(versions.cleaned(self._made.stored))
+
+    async def release(self) -> None:
+        """Close what it writes, give up the holds on what it reads."""
+        await self._made.release()

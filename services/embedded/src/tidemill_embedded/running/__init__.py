@@ -1,1 +1,0 @@
-"""Runners: each keeps one resource going, and says how it does."""

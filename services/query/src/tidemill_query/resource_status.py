@@ -1,0 +1,179 @@
+"""What resources say of themselves: whether they are well, where their frontiers are, who holds these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemill.catalog.entry import SYSTEM, read_name
+from tidemill.catalog.made.making import made_by
+from tidemill.catalog.resource_yaml import yaml_of
+from tidemill.catalog.store import ResourceStore, Stored
+from tidemill.errors import (
+    Corrupt,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+)
+from tidemill.host.context import Context
+from tidemill.host.reports import Reports, Said, combined
+from tidemill.host.roles import parts_for
+from tidemill.host.supervised import Health
+from tidemill.rpc.messages import Json, ResourceStatus
+from tidemill.runtime.breaking import told
+from tidemill.runtime.resources import (
+    KINDS,
+    ActionSpec,
+    HoldSpec,
+    SourceSpec,
+    ViewSpec,
+)
+from tidemill.time import Frontier, sole_time
+from tidemill_query.driver import NOTHING_BOUND
+from tidemill_query.retention_report import who_holds, why_kept
+
+
+class ResourceStatuses:
+    """The states of resources: of those that run in this process, and of those that others have claimed."""
+
+    def __init__(self, context: Context, reports: Reports) -> None:
+        self._context = context
+        self._store = context.store
+        self._reports = reports
+
+    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; without them all."""
+        wanted = None if kind is None else kind_of(kind, self._store)
+        found = [
+            stored
+            for stored in self._store.live()
+            if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
+        ]
+        said = await self._reports.of(found)
+        return [await self._status(stored, said) for stored in found]
+
+    async def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details, and who keeps the history of its collections."""
+        stored = live(self._store, kind, name)
+        status = await self._status(stored, await self._reports.of([stored]))
+        try:
+            kept: list[Json] = []
+            holders: list[Json] = []
+            for named in made_by(stored, self._context.catalog):
+                found = await self._context.collections.status(named.collection)
+                kept += why_kept(found)
+                holders += who_holds(found)
+            failed = await self._failed(stored)
+        except (UnknownCollection, Corrupt):  # its status says why
+            return status
+        return replace(
+            status, details={**status.details, **failed, "holders": holders, "heldBack": kept}
+        )
+
+    async def _failed(self, stored: Stored) -> dict[str, Json]:
+        """How many failed solutions a view has now, how many dead letters a source has kept."""
+        spec, collections = stored.resource.spec, self._context.collections
+        what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
+        if not isinstance(spec, SourceSpec | ViewSpec):
+            return {}
+        collection = f"{stored.prefix}/{what}"
+        upper = (await collections.status(collection)).upper
+        if upper.empty or sole_time(upper) == 0:
+            return {what: 0}
+        held, _ = await collections.acquire(collection, owner="describe")
+        try:
+            last = sole_time(upper) - 1
+            if not held.frontier.less_equal(last):
+                return {what: 0}
+            return {what: (await collections.snapshot(held, last)).num_rows}
+        finally:
+            await collections.drop(held)
+
+    def _health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Json]]:
+        """How the work on a resource does, and its details."""
+        resource = stored.resource
+        found = said.get((resource.kind, resource.name), {})
+        parts = {part: found.get(part) for part in parts_for(resource)}
+        details = [dict(work.details) for work in parts.values() if work is not None]
+        return combined(parts), dict(pair for each in details for pair in each.items())
+
+    async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
+        resource = stored.resource
+        health, details = self._health(stored, said)
+        since = upper = lag_ms = None
+        try:
+            since, upper, timeline = await self._frontiers(stored)
+            lag_ms = await self._lag(upper, timeline)
+        except (Unavailable, Indeterminate):
+            raise
+        except Exception as error:  # of one resource no more is known; the others are told of
+            health = _unknown(health, error)
+        return ResourceStatus(
+            kind=resource.kind,
+            name=resource.name,
+            ready=health.ready,
+            reason=health.reason,
+            message=health.message,
+            since=since,
+            upper=upper,
+            lag_ms=lag_ms,
+            age_ms=max(0, self._context.clock.now_ms() - stored.created_ms),
+            document_yaml=yaml_of(resource.to_document()),
+            details=details,
+        )
+
+    async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
+        """The least since and upper of what a resource makes, and the timeline."""
+        collections = [named.collection for named in made_by(stored, self._context.catalog)]
+        if isinstance(stored.resource.spec, ActionSpec):
+            # What is eager covers what is watched as far as its corrections go.
+            part = "corrections" if stored.resource.spec.eager else "outbox"
+            collections = [f"{stored.prefix}/{part}"]
+        elif isinstance(stored.resource.spec, HoldSpec):
+            read = read_name(stored, stored.resource.spec.collection)
+            collections = [self._context.catalog.named(read).collection]
+        since: Frontier | None = None
+        upper: Frontier | None = None
+        timeline = SYSTEM
+        for collection in collections:
+            status = await self._context.collections.status(collection)
+            timeline = status.timeline
+            since = status.since if since is None else since.meet(status.since)
+            upper = status.upper if upper is None else upper.meet(status.upper)
+        return since, upper, timeline
+
+    async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
+        """How far upper is behind the clock, or behind the furthest stream of its timeline."""
+        if upper is None or upper.empty or sole_time(upper) <= NOTHING_BOUND:
+            return None
+        if timeline == SYSTEM:
+            return max(0, self._context.clock.now_ms() - sole_time(upper))
+        return max(0, await self._context.timeline_frontier(timeline) - sole_time(upper))
+
+
+def live(store: ResourceStore, kind: str, name: str) -> Stored:
+    """A resource that is there. Raises: UnknownCollection."""
+    wanted = kind_of(kind, store)
+    stored = store.get(wanted, name)
+    if stored is None:
+        raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
+    return stored
+
+
+def kind_of(name: str, store: ResourceStore) -> str:
+    """A kind as users write it: any case, singular or plural; also one that only another version knows."""
+    for kind in dict.fromkeys([*KINDS, *(stored.resource.kind for stored in store.live())]):
+        if name.lower() in (kind.lower(), f"{kind.lower()}s"):
+            return kind
+    raise UsageError(f"there is no kind {name}; kinds are {', '.join(KINDS)}")
+
+
+def _unknown(health: Health, error: Exception) -> Health:
+    """How a resource does whose collections cannot be looked at."""
+    if not health.ready:
+        return health
+    if isinstance(error, TidemillError):
+        return Health(False, "Stalled", str(error))
+    return Health(False, "Broken", told(error))

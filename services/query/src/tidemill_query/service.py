@@ -1,0 +1,121 @@
+"""The role query in a process: users are answered, and their resources applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tidemill.host.exposing import SAID, exposed
+from tidemill.host.observing import observed_calls
+from tidemill.host.service import Ports, Process, Run, Service
+from tidemill.host.settings import ProcessSettings
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.server import serve
+from tidemill.rpc.tls import ServerCredentials
+from tidemill.runtime import logs
+from tidemill.runtime.lifecycle import Scope
+from tidemill_query.authorizing import (
+    AuthorizedCatalog,
+    AuthorizedCompute,
+    AuthorizedQueries,
+    AuthorizedStorage,
+    may_explain,
+)
+from tidemill_query.controller import Controller
+from tidemill_query.driver import QueryDriver
+from tidemill_query.maintaining import Maintaining
+from tidemill_query.observing import ObservedQueries
+from tidemill_query.pushing import HttpPushing
+from tidemill_query.settings import QuerySettings, QuestionLimits
+from tidemill_query.storage import StorageDriver
+
+ROLE = "query"
+log = logs.get_logger("up")
+
+
+class QueryProcess(ProcessSettings, frozen=True, forbid_unknown_fields=True):
+    """Settings of a process with this role alone."""
+
+    role: tuple[str, ...] = (ROLE,)
+
+    query: QuerySettings = QuerySettings()
+
+
+class Answers:
+    """Handlers of the calls of users."""
+
+    def __init__(self, settings: QuerySettings, process: Process) -> None:
+        context = process.context
+        collections, clock, catalog = context.collections, context.clock, context.catalog
+        limits = context.settings.limits
+        self._process = process
+        self.controller = Controller(context, process.work, process.reports)
+        self.query = QueryDriver(
+            collections, catalog, clock, settings, context.discover,
+            QuestionLimits.of(limits), lambda view: may_explain(catalog, view),
+        )  # fmt: skip
+        self.storage = StorageDriver(
+            collections, clock, catalog, limits.lease_ms, limits.row_bytes, limits.capabilities
+        )
+        self.maintaining = Maintaining(
+            self.controller, self.storage, context.store, catalog, collections, limits.of_documents
+        )
+
+    async def begin(self, files: Sequence[Path]) -> None:
+        """Apply the resources of `files`."""
+        if files:
+            documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(files)]
+            await self.controller.apply(documents)
+
+    def components(self, ports: Ports) -> Iterable[tuple[str, Run]]:
+        """The server of gRPC; pushed rows are a route of HTTP."""
+        context = self._process.context
+        clear = context.settings.http_tls.files is None
+        pushing = HttpPushing(
+            self.controller, ports.users, ports.admissions, clear, self._process.audit,
+            context.settings.limits.push_rows,
+        )  # fmt: skip
+        ports.http.add_route(
+            "POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits, pushing
+        )
+        return [("grpc", partial(self._serve, ports))]
+
+    async def _serve(self, ports: Ports, scope: Scope) -> None:
+        context, chosen = self._process.context, self._process.context.settings
+        metrics, catalog, files = context.metrics, context.catalog, chosen.tls.files
+        credentials = None if files is None else ServerCredentials(files, _told)
+        server = await serve(
+            chosen.grpc,
+            AuthorizedQueries(ObservedQueries(self.query, metrics), catalog),
+            AuthorizedCatalog(self.controller, catalog),
+            AuthorizedStorage(self.storage, catalog),
+            AuthorizedCompute(self.maintaining, catalog),
+            reflect=chosen.reflection, observer=observed_calls(metrics),
+            authenticator=ports.users, admissions=ports.admissions,
+            credentials=None if credentials is None else credentials.credentials(),
+            auditor=self._process.audit, states=(SAID,) if exposed(chosen) else (),
+        )  # fmt: skip
+        host = chosen.grpc.rpartition(":")[0]
+        (chosen.root / "grpc.address").write_text(f"{host}:{server.port}\n")
+        log.info("listening", grpc=f"{host}:{server.port}", directory=str(chosen.root))
+        scope.ready()
+        await scope.until_stopping()
+        await server.stop()
+
+
+def _told(says: str) -> None:
+    log.warning("files not taken over", what="tls", error=says)
+
+
+def _expanded(files: Sequence[Path]) -> list[Path]:
+    """Files, and the YAML files of folders."""
+    found: list[Path] = []
+    for file in files:
+        found += sorted(file.glob("*.yaml")) if file.is_dir() else [file]
+    return found
+
+
+def service(settings: QuerySettings) -> Service:
+    """The role as a process takes it on."""
+    return Service(ROLE, join=partial(Answers, settings))

@@ -1,0 +1,249 @@
+"""What users ask for at length is done on threads, and nothing of it grows faster than what they have sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.store import Stored
+from tidemill.host.observing import expect_refusals, watch_loop
+from tidemill.reclock import LiveReclock, prepare_mapping
+from tidemill.rpc.identity import Principal, caller
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.turns import in_turn
+from tidemill.runtime import log_embedded, log_groups
+from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.resources import load_resources
+from tidemill.shard.offloading import ROWS_INLINE_MAX
+from tidemill.testkit.whole import Whole, opened
+from tidemill_query import driver, histories, pushed_entries
+from tidemill_query.pushing import _rows_of
+from tidemill_reclock import driver as reclocking
+from tidemill_server.settings import ServerSettings
+
+HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
+NUMBERS = f"""{HEAD}kind: Table
+metadata: {{name: numbers}}
+spec: {{columns: [{{name: n, type: int}}]}}
+"""
+READINGS = f"""{HEAD}kind: Source
+metadata: {{name: readings}}
+spec: {{http: {{}}, columns: [{{name: n, type: int}}], timestampInterval: 50ms}}
+"""
+EVEN = f"""{HEAD}kind: View
+metadata: {{name: even}}
+spec: {{program: "two(n) := numbers(n) if n % 2 == 0;"}}
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Whole]:
+    async with opened(ServerSettings(directory=str(folder))) as process:
+        await process.start()
+        yield process
+
+
+def noting(threads: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
+    """The work, which says on which thread it is done."""
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return work(*given)
+
+    return noted
+
+
+async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as process:
+        documents = [ResourceDocument(f"{NUMBERS}---\n{EVEN}", "even.yaml")]
+        await process.controller.apply(documents)
+        await process.controller.insert("numbers", pa.table({"n": list(range(100))}))
+        await process.query.snapshot("even/two", None, 30)
+        rows: list[str] = []
+        goals: list[str] = []
+        monkeypatch.setattr(histories, "_stretched", noting(rows, histories._stretched))
+        monkeypatch.setattr(driver, "row_goal", noting(goals, driver.row_goal))
+        assert (await process.query.why_not("even/two(7)", None)).text
+        assert [name.partition("_")[0] for name in rows] == ["asked"]
+        short = await process.query.ask("numbers(8)", None, None)
+        long = await process.query.ask(f"numbers({'(' * 150}8{')' * 150})", None, None)
+        assert short.table.num_rows == long.table.num_rows == 1
+        assert [name.partition("_")[0] for name in goals] == ["MainThread", "asked"]
+
+
+async def test_a3_a_user_has_one_thing_done_at_a_time_and_others_need_not_wait() -> None:
+    release, begun = threading.Event(), threading.Semaphore(0)
+
+    def work() -> str:
+        begun.release()
+        release.wait(60)
+        return threading.current_thread().name
+
+    def asked(user: str, what: Callable[[], str]) -> asyncio.Task[str]:
+        async def ask() -> str:
+            caller.set(Principal(user, ()))
+            return await in_turn(what)
+
+        return asyncio.create_task(ask())
+
+    first = [asked("eve", work) for _ in range(10)]
+    assert await asyncio.to_thread(begun.acquire, timeout=60)
+    first[0].cancel()  # who goes away keeps the turn until its thread is free
+    assert await asked("ann", lambda: "ann") == "ann"
+    assert not begun.acquire(blocking=False)
+    release.set()
+    told = await asyncio.gather(*first, return_exceptions=True)
+    assert isinstance(told[0], asyncio.CancelledError)
+    assert all(isinstance(each, str) for each in told[1:])
+
+
+async def test_a3_a_long_body_is_cut_into_lines_beside_the_loop() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    assert await _rows_of(b"1\n \n2\n", 10) == [b"1", b"2"]
+    assert turns == 0
+    assert len(await _rows_of(b"1\n" * 500_000, 500_000)) == 500_000
+    turning.cancel()
+    assert turns > 0
+
+
+async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    bound: list[str] = []
+    for module, name in (
+        (pushed_entries, "_plain_entries"), (log_groups, "_runs"), (log_groups, "_answers"),
+        (log_embedded, "check_entries"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, noting(written, getattr(module, name)))
+    prepared: list[str] = []
+    monkeypatch.setattr(reclocking, "prepare_mapping", noting(prepared, prepare_mapping))
+    monkeypatch.setattr(LiveReclock, "step", noting(bound, LiveReclock.step))
+    async with running(tmp_path) as process:
+        await process.controller.apply([ResourceDocument(READINGS, "readings.yaml")])
+        await process.controller.push("readings", [b'{"n": 1}'])
+        assert await reached(process, 1)
+        assert [*written, *bound] == ["MainThread"] * len([*written, *bound])  # a row takes no hop
+        written.clear()
+        await process.controller.push("readings", [b'{"n": 1}'] * (2 * ROWS_INLINE_MAX))
+        assert await reached(process, 2 * ROWS_INLINE_MAX + 1)
+    assert len(written) == 4
+    assert "MainThread" not in written
+    assert {*bound} > {"MainThread"}
+    assert len(prepared) == 1
+    assert prepared != ["MainThread"]
+
+
+async def reached(process: Whole, count: int) -> bool:
+    """Whether the readings come to be so many."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await process.query.snapshot("readings", None, 30)
+            if sum(answer.table["_diff"].to_pylist()) == count:
+                return True
+
+
+class Text(str):
+    """A text that counts how often it is cut into lines."""
+
+    cuts = 0
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        Text.cuts += 1
+        return super().splitlines(keepends)
+
+
+def test_a3_a_text_of_many_documents_is_cut_into_lines_once() -> None:
+    documents, problems = parse_yaml(Text("a: 1\n---\n" * 50), "many.yaml")
+    assert (len(documents), problems) == (50, [])
+    assert Text.cuts == 1
+
+
+def test_a3_the_outputs_of_a_long_program_take_a_look_at_each_rule_not_at_all_of_them() -> None:
+    """Four times as many rules take about four times as many calls, where it was sixteen times."""
+    assert calls(planned(80)) < 6 * calls(planned(20))
+
+
+def planned(rules: int) -> Callable[[], object]:
+    """What plans a view of so many rules once more: the program has been checked."""
+    catalog = Catalog()
+    program = " ".join(f"p{number}(n) := numbers(n) if n > {number};" for number in range(rules))
+    view = f"{HEAD}kind: View\nmetadata: {{name: long}}\nspec: {{program: '{program}'}}\n"
+    table, long = load_resources(f"{NUMBERS}---\n{view}", "long.yaml")
+    catalog.plan(Stored(table, 1))
+    stored = Stored(long, 2)
+    assert len(catalog.plan_view(stored).outputs) == rules
+    return lambda: catalog.plan_view(stored)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions of Python are entered, generators again and again."""
+    count = 0
+
+    def entered(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(entered)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+async def test_a3_the_lag_of_the_loop_is_measured_and_refusals_are_expected() -> None:
+    clock = SystemClock()
+    metrics = Metrics(clock)
+    expect_refusals(metrics, ("calls",))
+    watching = asyncio.create_task(watch_loop(metrics, clock))
+    while "tidemill_loop_lag_seconds_count 2.0" not in shown(metrics):
+        await asyncio.sleep(0.01)
+    before = late(metrics)
+    stand_for_a_second()
+    await asyncio.sleep(0.2)
+    watching.cancel()
+    assert late(metrics) == before + 1
+    assert 'tidemill_refusals_total{limit="limits.calls"} 0.0' in shown(metrics)
+
+
+def stand_for_a_second() -> None:
+    """Keep the loop from turning, as nothing of the product does."""
+    time.sleep(1.0)
+
+
+def shown(metrics: Metrics) -> str:
+    return metrics.expose()[0].decode()
+
+
+def late(metrics: Metrics) -> float:
+    """How many looks came more than half a second late."""
+    found = re.findall(
+        r'tidemill_loop_lag_seconds_bucket{le="(0.5|.Inf)"} ([0-9.]+)', shown(metrics)
+    )
+    counts = {bound: float(count) for bound, count in found}
+    return counts["+Inf"] - counts["0.5"]

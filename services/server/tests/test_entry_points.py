@@ -1,0 +1,120 @@
+"""Each service is a program of its own: it loads neither another service nor what it does not run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tidemill.host.roles import ROLES
+
+ENGINES = (
+    "tidemill.datalog.columnar", "tidemill.datalog.incremental", "tidemill.datalog.scratch",
+    "tidemill.arrangement.loops", "numba", "pandas", "duckdb",
+)  # fmt: skip
+READING = ("ingest", "remap", "reclock")
+"""Roles that evaluate nothing."""
+
+
+def loaded_by(module: str) -> set[str]:
+    """The modules of a fresh process that imports one."""
+    code = f"import sys, {module}; print('\\n'.join(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(told.stdout.split())
+
+
+def below(modules: set[str], *packages: str) -> set[str]:
+    """The modules of some packages."""
+    return {m for m in modules if any(m == p or m.startswith(f"{p}.") for p in packages)}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_loads_no_other_service(role: str) -> None:
+    modules = loaded_by(f"tidemill_{role}.__main__")
+    others = [f"tidemill_{other}" for other in ROLES if other != role]
+    assert not below(modules, *others, "tidemill_server", "tidemill.testkit")
+    assert f"tidemill_{role}.service" in modules
+
+
+@pytest.mark.parametrize("role", READING)
+def test_a_service_that_evaluates_nothing_loads_no_engine(role: str) -> None:
+    assert not below(loaded_by(f"tidemill_{role}.__main__"), *ENGINES)
+
+
+def test_an_engine_that_is_loaded_would_be_found() -> None:
+    assert below(loaded_by("tidemill_compute.__main__"), *ENGINES)
+
+
+@pytest.mark.parametrize("role", ["remap", "ingest"])
+def test_the_command_with_a_role_loads_no_other_service(role: str) -> None:
+    chosen = f"ServerSettings(role=('{role}',))"
+    code = (
+        "import sys; from tidemill_server.up import up; from tidemill_server.services import "
+        f"services_of; from tidemill_server.settings import ServerSettings; services_of({chosen});"
+        "print('\\n'.join(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(told.stdout.split())
+    others = {f"tidemill_{other}.service" for other in ROLES if other != role}
+    assert not modules & others
+    assert not below(modules, *ENGINES)
+
+
+@pytest.mark.parametrize("role", ["remap", "compaction"])
+def test_a_service_runs_by_the_settings_of_the_whole_system(role: str, tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(
+        "compute: {hold_interval_s: 7}\ningest: {records_per_poll: 9}\nhttp_port: 0\n"
+    )
+    options = [
+        "--dir",
+        str(tmp_path / "state"),
+        "--services",
+        "127.0.0.1:0",
+        "--config",
+        str(config),
+    ]
+    environment = {**os.environ, "TIDEMILL_UP_RECLOCK__UNBOUND_ROWS_MAX": "5"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"tidemill_{role}", *options], stderr=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 120
+        while not (tmp_path / "state/http.address").exists():
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, said
+
+
+def test_a_setting_that_no_service_has_is_refused_by_each(tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("computer: {hold_interval_s: 7}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemill_remap", "--dir", str(tmp_path), "--config", str(config)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert 'unknown setting "computer"' in done.stderr
+
+
+def test_a_service_refuses_roles_and_files_of_others(tmp_path: Path) -> None:
+    for option, says in (
+        ("--role=query", "does not have the role query"),
+        ("--file=.", "applies files"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "tidemill_remap", "--dir", str(tmp_path), option],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert says in done.stderr

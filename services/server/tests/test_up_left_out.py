@@ -1,0 +1,192 @@
+"""A server always starts: what it dies of is left out, by itself, by a flag, or deleted while nothing runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tidemill.client import Client
+from tidemill.errors import Indeterminate, Unavailable
+from tidemill.host.last_tried import LEFT_OUT_S, WATCH_S, LastTried
+from tidemill.rpc.messages import ResourceStatus
+from tidemill.runtime.clock import ManualClock
+from tidemill.testkit.up import UpProcess, up_process
+from tidemill.time import sole_time
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: NAME}
+spec: {columns: [{name: n, type: int}], retain: all}
+"""
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: NAME}
+spec: {retain: all, program: "p(x) := base(x);"}
+"""
+
+CUSTOM = """
+import ctypes, os
+from pathlib import Path
+armed = Path("armed")
+if armed.exists():
+    from tidemill_compute.views.part import ViewPart
+    run = ViewPart.run
+    async def killing(self, ready):
+        if self.name == "View/bad" and armed.exists():
+            with open("deaths", "a") as deaths:
+                deaths.write("x")
+            if armed.read_text() == "segv":
+                ctypes.string_at(0)
+            os._exit(13)
+        await run(self, ready)
+    ViewPart.run = killing
+"""
+"""A program by which the work of one view kills its process."""
+
+
+def prepared(folder: Path) -> None:
+    (folder / "r.yaml").write_text(
+        TABLE.replace("NAME", "base") + "---" + VIEW.replace("NAME", "good")
+        + "---" + VIEW.replace("NAME", "bad")
+    )  # fmt: skip
+
+
+def statuses(client: Client) -> dict[str, ResourceStatus]:
+    return {f"{each.kind}/{each.name}": each for each in client.get()}
+
+
+def said(server: UpProcess, name: str, reason: str) -> ResourceStatus:
+    def asked(client: Client) -> ResourceStatus | None:
+        found = statuses(client).get(name)
+        return found if found is not None and found.reason == reason else None
+
+    return server.until(asked)
+
+
+def answered(server: UpProcess, row: int) -> None:
+    """Insert a row, and wait until the good view says it."""
+    server.until(lambda client: client.insert("base", [{"n": row}]))
+
+    def asked(client: Client) -> bool | None:
+        table = client.query("good/p(x)", timeout_s=30).table
+        return True if row in table.column(0).to_pylist() else None
+
+    server.until(asked)
+
+
+@pytest.mark.parametrize("how", ["exit", "segv"])
+def test_a_resource_that_kills_its_process_twice_is_left_out_and_says_so(
+    how: str, tmp_path: Path
+) -> None:
+    prepared(tmp_path)
+    with up_process(tmp_path, "-f", "r.yaml", first=CUSTOM) as server:
+        answered(server, 1)
+        assert server.stop(signal.SIGTERM) == 0
+        (tmp_path / "armed").write_text(how)
+        for _ in range(2):
+            server.start()
+            assert server.ended() in (13, -signal.SIGSEGV)
+        assert (tmp_path / "deaths").read_text() == "xx"
+        server.start()
+        status = said(server, "View/bad", "LeftOut")
+        assert "died again within a minute" in status.message
+        answered(server, 2)
+        (tmp_path / "armed").unlink()
+        server.until(lambda client: client.apply(tmp_path / "r.yaml") or True)
+        said(server, "View/bad", "Running")
+        assert server.stop(signal.SIGTERM) == 0
+        assert json.loads((tmp_path / "state" / "last_tried.json").read_text())["begun"] == []
+
+
+def test_a_resource_can_be_left_out_by_a_flag_and_deleted_offline(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    with up_process(tmp_path, "-f", "r.yaml", first=CUSTOM) as server:
+        answered(server, 1)
+        refused = delete_offline(tmp_path, "view", "bad")
+        assert refused.returncode != 0  # the directory is in use
+        assert server.stop(signal.SIGTERM) == 0
+    (tmp_path / "armed").write_text("exit")
+    with up_process(tmp_path, "--without", "view/bad", first=CUSTOM) as server:
+        assert "--without View/bad" in said(server, "View/bad", "LeftOut").message
+        answered(server, 2)
+        assert server.stop(signal.SIGTERM) == 0
+    assert not (tmp_path / "deaths").exists()
+    assert delete_offline(tmp_path, "view", "bad").returncode == 0
+    again = delete_offline(tmp_path, "view", "bad")
+    assert again.returncode != 0
+    assert "there is no View bad" in again.stderr
+    with up_process(tmp_path, first=CUSTOM) as server:
+        answered(server, 3)
+        with server.client() as client:
+            found = statuses(client)
+            assert set(found) == {"Table/base", "View/good"}
+            held = found["View/good"].upper
+            assert held is not None
+            assert sole_time(held) > 0
+        with server.client() as client, suppress(Unavailable, Indeterminate):
+            client.apply(tmp_path / "r.yaml")  # it may die before it answers
+        assert server.ended() == 13  # the fault was there all the time
+
+
+def delete_offline(folder: Path, kind: str, name: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidemill.client", "delete", "--offline", "--dir", "state"]
+    return subprocess.run(
+        [*command, kind, name], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+async def test_what_ran_for_a_minute_is_no_suspect_and_what_is_left_out_comes_back(
+    tmp_path: Path,
+) -> None:
+    clock, file = ManualClock(1_000_000), tmp_path / "last_tried.json"
+
+    def died() -> LastTried:
+        tried = LastTried(file, clock, ())
+        tried.open()
+        return tried
+
+    tried = died()
+    tried.begun("View/old")
+    for _ in range(int(WATCH_S) + 1):
+        await clock.advance(1.0)
+    tried.begun("View/a")
+    tried.begun("View/b")
+    tried = died()
+    assert tried.waits("View/old") is None
+    assert tried.waits("View/a") is None  # one by one
+    assert (tried.waits("View/b") or ("",))[0] == "Starting"
+    await clock.advance(5.0)
+    assert tried.waits("View/b") is None
+    tried.begun("View/a")
+    tried.begun("View/b")
+    tried = died()
+    assert (tried.waits("View/b") or ("",))[0] == "LeftOut"
+    assert (tried.waits("View/a") or ("",))[0] != "LeftOut"
+    await clock.advance(LEFT_OUT_S + 5.0)
+    assert tried.waits("View/b") is None
+    tried.begun("View/a")
+    tried = died()  # it was not b: now what is begun, and more of it, is left out
+    assert (tried.waits("View/a") or ("",))[0] == "LeftOut"
+    tried.forgive("View/a")
+    assert tried.waits("View/a") is None
+    tried.close()
+    tried = died()
+    assert tried.waits("View/a") is None
+    assert tried.waits("View/b") is None
+
+
+async def test_a_file_that_nobody_can_read_leaves_nothing_out(tmp_path: Path) -> None:
+    for text in (b"", b"[]", b"\xff", b'{"begun": 7}', b'{"deaths": "x"}'):
+        (tmp_path / "last_tried.json").write_bytes(text)
+        tried = LastTried(tmp_path / "last_tried.json", ManualClock(1), ())
+        tried.open()
+        assert tried.waits("View/a") is None
+        tried.close()

@@ -91,7 +91,7 @@ docs: setup ## the site of docs/, built into .state/site; a broken link or ancho
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 	@echo "open .state/site/index.html; with search: $(PY) -m http.server -d .state/site 8000"
 
-bench: setup ## speed of arrangements against the Rust original; BENCH="--only NAME" narrows it
+bench: setup ## speed of arrangements and of views in batches against the Rust original; BENCH="--only NAME" narrows it
 	@$(PY) -m bench $(BENCH)
 
 bench-shard: setup ## speed of durable collections against the floor of each store; one to two minutes

@@ -1,14 +1,15 @@
 """Both sides of every workload, interleaved: python -m bench [--only NAME ...] [--seed S].
 
 Medians of the repetitions and their ratios go to bench/results and into
-docs/reference/performance.md; a workload that is measured alone replaces its own lines only, and
-`--only` without a name just writes the tables again.
+docs/reference/performance.md. A workload that is measured alone replaces its own lines only, and
+`--only` without a name just writes the tables again. Views as the service keeps them follow, in
+batches, beside differential dataflow. All sides have one and the same processor.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +17,13 @@ from statistics import median
 from typing import Any
 
 from bench.table import about_this_run, write_results, write_table
+from bench.views.jobs import BATCHES
+from bench.views.measuring import SidesDiffer, arguments, measure
+from bench.views.table import BATCHES as BATCHES_PLACE
 from bench.workloads import WORKLOADS, Workload
 
 PEER = Path("bench/peers/differential")
 BINARY = PEER / "target/release/tidemill-bench-peer"
-
-
-class SidesDiffer(Exception):
-    """Both sides ran on the same input and do not agree: no time means anything."""
 
 
 def one_run(command: list[str]) -> Any:
@@ -60,17 +60,18 @@ def measured(name: str, workload: Workload, seed: int, repetitions: int) -> list
 
 def main() -> None:
     """Build the peer, measure, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
+    parser = arguments(__doc__, [*WORKLOADS, *BATCHES], repetitions=5)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--repetitions", type=int, default=5)
     chosen = parser.parse_args()
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=PEER, check=True)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for name in chosen.only:
-        rows = measured(name, WORKLOADS[name], chosen.seed, chosen.repetitions)
-        write_results(name, rows, about_this_run(chosen.seed))
-        write_table(list(WORKLOADS))
-    write_table(list(WORKLOADS))
+        if name in WORKLOADS:
+            rows = measured(name, WORKLOADS[name], chosen.seed, chosen.repetitions)
+            write_results(name, rows, about_this_run(chosen.seed))
+            write_table(WORKLOADS)
+    write_table(WORKLOADS)
+    measure(chosen, BATCHES, BATCHES_PLACE)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import date
 from importlib.metadata import version
 from os import cpu_count
 from pathlib import Path
 from typing import Any
+
+from bench.workloads import Workload
 
 RESULTS = Path("bench/results/arrangements")
 DOCUMENT = Path("docs/reference/performance.md")
@@ -40,13 +43,18 @@ def write_results(name: str, rows: list[dict[str, Any]], about: dict[str, str]) 
     (RESULTS / f"{name}.json").write_text(text)
 
 
-def write_table(order: list[str]) -> None:
+def write_table(workloads: Mapping[str, Workload]) -> None:
     """Write the table of everything that was measured, also into the document on performance."""
-    kept = [json.loads((RESULTS / f"{name}.json").read_text()) for name in order if _measured(name)]
+    files = {name: RESULTS / f"{name}.json" for name in workloads}
+    kept = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     if not kept:
         return
-    rows = [{**row, "measured": one["measured"]} for one in kept for row in one["rows"]]
-    table = as_markdown(rows, kept[-1]["about"])
+    rows = [
+        {**row, "measured": one["measured"], "code": workloads[name].code}
+        for name, one in kept.items()
+        for row in one["rows"]
+    ]
+    table = as_markdown(rows, next(reversed(kept.values()))["about"])
     RESULTS.with_suffix(".md").write_text(f"# Arrangements against the Rust original\n\n{table}")
     if DOCUMENT.exists():
         text = DOCUMENT.read_text()
@@ -54,24 +62,20 @@ def write_table(order: list[str]) -> None:
         DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
 
 
-def _measured(name: str) -> bool:
-    return (RESULTS / f"{name}.json").exists()
-
-
 def as_markdown(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
     """A table with a line for each row; the ratio is theirs by ours."""
     lines = [f"* {name}: {value}" for name, value in about.items()]
     lines += [
         "",
-        "| what | theirs | ours | ratio | aim | runs | date |",
-        "|---|---|---|---|---|---|---|",
+        "| what | theirs | ours | ratio | aim | runs | date | code of ours, and who runs it |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         theirs, ours = (_shown(row[side], row) for side in ("theirs", "ours"))
         reach = "" if row["reach"] is None else f"≥ {row['reach']:g}"
         runs = len(row["all_ours"])
         lines.append(
-            f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} | {runs} | {row['measured']} |"
+            f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} | {runs} | {row['measured']} | {row['code']} |"
         )
     return "\n".join(lines) + "\n"
 

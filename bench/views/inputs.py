@@ -74,6 +74,47 @@ def rules(count: int) -> tuple[list[tuple[int, int, int]], list[Edge]]:
     return below, [(i, (i * 7 + 3) % 20) for i in range(20)]
 
 
+BATCHES = {1: 20, 1_000: 20, 100_000: 4}
+"""Number of steps of each size."""
+GROUPS, TREE = 10_000, 16
+Changes = list[tuple[int, Sequence[I64Array], int]]
+"""Of one step: the place of the input, columns, and the diff of all their rows."""
+
+
+def batched(view: str, rows: int) -> Iterator[tuple[int, Changes]]:
+    """A load of `rows` and steps of the sizes of `BATCHES`: how many rows change, and which.
+
+    The view `sum` has (group, id, amount) of 10,000 groups. `counted` has (key, id, amount), and a
+    value for each of as many keys as rows. `closure` has the edges to the parents in trees of 16
+    nodes, of which a batch goes and comes back by turns.
+    """
+    sizes = [size for size, steps in BATCHES.items() for _ in range(steps)]
+    if view == "closure":
+        nodes = np.arange(rows, dtype=np.int64)
+        own = nodes % TREE
+        children = nodes[own > 0]
+        parents = children - own[own > 0] + drawn(1, 1 << 30, len(children)) % own[own > 0]
+        yield rows, [(0, (children, parents), 1)]
+        for step, size in enumerate(sizes):
+            gone = np.random.default_rng(step // 2).permutation(len(children))[:size]
+            yield size, [(0, (children[gone], parents[gone]), 1 if step % 2 else -1)]
+        return
+    groups = GROUPS if view == "sum" else rows
+    keys = np.arange(rows, dtype=np.int64)
+    others: Changes = [] if view == "sum" else [(1, (keys, keys * 7919 % 1_000), 1)]
+    yield rows, [(0, _positive(rows, groups), 1), *others]
+    first = rows
+    for size in sizes:
+        yield size, [(0, _positive(size, groups, first), 1)]
+        first += size
+
+
+def _positive(rows: int, groups: int, first: int = 0) -> tuple[I64Array, I64Array, I64Array]:
+    """Amounts of one and more: both peers take a group whose sum is zero for one without rows."""
+    group, ids, amount = amounts(rows, groups, first)
+    return group, ids, amount + 1
+
+
 @dataclass(frozen=True)
 class Stream:
     """Events in the order of arrival: columns of all of them, and how many batches there are."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 Sizes = tuple[int, ...]
 
@@ -25,6 +26,18 @@ class Report:
         ordered = sorted(seconds)
         for name, share in (("p50_s", 0.5), ("p99_s", 0.99)):
             self.figures[prefix + name] = ordered[round((len(ordered) - 1) * share)]
+
+    def batches(self, sizes: list[int], seconds: list[float], digests: list[int]) -> None:
+        """A load and steps of some sizes: time of the load, median of each size, digests."""
+        self.figures["load_s"] = seconds[0]
+        self.digests["load"] = f"{digests[0] % 2**64:016x}"
+        for size in dict.fromkeys(sizes[1:]):
+            steps = [step for step, each in enumerate(sizes) if each == size and step]
+            self.figures[f"batch_{size}_s"] = median(seconds[step] for step in steps)
+            total = 0
+            for step in steps:
+                total = (total * 31 + digests[step]) % 2**64
+            self.digests[f"batches of {size:,}"] = f"{total:016x}"
 
 
 @dataclass(frozen=True)

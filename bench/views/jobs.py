@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.views import alike, backlog, flights, graphs, sharing, streams, tables
+from bench.views import alike, backlog, batches, flights, graphs, sharing, streams, tables
 from bench.views.job import Job
 
 JOBS: dict[str, Job] = {
@@ -14,3 +14,6 @@ JOBS: dict[str, Job] = {
     **sharing.JOBS,
     **alike.JOBS,
 }
+
+BATCHES: dict[str, Job] = batches.JOBS
+"""Jobs of `make bench`: the same framework, with a table of their own."""

@@ -11,7 +11,10 @@ from pathlib import Path
 ENVIRONMENT = Path(".cache/bench-peers")
 PYTHON = str(ENVIRONMENT / "bin/python")
 REQUIREMENTS = Path("bench/views/peers.txt")
-RUST = Path("bench/peers/differential")
+BINARIES: Mapping[str, Path] = {
+    "differential": Path("bench/peers/differential/target/release/views"),
+}
+"""Binaries of the sides in Rust, which cargo builds."""
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "windows": (sys.executable, "-m", "bench.views.sides.windows"),
@@ -19,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "pathway": (PYTHON, "-m", "bench.views.sides.pathway_side"),
     "pathway-batch": (PYTHON, "-m", "bench.views.sides.pathway_side"),
     "bytewax": (PYTHON, "-m", "bench.views.sides.bytewax_side"),
-    "differential": (sys.executable, "-m", "bench.views.sides.differential_side"),
+    **{peer: (sys.executable, "-m", "bench.views.sides.rust_side", peer) for peer in BINARIES},
 }
 
 
@@ -28,8 +31,10 @@ def peers_ready(wanted: set[str], without: set[str]) -> None:
     Rust.
     """
     wanted = {peer for peer in wanted if peer.split("-")[0] not in without}
-    if "differential" in wanted:
-        subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=RUST, check=True)
+    for peer in wanted & set(BINARIES):
+        target = ["--target-dir", str(BINARIES[peer].parents[1].resolve())]
+        manifest = ["--manifest-path", f"bench/peers/{peer}/Cargo.toml"]
+        subprocess.run(["cargo", "build", "--release", "--quiet", *manifest, *target], check=True)
     if not any(COMMANDS[peer][0] == PYTHON for peer in wanted):
         return
     stamp = ENVIRONMENT / "installed.txt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from os import cpu_count
@@ -13,9 +14,27 @@ from typing import Any
 
 from bench.views.peers import REQUIREMENTS
 
-RESULTS = Path("bench/results/views")
 DOCUMENT = Path("docs/reference/performance.md")
-START, END = "<!-- table of make bench-views -->", "<!-- end of that table -->"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Files of the results of some jobs: a folder, and a table between two marks of a page."""
+
+    results: Path
+    title: str
+    start: str
+    end: str
+
+
+VIEWS = Place(
+    Path("bench/results/views"), "Views beside their peers",
+    "<!-- table of make bench-views -->", "<!-- end of that table -->",
+)  # fmt: skip
+BATCHES = Place(
+    Path("bench/results/batches"), "Views in batches beside differential dataflow",
+    "<!-- table of batches of make bench -->", "<!-- end of the table of batches -->",
+)  # fmt: skip
 HEAD = ["| what | ours | the others | best by ours | aim | reached | runs | date |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
 
 
@@ -35,24 +54,28 @@ def about_this_run() -> dict[str, str]:
     }
 
 
-def write_results(name: str, rows: list[dict[str, Any]], about: dict[str, str]) -> None:
+def write_results(
+    name: str, rows: list[dict[str, Any]], about: dict[str, str], place: Place
+) -> None:
     """Keep what one job gave, in a file of its own."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    place.results.mkdir(parents=True, exist_ok=True)
     found = {"measured": date.today().isoformat(), "about": about, "rows": rows}
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-    (RESULTS / f"{name}.json").write_text(text)
+    (place.results / f"{name}.json").write_text(text)
 
 
-def write_table(order: list[str]) -> None:
+def write_table(order: list[str], place: Place) -> None:
     """Write the table of everything that was measured, also into the document on performance."""
-    files = [RESULTS / f"{name}.json" for name in order]
+    files = [place.results / f"{name}.json" for name in order]
     kept = [json.loads(file.read_text()) for file in files if file.exists()]
     lines = [f"* {name}: {value}" for name, value in kept[-1]["about"].items()]
     lines += ["", *HEAD, *(line_of(row, one["measured"]) for one in kept for row in one["rows"])]
     table = "\n".join(lines) + "\n"
-    RESULTS.with_suffix(".md").write_text(f"# Views beside their peers\n\n{table}")
+    place.results.with_suffix(".md").write_text(f"# {place.title}\n\n{table}")
     text = DOCUMENT.read_text()
-    start, end = text.index(START) + len(START), text.index(END)
+    if place.start not in text:
+        return
+    start, end = text.index(place.start) + len(place.start), text.index(place.end)
     DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
 
 

@@ -134,26 +134,29 @@ def scc(seed: int, nodes: int, edges: int, batch: int, rounds: int) -> Report:
     return replaced(components, seed, nodes, edges, batch, rounds)
 
 
+LOOPS = "`arrangement.loops.Computation`: recursive rules of views that follow changes"
+REDUCED = "`arrangement.loops`, its reductions and inner loops: no view"
+
 WORKLOADS: dict[str, Workload] = {
     "closure-500": Workload("closure", (500, 1000, 200), closure, (
         Row("closure of 500 nodes, 1,000 edges, load", "load_s", 5),
         Row("the same, one edge replaced, median", "round_p50_s", 1.5),
         Row("the same, p99", "round_p99_s"),
-    )),
+    ), LOOPS),
     "closure-1000": Workload("closure", (1000, 2000, 200), closure, (
         Row("closure of 1,000 nodes, 2,000 edges, load", "load_s", 5),
         Row("the same, one edge replaced, median", "round_p50_s", 1.5),
         Row("the same, p99", "round_p99_s"),
         Row("memory of this closure", "bytes", unit="bytes"),
-    )),
+    ), LOOPS),
     "bfs": Workload("bfs", (100_000, 200_000, 1000, 20), bfs, (
         Row("distances in 100,000 nodes, 200,000 edges, load", "load_s", 1),
         Row("the same, 1,000 edges replaced, median", "round_p50_s", 1),
         Row("memory of these distances", "bytes", unit="bytes"),
-    )),
+    ), REDUCED),
     "scc": Workload("scc", (100_000, 200_000, 1000, 3), scc, (
         Row("components of 100,000 nodes, 200,000 edges, load", "load_s", 1),
         Row("the same, 1,000 edges replaced, median", "round_p50_s", 1),
         Row("memory of these components", "bytes", unit="bytes"),
-    )),
+    ), REDUCED),
 }  # fmt: skip

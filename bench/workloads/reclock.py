@@ -51,5 +51,5 @@ def reclock(seed: int, rows: int, partitions: int, bindings: int) -> Report:
 WORKLOADS: dict[str, Workload] = {
     "reclock": Workload("reclock", (10_000_000, 64, 1000), reclock, (
         Row("reclock 10 M rows, 64 partitions, 1,000 bindings", "load_s", 3, 10_000_000),
-    )),
+    ), "`reclock.offsets.map_offsets`: every source"),
 }  # fmt: skip

@@ -207,58 +207,62 @@ def join(seed: int, rows: int, batch: int, batches: int) -> Report:
 
 
 TEN = 10 * MILLION
+ARRANGEMENT = "`arrangement.columns.ColumnArrangement`: no view"
+TEXTS = "`arrangement.columns`, `ValueCodes` and `ColumnArrangement`: no view"
+COUNT = "`arrangement.columns.ColumnCount`: no view"
+JOIN = "`arrangement.columns.ColumnJoin`: no view"
 
 WORKLOADS: dict[str, Workload] = {
     "arrange": Workload("arrange", (TEN, MILLION, MILLION), arrange, (
         Row("arrange 10 M rows, key and val below 1 M", "load_s", 8, TEN),
         Row("memory of these rows", "bytes", 1, unit="bytes"),
-    )),
+    ), ARRANGEMENT),
     "arrange-full": Workload("arrange", (TEN, 0, 0), arrange, (
         Row("arrange 10 M rows, key and val of 64 bits", "load_s", 4, TEN),
         Row("memory of these rows", "bytes", 1, unit="bytes"),
-    )),
+    ), ARRANGEMENT),
     "arrange-text": Workload("arrange-text", (TEN, MILLION), arrange_text, (
         Row("arrange 10 M texts, 1 M different", "load_s", 2, TEN),
         Row("memory of these texts", "bytes", 1, unit="bytes"),
-    )),
+    ), TEXTS),
     "arrange-long-text": Workload("arrange-long-text", (TEN, MILLION), arrange_long_text, (
         Row("arrange 10 M texts of 26 to 31 bytes, 1 M different", "load_s", 2, TEN),
         Row("memory of these long texts", "bytes", 1, unit="bytes"),
-    )),
+    ), TEXTS),
     "stream-1000": Workload("arrange-stream", (MILLION, 1000, 1000), arrange_stream, (
         Row("arrange 1,000 rows more into 1 M, median", "batch_p50_s", 1),
         Row("the same, mean", "batch_mean_s"),
-    )),
+    ), ARRANGEMENT),
     "stream-100000": Workload("arrange-stream", (MILLION, 100_000, 15), arrange_stream, (
         Row("arrange 100,000 rows more into 1 M, median", "batch_p50_s", 5),
         Row("the same, mean", "batch_mean_s"),
-    )),
+    ), ARRANGEMENT),
     "count-1000": Workload("count", (TEN, 1000, 300), count, (
         Row("count per key, load 10 M", "load_s", 6, TEN),
         Row("count per key, 1,000 rows more, median", "batch_p50_s", 2),
-    )),
+    ), COUNT),
     "count-100000": Workload("count", (TEN, 100_000, 12), count, (
         Row("count per key, 100,000 rows more, median", "batch_p50_s", 4),
-    )),
+    ), COUNT),
     "join-1000": Workload("join", (MILLION, 1000, 300), join, (
         Row("join 1 M with 1 M rows, load", "load_s", 3, 2 * MILLION),
         Row("join, 1,000 rows more, median", "batch_p50_s", 1.5),
-    )),
+    ), JOIN),
     "join-100000": Workload("join", (MILLION, 100_000, 12), join, (
         Row("join, 100,000 rows more, median", "batch_p50_s", 3),
-    )),
+    ), JOIN),
     "one-arrange": Workload("arrange-stream", (MILLION, 1, 500), arrange_stream, (
         Row("one row more, arranged, median", "batch_p50_s"),
-    )),
+    ), ARRANGEMENT),
     "one-count": Workload("count", (MILLION, 1, 500), count, (
         Row("one row more, counted, median", "batch_p50_s"),
-    )),
+    ), COUNT),
     "one-join": Workload("join", (MILLION, 1, 500), join, (
         Row("one row more, joined, median", "batch_p50_s"),
-    )),
+    ), JOIN),
     "latency": Workload("insert-latency", (TEN, 1000), insert_latency, (
         Row("insert 1,000 rows until 10 M are held: p99 / p50", "p99_s/p50_s", 1, unit=""),
         Row("the same, p99", "p99_s"),
         Row("the same, greatest", "max_s"),
-    )),
+    ), ARRANGEMENT),
 }  # fmt: skip

@@ -56,13 +56,15 @@ class Row:
 class Workload:
     """The same inputs from one seed through the peer's workload `peer` and our function.
 
-    Both get the seed and `sizes`; both report the same digest, or no time is believed.
+    Both get the seed and `sizes`; both report the same digest, or no time is believed. `code` is
+    the measured code of ours, and the part of the product that runs it.
     """
 
     peer: str
     sizes: tuple[int, ...]
     ours: Callable[..., Report]
     rows: tuple[Row, ...]
+    code: str
 
 
 def resident_bytes() -> int:

@@ -65,6 +65,13 @@ fn join<'scope>(amounts: Rows<'scope>, others: Rows<'scope>) -> Rows<'scope> {
     amounts.map(|(_, id, amount)| (id, amount)).join_map(others, |id, v, w| (*id, *v, *w))
 }
 
+/// How many amounts there are for each value that the other input has of their groups.
+fn counted<'scope>(amounts: Rows<'scope>, others: Rows<'scope>) -> Rows<'scope> {
+    let others = others.map(|(group, w, _)| (group, w));
+    amounts.map(|(group, id, _)| (group, id)).join_map(others, |_, _, w| *w).count_total()
+        .map(|(w, count)| (w, count as u64, 0))
+}
+
 /// Amounts of whose ids the other input has nothing.
 fn absence<'scope>(amounts: Rows<'scope>, others: Rows<'scope>) -> Rows<'scope> {
     let others = others.map(|(id, _, _)| id).distinct();
@@ -96,6 +103,7 @@ fn main() {
                 "generations" => generations(a),
                 "sum" => sum(a),
                 "join" => join(a, b),
+                "counted" => counted(a, b),
                 "absence" => absence(a, b),
                 other => panic!("unknown view {other}"),
             };

@@ -161,7 +161,7 @@ async def hold(
     return AsyncReader(client, held, lease_ms)
 
 
-async def writing(
+async def acquire_writer(
     client: AsyncClient, collection: str, *, owner: str = "", lease_ms: int = LEASE_MS
 ) -> AsyncWriter:
     """A write capability at upper, over a table or what was created to be written."""
@@ -171,7 +171,7 @@ async def writing(
     return AsyncWriter(client, held, lease_ms)
 
 
-async def created(
+async def create_with_rights(
     client: AsyncClient,
     collection: str,
     schema: pa.Schema | CollectionShape,
@@ -208,7 +208,7 @@ async def create(
     Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as it
     is.
     """
-    reader, writer = await created(
+    reader, writer = await create_with_rights(
         client, collection, schema, start=start, owner=owner, lease_ms=lease_ms, token=token
     )
     async with reader as read, writer as write:

@@ -140,7 +140,7 @@ class Handles:
     def writing(self, collection: str, *, owner: str = "", lease_ms: int = LEASE_MS) -> Writer:
         """A write capability at upper, over a table or what was created to be written."""
         held = self._calls.drive(
-            lambda c: capabilities.writing(c, collection, owner=owner, lease_ms=lease_ms)
+            lambda c: capabilities.acquire_writer(c, collection, owner=owner, lease_ms=lease_ms)
         )
         return Writer(self._calls, held)
 
@@ -162,12 +162,12 @@ class Handles:
         it is.
         """
 
-        async def created(client: AsyncClient) -> tuple[AsyncReader, AsyncWriter]:
-            return await capabilities.created(
+        async def create(client: AsyncClient) -> tuple[AsyncReader, AsyncWriter]:
+            return await capabilities.create_with_rights(
                 client, collection, schema, start=start, owner=owner, lease_ms=lease_ms, token=token
             )
 
-        reader, writer = self._calls.drive(created)
+        reader, writer = self._calls.drive(create)
         with Reader(self._calls, reader) as read, Writer(self._calls, writer) as write:
             yield read, write
 

@@ -118,7 +118,7 @@ class ApiServer:
             marked = {**stored.fields, ("metadata", "deletionTimestamp"): "2026-01-01T00:00:00Z"}
             await self._write(key, marked, stored.owners)
             return
-        await self._gone(key)
+        await self._forget(key)
 
     async def say(self, plural: str, name: str, status: Json, namespace: str = "default") -> None:
         """Set the status of an object, as its node or controller would."""
@@ -186,12 +186,12 @@ class ApiServer:
         if "deletionTimestamp" in document["metadata"] and not document["metadata"].get(
             "finalizers"
         ):
-            await self._gone(key)
+            await self._forget(key)
         else:
             await self._announce("MODIFIED", key, document)
         return document
 
-    async def _gone(self, key: Key) -> None:
+    async def _forget(self, key: Key) -> None:
         document = nested(self._objects.pop(key).fields)
         self._version += 1
         document["metadata"]["resourceVersion"] = str(self._version)

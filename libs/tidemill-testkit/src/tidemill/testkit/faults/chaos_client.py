@@ -119,7 +119,7 @@ class Client:
         """Real time passes."""
         await asyncio.sleep(seconds)  # noqa: TID251  real processes live in real time
 
-    async def told(self, ask: Callable[[], Awaitable[object]]) -> object:
+    async def repeat_until_told(self, ask: Callable[[], Awaitable[object]]) -> object:
         """Repeat what may be repeated until the answer is known."""
         while True:
             try:
@@ -207,7 +207,7 @@ class Transactor:
             writer=client.life.name, token=token_hex(8),
         )  # fmt: skip
         number = client.recorder.began("append", [upper, upper + 1])
-        outcome = await client.told(ask)
+        outcome = await client.repeat_until_told(ask)
         appended = isinstance(outcome, Appended)
         current = sole_time(outcome.upper if isinstance(outcome, Appended) else outcome.current)  # type: ignore[attr-defined]  # an AppendOutcome
         client.recorder.ended(number, ["appended" if appended else "mismatch", current])
@@ -311,7 +311,7 @@ class Writer:
             )
 
         try:
-            outcome = await client.told(ask)
+            outcome = await client.repeat_until_told(ask)
         except (Fenced, UnknownCapability):
             client.note("expired writer")
             self._held = None

@@ -114,7 +114,7 @@ async def live_on(replica: Replica) -> None:
     )
     claimant = keeper.kept(unkept)
 
-    async def wanted() -> Sequence[str]:
+    async def list_wanted() -> Sequence[str]:
         return replica.items
 
     def reach(claim: Claim, number: int) -> int:
@@ -129,7 +129,7 @@ async def live_on(replica: Replica) -> None:
             if number == ENDED + 1:
                 ended.set()
 
-    working = asyncio.create_task(work_claimed(claimant, wanted, work, clock))
+    working = asyncio.create_task(work_claimed(claimant, list_wanted, work, clock))
     ending = asyncio.create_task(ended.wait())
     await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
     for task in (working, ending):

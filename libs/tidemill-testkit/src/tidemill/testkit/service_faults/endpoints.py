@@ -63,7 +63,7 @@ class Endpoints:
         """The only schema."""
         return self.poisoned("registry") or web.json_response({"schema": json.dumps(GRAIN_SCHEMA)})
 
-    async def told(self, request: web.Request) -> web.Response:
+    async def receive(self, request: web.Request) -> web.Response:
         """Done once for each key, whatever is answered."""
         self.done.setdefault(request.headers["Idempotency-Key"], await request.read())
         return self.poisoned("target") or web.Response(status=204)
@@ -73,6 +73,6 @@ class Endpoints:
 async def endpoints() -> AsyncIterator[Endpoints]:
     """Both on a free port of this machine."""
     made = Endpoints()
-    schemas, alarms = web.get("/schemas/ids/1", made.schema), web.post("/alarms", made.told)
+    schemas, alarms = web.get("/schemas/ids/1", made.schema), web.post("/alarms", made.receive)
     async with served(schemas, alarms) as made.url:
         yield made

@@ -1,20 +1,5 @@
 """Timestamps: partial orders, antichains, frontiers; and the normal form of text."""
 
-from tidemill.errors import (
-    AlreadyUsed,
-    BeforeSince,
-    CapabilityExpired,
-    Corrupt,
-    Exhausted,
-    Fenced,
-    Indeterminate,
-    NotYet,
-    TidemillError,
-    Unavailable,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-)
 from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
 from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
@@ -70,17 +55,4 @@ __all__ = [
     "U64",
     "U64_MAX",
     "U64_TIME",
-    "AlreadyUsed",
-    "BeforeSince",
-    "CapabilityExpired",
-    "Corrupt",
-    "Exhausted",
-    "Fenced",
-    "Indeterminate",
-    "NotYet",
-    "TidemillError",
-    "Unavailable",
-    "UnknownCapability",
-    "UnknownCollection",
-    "UsageError",
 ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.spark.local_settings import LocalSettings
+from tidemill.spark.worker_daemon import MODULE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,7 @@ def session_of(app: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _opened(builder: SparkSession.Builder) -> SparkSession:
-    session: SparkSession = builder.getOrCreate()
+    session: SparkSession = builder.config("spark.python.daemon.module", MODULE).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     # Workers run the interpreter we run in; without spark-submit the only other door is an
     # environment variable of the whole process.

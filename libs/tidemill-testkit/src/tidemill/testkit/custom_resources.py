@@ -9,7 +9,7 @@ Unknown fields are refused, as kubectl asks the server to. Values are not defaul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import cel
@@ -52,12 +52,12 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _broken(schema: dict[str, Any], new: Any, old: Any, path: str) -> Iterator[str]:
+    alone, beside = _Known({"self": new}), _Known({"self": new, "oldSelf": old})
     for rule in _rules(schema):
         names_old = "oldSelf" in rule["rule"]
         if names_old and old is _MISSING:
             continue
-        known = {"self": new, "oldSelf": old} if names_old else {"self": new}
-        if not _holds(rule["rule"], known):
+        if not _holds(rule["rule"], beside if names_old else alone):
             yield f"{path}: {rule['message']}"
     yield from _twins(schema, new, path)
     if isinstance(new, dict):
@@ -92,12 +92,27 @@ def _twins(schema: dict[str, Any], new: Any, path: str) -> Iterator[str]:
             yield f"{path}: holds something twice"
 
 
-def _holds(rule: str, known: dict[str, Any]) -> bool:
+class _Known:
+    """Values that rules name, and both of their forms, each made once."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    @cached_property
+    def text(self) -> str:
+        return repr(self._values)
+
+    @cached_property
+    def context(self) -> Any:  # the evaluator has no types
+        return cel.Context(variables=self._values)
+
+
+def _holds(rule: str, known: _Known) -> bool:
     """Whether the rule is true; one that fails on its way is not.
 
     Cost: one evaluation of each rule and value. A regular expression is compiled by each.
     """
-    asked = rule, repr(known)
+    asked = rule, known.text
     if asked not in _ANSWERS:
         _ANSWERS[asked] = _answered(rule, known)
     return _ANSWERS[asked]
@@ -107,9 +122,9 @@ _ANSWERS: dict[tuple[str, str], bool] = {}
 """Answers of the evaluator by rule and value: documents that differ in one field share most."""
 
 
-def _answered(rule: str, known: dict[str, Any]) -> bool:
+def _answered(rule: str, known: _Known) -> bool:
     try:
-        return _program(rule).execute(known) is True
+        return _program(rule).execute(known.context) is True
     except (RuntimeError, TypeError, ValueError):
         return False
 

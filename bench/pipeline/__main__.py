@@ -128,6 +128,8 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="a folder for sampled stacks of our side")
     parser.add_argument("--keep", action="store_true", help=f"write {table.RESULTS}")
     chosen = parser.parse_args()
+    if chosen.records < WARM_RECORDS:
+        parser.error(f"--records is at least {WARM_RECORDS:,}: five seconds of event time")
     if "flink" not in chosen.without:
         flink_ready()
     sent: set[str] = set()

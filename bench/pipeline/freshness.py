@@ -25,12 +25,14 @@ from bench.pipeline.system import running, stop
 from bench.pipeline.usage import Usage
 from bench.pipeline.workloads import RESOURCES, SKEW_MS
 from tidemill.client import Client
+from tidemill.errors import TidemillError
 from tidemill.rpc.messages import Progress, ResourceDocument
 
 EACH_MS = 10
 TOPIC, ANSWERS = "live", "answers"
-SETTLE_S = 10.0
-"""Time from the first record to the first measurement; a third of what a job of Flink has."""
+START_S_MAX = 240.0
+"""Longest wait for the first answer, while records come already."""
+FOREVER_S = 86_400.0
 PARTITIONS = 4
 
 
@@ -61,9 +63,9 @@ async def produce(bootstrap: str, per_s: int, seconds: float) -> None:
 
 
 @contextmanager
-def producing(bootstrap: str, per_s: int, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that produces."""
-    words = [bootstrap, str(per_s), str(seconds)]
+def producing(bootstrap: str, per_s: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that produces until the body ends."""
+    words = [bootstrap, str(per_s), str(FOREVER_S)]
     process = subprocess.Popen([sys.executable, "-m", "bench.pipeline.freshness", *words])
     try:
         yield process
@@ -87,7 +89,7 @@ def ours(options: Options, per_s: int, seconds: float) -> dict[str, float]:
     moves: list[tuple[int, int]] = []
 
     def follow(address: str) -> None:
-        with suppress(Exception), Client(address) as client:  # the server ends first
+        with suppress(TidemillError), Client(address) as client:  # the server ends first
             moves.extend(
                 (now_ms(), min(event.upper.elements))
                 for event in client.subscribe("hot/hot", snapshot=False)
@@ -98,10 +100,12 @@ def ours(options: Options, per_s: int, seconds: float) -> dict[str, float]:
         with Client(system.grpc(), timeout_s=CALL_S) as client:
             text = (RESOURCES / "live.yaml").read_text()
             client.apply(ResourceDocument(text, "bench.yaml"))
-        with producing(options.bootstrap, per_s, seconds + 2 * SETTLE_S):
-            time.sleep(SETTLE_S)
+        with producing(options.bootstrap, per_s):
             Thread(target=follow, args=(system.grpc(),), daemon=True).start()
-            first = now_ms() + 2_000
+            end_s = time.monotonic() + START_S_MAX
+            while not (moves and moves[-1][1]) and time.monotonic() < end_s:
+                time.sleep(1.0)
+            first = now_ms() + 2 * SKEW_MS
             with Usage(lambda: system.pids) as usage:
                 time.sleep(seconds + 2)
         return figures_of(delays(moves, first), usage, seconds + 2)
@@ -119,22 +123,31 @@ def delays(moves: list[tuple[int, int]], first: int) -> list[float]:
     return found
 
 
-async def consume(bootstrap: str, seconds: float) -> list[float]:
-    """Delays of the answers that Flink commits."""
+async def consume(bootstrap: str, seconds: float, pid: int) -> tuple[list[float], Usage]:
+    """Delays of the answers that Flink commits, after the first ones, and its usage meanwhile."""
     consumer = AIOKafkaConsumer(
         ANSWERS, bootstrap_servers=bootstrap, isolation_level="read_committed",
         auto_offset_reset="latest",
     )  # fmt: skip
     await consumer.start()
     found: list[float] = []
-    began = time.perf_counter()
-    while time.perf_counter() - began < seconds:
+
+    async def take() -> None:
         batches = await consumer.getmany(timeout_ms=20)
         at = now_ms()
         for batch in batches.values():
             found.extend(at - json.loads(record.value)["at"] for record in batch)
+
+    end_s = time.monotonic() + START_S_MAX
+    while not found and time.monotonic() < end_s:
+        await take()
+    found.clear()  # the first answers waited for the start of the job
+    with Usage(lambda: [pid]) as usage:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            await take()
     await consumer.stop()
-    return found
+    return found, usage
 
 
 def flink(options: Options, per_s: int, seconds: float) -> dict[str, float]:
@@ -152,10 +165,8 @@ def flink(options: Options, per_s: int, seconds: float) -> dict[str, float]:
         environment = os.environ | {"PYTHONPATH": ""}
         process = subprocess.Popen(list(map(str, command)), env=environment)
         try:
-            with producing(options.bootstrap, per_s, seconds + 4 * SETTLE_S):
-                time.sleep(3 * SETTLE_S)
-                with Usage(lambda: [process.pid]) as usage:
-                    found = asyncio.run(consume(options.bootstrap, seconds))
+            with producing(options.bootstrap, per_s):
+                found, usage = asyncio.run(consume(options.bootstrap, seconds, process.pid))
             return figures_of(found, usage, seconds)
         finally:
             stop(process)

@@ -1,4 +1,6 @@
-"""Commits of one process wake readers of another at once; without announcements they wait for their next look."""
+"""Commits of one process wake readers of another at once; without announcements they wait for their
+next look.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A part of the work that fails with one replica again and again is another one's, and does not go to and fro."""
+"""A part of the work that fails with one replica again and again is another one's, and does not go
+to and fro.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,7 @@ def place() -> Iterator[Place]:
 
 
 def worked(*replicas: ClaimedWork) -> dict[str, tuple[str, str]]:
-    """Who works on each resource, and how that does."""
+    """The process that works on each resource, and its health."""
     return {
         held.stored.resource.name: (replica._name, held.supervised.health.reason)
         for replica in replicas

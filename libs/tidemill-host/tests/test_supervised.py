@@ -100,7 +100,7 @@ async def test_a_part_that_fails_stalls_the_work_and_is_no_cancellation() -> Non
 
 
 class ComesLater:
-    """What it waits for is not there the first time."""
+    """A runner whose input is not there the first time."""
 
     name = "Source/planes"
 
@@ -139,7 +139,9 @@ async def test_what_is_waited_for_may_come_later() -> None:
 
 
 class ForgetsOnce:
-    """Work that goes on after the first cancellation, as `asyncio.wait_for` lets it when both come at once."""
+    """Work that goes on after the first cancellation, as `asyncio.wait_for` lets it when both come
+    at once.
+    """
 
     name = "Source/s"
 

@@ -338,7 +338,9 @@ def test_a4_nobody_writes_what_the_system_says_of_itself(who: Principal) -> None
 
 
 def test_a4_requests_that_are_refused_for_what_they_look_like_are_told_of(tmp_path: Path) -> None:
-    """By pages of others, of kinds that are not taken, and too large: with the address, and without a name."""
+    """By pages of others, of kinds that are not taken, and too large: with the address, and without
+    a name.
+    """
     made, arguments = secured(tmp_path)
     limits = json.loads((tmp_path / "settings.yaml").read_text()) | {
         "limits": {"http_body_bytes": 10}

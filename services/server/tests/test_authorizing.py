@@ -1,4 +1,6 @@
-"""Who may call what: every method of every service, for every role, within its collections and beyond."""
+"""Who may call what: every method of every service, for every role, within its collections and
+beyond.
+"""
 
 from __future__ import annotations
 

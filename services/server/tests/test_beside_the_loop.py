@@ -1,4 +1,6 @@
-"""What users ask for at length is done on threads, and nothing of it grows faster than what they have sent."""
+"""What users ask for at length is done on threads, and nothing of it grows faster than what they
+have sent.
+"""
 
 from __future__ import annotations
 

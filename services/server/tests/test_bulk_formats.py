@@ -1,4 +1,6 @@
-"""A backlog of Avro or of Protobuf written by a job is what the decoder of the live path makes of it."""
+"""A backlog of Avro or of Protobuf written by a job is what the decoder of the live path makes of
+it.
+"""
 
 from __future__ import annotations
 

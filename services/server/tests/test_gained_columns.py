@@ -1,4 +1,6 @@
-"""Sources of Avro and Protobuf gain columns: rows from before are null in them, also after a restart."""
+"""Sources of Avro and Protobuf gain columns: rows from before are null in them, also after a
+restart.
+"""
 
 from __future__ import annotations
 

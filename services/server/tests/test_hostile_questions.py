@@ -1,4 +1,6 @@
-"""Questions and commands that no client of ours would send: refused with a reason, and others are answered."""
+"""Questions and commands that no client of ours would send: refused with a reason, and others are
+answered.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ async def refused(call: Callable[[], Awaitable[Any]]) -> str:
 
 
 async def test_a3_a_proof_that_doubles_as_a_tree_is_told_as_text(tmp_path: Path) -> None:
-    """A3: 37 facts, each under two others: half a million nodes as a tree, with one more step twice as many."""
+    """A3: 37 facts, each under two others: half a million nodes as a tree, with one more step twice
+    as many.
+    """
     async with serving(tmp_path) as (_, client, _):
         await apply(client, TABLE, DOUBLING)
         at = (await client.insert("begin", pa.table({"x": [0]}))).time
@@ -117,7 +121,9 @@ async def test_a3_a_proof_that_doubles_as_a_tree_is_told_as_text(tmp_path: Path)
 
 
 async def test_a2_conditions_that_no_stack_holds_are_refused(tmp_path: Path) -> None:
-    """A2: Arrow goes down a filter on its stack: ten thousand of them in a chain were a dead process."""
+    """A2: Arrow goes down a filter on its stack: ten thousand of them in a chain were a dead
+    process.
+    """
     async with serving(tmp_path) as (_, client, channel):
         await apply(client, TABLE)
         at = (await client.insert("begin", pa.table({"x": [1, 2]}))).time
@@ -193,7 +199,9 @@ async def test_a3_clients_take_so_many_capabilities_of_a_collection(tmp_path: Pa
 
 
 async def test_a3_what_callers_write_becomes_no_label_of_a_metric(tmp_path: Path) -> None:
-    """A3: names of collections that there are not, and what holders call themselves, are different each time."""
+    """A3: names of collections that there are not, and what holders call themselves, are different
+    each time.
+    """
     async with serving(tmp_path) as (process, client, _):
         await apply(client, TABLE)
         await client.insert("begin", pa.table({"x": [1]}))
@@ -251,7 +259,9 @@ async def test_a1_an_annotation_of_brackets_keeps_nobody_from_deleting(tmp_path:
 async def test_a3_long_rows_and_proofs_are_looked_at_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A3: bytes of an insert, its values, those of an append, and a long proof: each in a turn of its caller."""
+    """A3: bytes of an insert, its values, those of an append, and a long proof: each in a turn of
+    its caller.
+    """
     threads: dict[str, str] = {}
 
     def noted(module: ModuleType, name: str) -> None:

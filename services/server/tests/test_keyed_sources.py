@@ -318,7 +318,8 @@ async def test_changes_that_a_job_has_written_are_what_the_oracle_holds(
     await world.write(random, 25)
     process = asyncio.create_task(world.run(world.process(Fuse(None))))
     for _ in range(2):
-        # The first may end with a binding that `bind` had asked a real store for when it was cancelled.
+        # The first may end with a binding that `bind` had asked a real store for when it was
+        # cancelled.
         await until_all_is_written(world, process, 0.001)
     await ended(process)
     await world.check()

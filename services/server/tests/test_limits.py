@@ -1,4 +1,6 @@
-"""Limits on what comes in: each is in the settings, in the documentation, and refuses at a running server."""
+"""Limits on what comes in: each is in the settings, in the documentation, and refuses at a running
+server.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +246,9 @@ def long_program() -> str:
 async def test_s7_the_loop_turns_while_a_long_program_is_checked_and_explained(
     tmp_path: Path,
 ) -> None:
-    """The longest time between two turns of the loop is a small part of what the work takes: nothing stands still."""
+    """The longest time between two turns of the loop is a small part of what the work takes:
+    nothing stands still.
+    """
     async with limited(tmp_path) as (_, client):
         await apply_table(client, "words", [])
         view = VIEW.replace("PROGRAM", long_program().replace("words(x);", "words(x, x);", 1))
@@ -284,7 +288,9 @@ MIB = 1 << 20
 
 
 async def test_s7_a_view_beyond_its_memory_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
-    """A cross join of two tables of 100,000 rows has 10¹⁰ rows; beside it a view and its answers stay right."""
+    """A cross join of two tables of 100,000 rows has 10¹⁰ rows; beside it a view and its answers
+    stay right.
+    """
     limits = {"view_bytes": 200 * MIB, "question_memory_bytes": 20 * MIB}
     async with limited(tmp_path, **limits) as (_, client):
         for name in ("one", "two"):

@@ -94,7 +94,8 @@ async def test_v13_a_view_over_what_is_held_is_maintained_as_one_by_document(
         weights, limits, view = await both(process)
         outputs = await process.maintaining.maintain_view(view)
         assert sorted(outputs) == ["both", "heavy"]
-        # All begin at the common frontier of the inputs, which the view holds by itself from then on.
+        # All begin at the common frontier of the inputs, which the view holds by itself from then
+        # on.
         assert {each.frontier for each in outputs.values()} == {frontier(3)}
         await process.storage.drop(weights.read)
         await process.storage.drop(limits.read)

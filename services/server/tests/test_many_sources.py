@@ -1,4 +1,6 @@
-"""Many sources in a running server: at rest they cost one commit a second together, and answer all the same."""
+"""Many sources in a running server: at rest they cost one commit a second together, and answer all
+the same.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def _uppers(process: UpProcess) -> list[int]:
 
 
 def test_d5_sources_at_rest_advance_by_fewer_commits_than_there_are_sources(tmp_path: Path) -> None:
-    """In some seconds in which all of them advance several times, and are read; then one gets a row."""
+    """In some seconds in which all of them advance several times, and are read; then one gets a
+    row.
+    """
     each = (kind.format(number=number) for kind in (SOURCE, EVENTS) for number in range(SOURCES))
     documents = ResourceDocument("---\n".join(each), "sources.yaml")
     with up_process(tmp_path) as process, process.client() as client:

@@ -1,4 +1,6 @@
-"""What is known of a name from before: nothing if it was given again, else as far back as its rows are."""
+"""What is known of a name from before: nothing if it was given again, else as far back as its rows
+are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What resources may name, asked of a whole server: by who is admin of some names, and no friend of the process."""
+"""What resources may name, asked of a whole server: by who is admin of some names, and no friend of
+the process.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def action(sink: str) -> str:
 async def running(
     folder: Path, places: PlaceSettings, *, alone: bool = False
 ) -> AsyncIterator[Whole]:
-    """A server with its state in `folder/state`; unless `alone`, its settings say what resources may name."""
+    """A server with its state in `folder/state`; unless `alone`, its settings say what resources
+    may name.
+    """
     settings = ServerSettings(
         directory=str(folder / "state"), grpc="127.0.0.1:0" if alone else "0.0.0.0:0", insecure=True,
         places=places, retry_s_min=0.05, retry_s_max=0.1,

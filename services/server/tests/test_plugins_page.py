@@ -1,4 +1,6 @@
-"""The package that docs/how-to/plugins.md shows, built, installed and used by every command and a running server."""
+"""The package that docs/how-to/plugins.md shows, built, installed and used by every command and a
+running server.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,9 @@ async def test_users_lattices_and_functions_live_through_a_restart(
 def test_a_history_that_a_job_evaluates_means_what_its_plugins_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What travels to a job names its plugins; where they are not installed it is refused, in words."""
+    """What travels to a job names its plugins; where they are not installed it is refused, in
+    words.
+    """
     inputs = {"flag": InputSchema("flag", "relation", (("k", "text"), ("b", "int")))}
     with monkeypatch.context() as installed:
         install(tmp_path / "package", installed)

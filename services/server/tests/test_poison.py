@@ -1,4 +1,6 @@
-"""Each kind of poison of `make chaos-services`, given to one quiet server: it becomes what the storms expect of it."""
+"""Each kind of poison of `make chaos-services`, given to one quiet server: it becomes what the
+storms expect of it.
+"""
 
 from __future__ import annotations
 

@@ -237,7 +237,9 @@ def test_v9_the_command_pushes_once_for_each_key(tmp_path: Path) -> None:
 
 
 def test_v9_the_command_inserts_once_for_each_key(tmp_path: Path) -> None:
-    """V9: a push had a key and an insert had none. Each step of a long insert is a request of its own."""
+    """V9: a push had a key and an insert had none. Each step of a long insert is a request of its
+    own.
+    """
     table = "\n".join(SOURCE.replace("Source", "Table").replace("events", "t").splitlines())
     table = table.replace("http: {}, format: {json: {}}, ", "")
     lines = "\n".join(json.dumps({"n": n}) for n in range(INSERT_ROWS + 3))

@@ -1,4 +1,6 @@
-"""Secrets that were planted everywhere, whose every use fails: nothing that a server says shows one."""
+"""Secrets that were planted everywhere, whose every use fails: nothing that a server says shows
+one.
+"""
 
 from __future__ import annotations
 

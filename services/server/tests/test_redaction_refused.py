@@ -1,4 +1,6 @@
-"""Logins that are refused by ends which repeat what they were sent: nothing that comes out of a server shows it."""
+"""Logins that are refused by ends which repeat what they were sent: nothing that comes out of a
+server shows it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ from tidemill_operator.watching import Mirror
 
 PLANTED = "PLANTED-77e1b0"
 NAMES = ("broker", "registry", "hook", "store", "split")
-"""Secrets of resources; the last one has a line end in it, at which the client of HTTP raises what nobody foresaw."""
+"""Secrets of resources; the last one has a line end in it, at which the client of HTTP raises what
+nobody foresaw.
+"""
 TOKENS = {who: f"{PLANTED}-token-{who}-{'0123456789abcdef' * 2}" for who in ("ann", "bob", "eve")}
 ENVIRONMENT = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "SASL_PASSWORD", "DATABASE_URL")
 BASE = FLIGHTS + document("Source", "pushed", "{http: {}, columns: [{name: n, type: int}]}")
@@ -112,7 +116,9 @@ def uses(at: Ends) -> dict[str, tuple[str, str]]:
 
 
 def secured(folder: Path) -> tuple[Path, list[str]]:
-    """The authority of a server with users and TLS, whose secrets stand in files, and its arguments."""
+    """The authority of a server with users and TLS, whose secrets stand in files, and its
+    arguments.
+    """
     keys = folder / "keys"
     keys.mkdir()
     ours = Certificates.of(keys, "ours")
@@ -180,7 +186,9 @@ def said_by_resources(ann: Client, names: list[str]) -> dict[str, str]:
 
 
 async def said_in_cluster(server: UpProcess, authority: Path, declared: dict[str, tuple[str, str]]) -> str:  # fmt: skip
-    """Statuses and events that the operator writes of the same resources, without what people declared."""
+    """Statuses and events that the operator writes of the same resources, without what people
+    declared.
+    """
     token = server.folder / "keys" / "ann.token"
     dialer = Dialer(TlsFiles(authority=authority), token_file=token)
     async with api_server() as api, AsyncClient(server.address("grpc"), dialer=dialer) as ann:

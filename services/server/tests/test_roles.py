@@ -196,7 +196,8 @@ def test_any_role_may_be_killed_or_paused_under_load(tmp_path: Path, redis_url: 
         for member, _ in paused.values():
             lines = member.log.count("let go")
             member.signalled(signal.SIGCONT)
-            # It was paused past its claim: it lets its work go when it wakes, and nothing else ends it.
+            # It was paused past its claim: it lets its work go when it wakes, and nothing else ends
+            # it.
             until(partial(released, member, lines), system.logs)
             assert member.running
         slot = system.owned("compaction", "7")

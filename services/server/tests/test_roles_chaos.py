@@ -1,4 +1,6 @@
-"""The whole system in processes, over three brokers, Redis and a bucket, through a storm with every kind of fault."""
+"""The whole system in processes, over three brokers, Redis and a bucket, through a storm with every
+kind of fault.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tidemill.testkit.service_faults.poison import ROWS
 from tidemill.testkit.service_faults.run import Pace, run
 
 PATIENT = Pace(lag_s_max=20.0, recovery_s_max=150.0, failovers=0)
-"""How fast it recovers depends on the machine: `make chaos-services` judges that, this test that it does."""
+"""How fast it recovers depends on the machine: `make chaos-services` judges that, this test that it
+does.
+"""
 
 FAULTS = (
     "kill a broker", "kill Redis", "silent redis", "refusing redis", "slow redis", "cut redis",

@@ -1,4 +1,6 @@
-"""No capability is in any log, whatever becomes of it; and the HTTP port has TLS where that is asked for."""
+"""No capability is in any log, whatever becomes of it; and the HTTP port has TLS where that is
+asked for.
+"""
 
 from __future__ import annotations
 

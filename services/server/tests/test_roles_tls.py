@@ -1,4 +1,6 @@
-"""A system of two processes that prove themselves to each other, and a user with a token at the command line."""
+"""A system of two processes that prove themselves to each other, and a user with a token at the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def secured(system: Fleet, made: Certificates) -> None:
 
 
 def refused_at_the_port_of_services(system: Fleet, made: Certificates) -> None:
-    """Whoever has a certificate of the authority, and is no service, is told of by the process that refused."""
+    """Whoever has a certificate of the authority, and is no service, is told of by the process that
+    refused.
+    """
     stranger = trustme.CA.issue_cert(made._authority, "stranger.example")
     files = TlsFiles(system.folder / "s.crt", system.folder / "s.key", made.authority)
     assert files.certificate is not None

@@ -1,4 +1,6 @@
-"""What is changed in one process and worked on by others: whichever is killed, the change takes place once."""
+"""What is changed in one process and worked on by others: whichever is killed, the change takes
+place once.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def wide_from(system: Fleet, folder: Path) -> int:
 
 
 def probes(client: Client, at: int) -> list[Any] | None:
-    """The racks that the probe of an instant of events was read with; None while that is not definite."""
+    """The racks that the probe of an instant of events was read with; None while that is not
+    definite.
+    """
     try:
         return list(
             client.query(f'seen("probe", {at}, r)', as_of=at, timeout_s=5).table["r"].to_pylist()

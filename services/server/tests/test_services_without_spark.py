@@ -1,4 +1,6 @@
-"""The images of services have no Spark: no process needs it but the driver of a job and its executors."""
+"""The images of services have no Spark: no process needs it but the driver of a job and its
+executors.
+"""
 
 from __future__ import annotations
 

@@ -208,7 +208,8 @@ async def test_d3_bindings_end_with_the_last_source_that_shares_them(tmp_path: P
         assert {n: at for n, at in again.items() if n < 30} == found
         owners = {each.owner for each in (await collections.status(bindings)).holders}
         assert "reclock:a" not in owners
-        # The name of the first one is free again, for what begins now, and it joins what it has made itself.
+        # The name of the first one is free again, for what begins now, and it joins what it has
+        # made itself.
         await apply(process, A)
         begins = stored(process, "a").begins
         assert stored(process, "a").remap == bindings

@@ -23,7 +23,9 @@ spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], timestampI
 
 
 def test_a1_what_a_server_makes_is_for_its_user_alone(tmp_path: Path) -> None:
-    """The log, the versions, the objects: every file 0600, every folder 0700, whatever the umask was."""
+    """The log, the versions, the objects: every file 0600, every folder 0700, whatever the umask
+    was.
+    """
     before = os.umask(0o000)
     try:
         with up_process(tmp_path) as up:

@@ -1,4 +1,6 @@
-"""Arrangements end to end: questions that name their key are answered from them, and answered alike."""
+"""Arrangements end to end: questions that name their key are answered from them, and answered
+alike.
+"""
 
 from __future__ import annotations
 

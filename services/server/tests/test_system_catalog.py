@@ -1,4 +1,6 @@
-"""Resources: applied once, changed where that is allowed, deleted when nobody reads them, kept for ever."""
+"""Resources: applied once, changed where that is allowed, deleted when nobody reads them, kept for
+ever.
+"""
 
 from __future__ import annotations
 

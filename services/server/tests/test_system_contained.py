@@ -1,4 +1,6 @@
-"""What breaks one resource breaks it alone: while it is applied, while it runs, and at every later start."""
+"""What breaks one resource breaks it alone: while it is applied, while it runs, and at every later
+start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""C2: actions that fire before their events are definite, through a whole process and over restarts."""
+"""C2: actions that fire before their events are definite, through a whole process and over
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ async def upper_of(process: Whole, collection: str) -> int:
 async def test_c2_an_eager_goal_fires_while_upper_has_not_passed_and_never_again(
     tmp_path: Path,
 ) -> None:
-    """C2: the plain action beside it waits an hour of event time for the same set; so does another process."""
+    """C2: the plain action beside it waits an hour of event time for the same set; so does another
+    process.
+    """
     text = SOURCE + action(tmp_path, "now", True) + action(tmp_path, "later", False)
     assert check_files({"all.yaml": text}) == []
     async with running(tmp_path) as process:
@@ -148,7 +152,9 @@ async def test_c2_what_keeps_a_goal_from_being_eager_is_told_with_its_rule(tmp_p
 
 
 async def test_c2_a_view_under_an_eager_action_keeps_its_rules(tmp_path: Path) -> None:
-    """C2: what has fired early follows from them; the action goes first. Nor does an action become eager."""
+    """C2: what has fired early follows from them; the action goes first. Nor does an action become
+    eager.
+    """
     async with running(tmp_path) as process:
         await apply(process, SOURCE + action(tmp_path, "now", True))
         changed = SOURCE.replace("if x < y", "if x > y")

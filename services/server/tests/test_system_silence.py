@@ -179,7 +179,9 @@ async def test_c2_no_answer_within_a_bound_is_told_by_heartbeats_alone(tmp_path:
 async def test_c2_a_heartbeat_reaches_every_partition_and_none_without_event_time(
     tmp_path: Path,
 ) -> None:
-    """C2: a promise of the source is one of all its partitions; elsewhere it would be a dead letter."""
+    """C2: a promise of the source is one of all its partitions; elsewhere it would be a dead
+    letter.
+    """
     settings = ServerSettings(directory=str(tmp_path / "state"), topic_partitions=3)
     topic = stream("wide", "skew: 0s").replace("http: {}", "kafka: {topic: wide}")
     plain = SOURCE.replace("NAME", "plain").split("  eventTime")[0]

@@ -1,4 +1,6 @@
-"""Programs with `@next` and `@async`, applied as views: they run, outlive restarts, and say what does not fit."""
+"""Programs with `@next` and `@async`, applied as views: they run, outlive restarts, and say what
+does not fit.
+"""
 
 from __future__ import annotations
 

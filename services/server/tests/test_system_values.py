@@ -1,4 +1,6 @@
-"""What comes in through tables and goes on through views is what the language says of it, at every border."""
+"""What comes in through tables and goes on through views is what the language says of it, at every
+border.
+"""
 
 from __future__ import annotations
 
@@ -321,7 +323,9 @@ def updates(at: int, *rows: dict[str, object]) -> pa.Table:
 
 
 async def test_w3_w6_what_a_capability_writes_is_what_an_insert_would_write(tmp_path: Path) -> None:
-    """W3, W6: rows that come by UpdateAndDowngrade met no check, and a NaN or another form of a text got in."""
+    """W3, W6: rows that come by UpdateAndDowngrade met no check, and a NaN or another form of a
+    text got in.
+    """
     shape = CollectionShape(
         pa.schema([("k", pa.string()), ("f", pa.float64())]), timeline="scale", user_writable=True
     )
@@ -359,7 +363,9 @@ async def test_s2_a_program_over_columns_that_the_language_lacks_is_refused(tmp_
 
 
 async def test_w12_a_goal_over_rows_means_what_it_means_in_a_program(tmp_path: Path) -> None:
-    """W12: null equals null, a whole number the float that it widens to, and types that never meet are told."""
+    """W12: null equals null, a whole number the float that it widens to, and types that never meet
+    are told.
+    """
     far = 1 << 53
     one = table("a", "x int?", "y int?", "h float?")
     program = f"same(x) := a(x, x, _); near(y) := a(_, y, _) if y == {far}.0; h(x) := a(x, _, x);"

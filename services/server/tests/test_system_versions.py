@@ -1,4 +1,6 @@
-"""A view that is changed: readers go on, at one instant the new program answers, and nothing fires again."""
+"""A view that is changed: readers go on, at one instant the new program answers, and nothing fires
+again.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,9 @@ async def test_a_changed_program_answers_from_one_instant_on(tmp_path: Path) -> 
 
 
 async def test_a_process_that_stops_in_the_middle_goes_on_with_the_change(tmp_path: Path) -> None:
-    """Each process lives for a moment; a second change while the first is on its way takes its place."""
+    """Each process lives for a moment; a second change while the first is on its way takes its
+    place.
+    """
     async with running(tmp_path) as process:
         await apply(process, TABLES + "---" + VIEW.replace("PROGRAM", OLD))
         first = await insert(process, "b", 7)

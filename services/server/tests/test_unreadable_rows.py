@@ -1,4 +1,6 @@
-"""Rows of the catalog that cannot be read: one resource each that is broken, stated anew, or deleted."""
+"""Rows of the catalog that cannot be read: one resource each that is broken, stated anew, or
+deleted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A server always starts: what it dies of is left out, by itself, by a flag, or deleted while nothing runs."""
+"""A server always starts: what it dies of is left out, by itself, by a flag, or deleted while
+nothing runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The server with its collections in Redis and in a bucket, and what it says of a Redis that forgets."""
+"""The server with its collections in Redis and in a bucket, and what it says of a Redis that
+forgets.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A program that is cut into two views says what it says in one piece, whatever rides beside its facts."""
+"""A program that is cut into two views says what it says in one piece, whatever rides beside its
+facts.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ Facts: TypeAlias = Mapping[str, Sequence[Presence]]
 def handed_over(
     lower: CheckedProgram, presences: Facts
 ) -> tuple[dict[str, InputSchema], dict[str, Sequence[Presence]]]:
-    """What a view derives, written to its outputs and read back, and as which inputs others know it."""
+    """What a view derives, written to its outputs and read back, and as which inputs others know
+    it.
+    """
     inputs: dict[str, InputSchema] = {}
     handed: dict[str, Sequence[Presence]] = {}
     for predicate in lower.derived:

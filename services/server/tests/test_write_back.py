@@ -1,4 +1,6 @@
-"""Views that are given write capabilities: what users created holds what an output does, and nobody else writes it."""
+"""Views that are given write capabilities: what users created holds what an output does, and nobody
+else writes it.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ async def test_v13_a_view_writes_by_what_it_is_given_also_after_a_restart(tmp_pa
             await client.storage.update_and_downgrade(given, None, frontier(20))
         await write.append(weights(("c", 99)), 20)
         assert await names(read, 15) == ["b", "c"]
-        # What nothing comes to is as far as the output all the same, and others read it by its name.
+        # What nothing comes to is as far as the output all the same, and others read it by its
+        # name.
         await write.append(None, 30)
         await until_upper(process, "kept", 30)
         over = await maintain(client, "over", "again(h) := kept(h);", {"kept": read})

@@ -1,8 +1,10 @@
-"""What a caller may do, collection by collection: the handlers inside are asked only for what it may.
+"""Rights of a caller, collection by collection: the handlers inside are asked for permitted ones
+only.
 
-The interceptor has found out who calls, and refused who has the role of a call over nothing at all. Here
-names count. Who reads a view needs no right on its inputs; who asks why sees facts of them, and does. What
-a resource reads is permitted where it is planned (`applying.permitting`), once its names are resolved.
+The interceptor has identified the caller, and refused callers without any grant of the call's role.
+Here names count. A reader of a view needs no right on its inputs. An
+answer to why shows facts of them, so its caller needs that right, too. The reads of a resource are
+permitted when it is planned, once its names are resolved.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 def may_explain(catalog: Catalog, view: str) -> bool:
-    """Whether the caller may read a view and everything that it reads; outside of a call anybody may."""
+    """Whether the caller may read a view and everything that it reads; outside of a call anybody
+    may.
+    """
     names = {view, *(named.name for named in catalog.planned(view).inputs.values())}
     return len(listed(names)) == len(names)
 
@@ -90,13 +94,15 @@ class AuthorizedQueries:
     def _reads(self, goal: str) -> None:
         written, _ = split_name(goal)
         name = written
-        # What there is not is refused by whoever looks for it.
+        # The handlers refuse a collection that is not there.
         with suppress(UnknownCollection):
             name = self._catalog.named(written).name
         caller.get().demand(Role.reader, name, shown=written)
 
     def _explains(self, view: str) -> None:
-        """The view and everything that it reads; who may not even see an input is told its predicate alone."""
+        """The view and everything that it reads; who may not even see an input is told its
+        predicate alone.
+        """
         _demand(Role.reader, view)
         with suppress(UnknownCollection):
             for predicate, named in self._catalog.planned(view).inputs.items():
@@ -111,7 +117,7 @@ class AuthorizedQueries:
         self._explains(view)
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
-        """As the handlers inside; so are all below."""
+        """The answer of the handlers inside, if permitted, as for all methods below."""
         self._reads(collection)
         return await self._inner.snapshot(collection, as_of, wait_s)
 
@@ -122,7 +128,7 @@ class AuthorizedQueries:
     async def subscribe(
         self, goal: str, start: int | None, snapshot: bool, until: int | None
     ) -> AsyncIterator[Event]:
-        """As the handlers inside."""
+        """The events of the handlers inside, if permitted."""
         self._reads(goal)
         events = self._inner.subscribe(goal, start, snapshot, until)
         async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
@@ -182,7 +188,9 @@ class AuthorizedCatalog:
         self._catalog = catalog
 
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
-        """As the handlers inside, who permit what they have read; so are all below, permitted here."""
+        """Apply by the handlers inside, which permit the resources that they read; as all methods
+        below.
+        """
         applied = await self._inner.apply(documents, caller.get())
         changed = [f"{a.kind}/{a.name}" for a in applied if a.outcome is not Outcome.UNCHANGED]
         touch(*changed, instead=True)
@@ -228,7 +236,7 @@ class AuthorizedCompute:
     async def maintain_view(
         self, view: MaintainedView, token: str | None = None
     ) -> Mapping[str, HeldCapability]:
-        """As the handlers inside; so is the other."""
+        """Maintain a view by the handlers inside, if permitted."""
         _demand(Role.admin, view.name)
         for held in view.inputs.values():
             caller.get().demand(Role.reader, self._catalog.name_of(held.collection))
@@ -242,9 +250,10 @@ class AuthorizedCompute:
 
 
 class AuthorizedStorage:
-    """Guarantees of StorageHandlers: to read and hold history takes a reader of what is named, to write a writer.
+    """Guarantees of StorageHandlers. History is read and held by readers of its name, written by
+    writers.
 
-    Whoever has a capability also needs the role.
+    The holder of a capability also needs the role.
     """
 
     def __init__(self, inner: StorageHandlers, catalog: Catalog) -> None:
@@ -267,7 +276,7 @@ class AuthorizedStorage:
         lease_ms: int | None,
         token: str | None = None,
     ) -> CapabilityPair:
-        """As the handlers inside; so are all below."""
+        """Create by the handlers inside, if permitted, as for all methods below."""
         self._demand(Role.writer, collection)
         return await self._inner.create(collection, shape, start, owner, lease_ms, token)
 
@@ -333,7 +342,7 @@ class AuthorizedStorage:
         columns: Sequence[str] = (),
         where: Sequence[Condition] = (),
     ) -> AsyncIterator[Event]:
-        """As the handlers inside."""
+        """The events of the handlers inside, if permitted."""
         self._presents(capability)
         events = self._inner.subscribe_at(capability, at, snapshot, up_to, columns, where)
         async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator

@@ -61,7 +61,7 @@ log = get_logger("resources")
 
 
 class Controller:
-    """Guarantees of CatalogHandlers. What was applied is durable first, then it runs.
+    """Guarantees of CatalogHandlers. An applied resource is durable first, then it runs.
 
     This process works on its claims; the status of the rest comes from the processes that have it.
     """
@@ -96,7 +96,8 @@ class Controller:
     ) -> Sequence[Applied]:
         """Make all resources so, or none of them if one is refused, in the name of `by`.
 
-        Raises: Unavailable or Indeterminate also where all are recorded and one begins once the stores are back.
+        Raises: Unavailable or Indeterminate also where all are recorded and one begins once the
+        stores are back.
         """
         read = await read_bounded(documents, self._context.settings.limits.of_documents)
         touch(*(resource.name for resource in read))
@@ -125,7 +126,9 @@ class Controller:
         ]
 
     async def _erase_replaced(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
-        """End what could not be read and is stated anew, where nobody can tell what its collections hold."""
+        """End what could not be read and is stated anew, where nobody can tell what its collections
+        hold.
+        """
         for stored in plan.created:
             unread = before.get(_key(stored))
             if unread is not None:
@@ -146,7 +149,7 @@ class Controller:
         return away
 
     async def _take_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
-        """Let everything be as it was before a plan that was refused while it was carried out."""
+        """Restore the state before a plan that was refused while it was carried out."""
         for stored in reversed(plan.created):
             await self._end(stored)
         changed = [*plan.created, *plan.configured]
@@ -171,14 +174,17 @@ class Controller:
                 await self._store.refresh()
 
     async def _write(self, read: Sequence[Resource], by: Principal) -> Plan:
-        """The plan, durable: made, and permitted, again if another process was faster, whatever that has written."""
+        """The plan, durable: made, and permitted, again if another process was faster, whatever
+        that has written.
+        """
         context = _apply_context(self._context)
         while True:
             await self.work.refresh()
             await erase_deleted(self._context)
             await self._context.discover()
-            # IMPORTANT: the version of which the names are. Whatever comes of a plan is thrown away once another one
-            # has been read: a refusal, and by `put` what would be written.
+            # IMPORTANT: the version of the catalog that the names are of. The result of a plan is
+            # thrown away once another version has been read: a refusal, and by `put` the rows to
+            # write.
             named_at = self.work.named_at
             now_ms = self._context.clock.now_ms()
             try:
@@ -199,7 +205,7 @@ class Controller:
             return plan
 
     async def _reconfigure(self, stored: Stored, before: Stored) -> None:
-        """Let a changed retention, or a hold that moved, take effect; what could not be read begins."""
+        """Apply a changed retention, or a hold that moved; an unreadable resource begins."""
         spec = stored.resource.spec
         if written_into(before.resource) != written_into(stored.resource):
             raise UsageError(
@@ -230,7 +236,7 @@ class Controller:
                 await self._begin_again(stored)
 
     async def _begin_again(self, stored: Stored) -> None:
-        """Let a resource run as it is declared now; a process elsewhere sees the change."""
+        """Start a resource as it is declared now; a process elsewhere sees the change."""
         async with self.work.stopped(stored):
             self._context.catalog.plan(served(stored))
             await self._prepare(stored)
@@ -248,7 +254,7 @@ class Controller:
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         """Remove the resource and close its collections; refused while another one reads them.
 
-        What reads them and `by` may not see is counted, not named.
+        Readers that `by` may not see are counted, not named.
         """
         async with self._changing:
             await self.work.refresh()
@@ -279,7 +285,9 @@ class Controller:
             return None
 
     async def erase(self, stored: Stored) -> None:
-        """Close what a deleted resource has made, and give up what it holds, without planning or running it."""
+        """Close what a deleted resource has made, and give up what it holds, without planning or
+        running it.
+        """
         await self._erase(stored)
         await note_ended(self._context, stored)
 
@@ -304,7 +312,7 @@ class Controller:
                 await self._store.refresh()
 
     def _users(self, kind: str, name: str) -> list[str]:
-        """What reads the collections under a name, or the bindings of which it is the last to share them."""
+        """Readers of the collections under a name, or of bindings that it is the last to share."""
         stored = self._store.get(kind, name)
         shared = None if stored is None else stored.shares
         if shared is not None and self._context.catalog.sharing(shared) == {name}:
@@ -355,7 +363,8 @@ class Controller:
     async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
         """Write rows durably to a table; `_diff` of −1 removes what is there.
 
-        Raises: UsageError for rows that do not fit; nothing is written then. A repeated token writes nothing.
+        Raises: UsageError for rows that do not fit; nothing is written then. A repeated token
+        writes nothing.
         """
         stored = await self._found("Table", table)
         if stored is None:
@@ -375,7 +384,8 @@ class Controller:
         return Inserted(at, data.num_rows)
 
     async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
-        """Write rows ahead to the log of a source, a heartbeat to each partition; durable on return.
+        """Write rows ahead to the log of a source, a heartbeat to each partition; durable on
+        return.
 
         Rows of a repeated token are there once.
         """

@@ -36,10 +36,11 @@ MAINTAINED = "tidemill.dev/maintained-for"
 
 
 class Maintaining:
-    """Guarantees of ComputeHandlers: a view by command is a resource, durable and run as any other (D2).
+    """Guarantees of ComputeHandlers: a view by command is a resource, durable and run as any other
+    (D2).
 
-    Its inputs are those for which a capability is presented as it is held, and no others; the view takes
-    holds of its own on them, so that the caller may let go. Its outputs all begin at the common frontier
+    Its inputs are exactly those whose capability is presented as it is held. The view takes holds
+    of its own on them, so that the caller may let go. All its outputs begin at the common frontier
     of the inputs, or none is made (MV1, MV2).
     """
 
@@ -64,8 +65,9 @@ class Maintaining:
     ) -> Mapping[str, HeldCapability]:
         """Begin the view, and hold each output where it begins.
 
-        Raises: AlreadyUsed for a name that means something else; BeforeSince naming the input that is not
-        held at `at`; UsageError for a program that reads what is not held, or has mistakes.
+        Raises: AlreadyUsed for a name with another meaning; BeforeSince naming an input not held at
+        `at`. UsageError for a program that reads other collections than the held ones, or has
+        mistakes.
         """
         asked = request_digest("maintain", token)
         if not self._begun(view.name, asked):
@@ -86,9 +88,10 @@ class Maintaining:
         return held
 
     async def drop_view(self, capability: HeldCapability, by: Principal = PROCESS) -> None:
-        """Delete the view, and drop the capability. Raises: UsageError while something else reads an output.
+        """Delete the view, and drop the capability. Raises: UsageError while another resource reads
+        an output.
 
-        What it wrote on ends there, unless another writer has come meanwhile.
+        Outputs that it wrote by a capability end there, unless another writer has come meanwhile.
         """
         await self._storage.check_read(capability)
         name = self._catalog.name_of(capability.collection).rpartition("/")[0]
@@ -103,7 +106,9 @@ class Maintaining:
         await self._storage.drop(capability)
 
     def _begun(self, name: str, asked: str) -> bool:
-        """Whether this very request has begun the view. Raises: AlreadyUsed if another one has the name."""
+        """Whether this very request has begun the view. Raises: AlreadyUsed if another one has the
+        name.
+        """
         stored = self._store.get("View", name)
         if stored is None:
             return False
@@ -199,7 +204,9 @@ class Maintaining:
         return await self._collections.status(held.collection)
 
     def _refuse_circle(self, planned: PlannedView, into: set[str]) -> None:
-        """Raises: UsageError if a view would wait for what it writes, also through other views that are written on."""
+        """Raises: UsageError if a view would wait for what it writes, also through other views that
+        are written on.
+        """
         makers = {
             collection: stored.resource.name
             for stored in self._store.live()
@@ -218,7 +225,7 @@ class Maintaining:
             seen.add(root)
 
     async def _take_over(self, view: MaintainedView) -> None:
-        """Let the view hold what it is given to write by, and nobody else; done before in a repeated request."""
+        """Give the view alone the capabilities to write by; done before in a repeated request."""
         stored = self._store.get("View", view.name)
         assert stored is not None
         owner = writer_of(stored.prefix)

@@ -32,7 +32,7 @@ class ObservedQueries:
         )
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
-        """As the inner handlers, timed; so are all below."""
+        """The answer of the inner handlers, timed, as for all methods below."""
         with self._metrics.timed(QUERY_DURATION, kind="snapshot"):
             return await self._inner.snapshot(collection, as_of, wait_s)
 
@@ -43,13 +43,14 @@ class ObservedQueries:
     async def subscribe(
         self, goal: str, start: int | None, snapshot: bool, until: int | None
     ) -> AsyncIterator[Event]:
-        """As the inner handlers, counted from its first event while it lasts."""
+        """The events of the inner handlers, counted from the first one while it lasts."""
         name, begun = goal.partition("(")[0].strip(), False
         try:
             events = self._inner.subscribe(goal, start, snapshot, until)
             async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
                 async for event in stream:
-                    # NB: now, that there is such a collection: other names would be labels for ever.
+                    # NB: now, that there is such a collection: other names would be labels for
+                    # ever.
                     self._open[name] += not begun
                     begun = True
                     yield event

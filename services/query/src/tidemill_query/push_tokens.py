@@ -1,4 +1,6 @@
-"""Pushes that may be repeated: which of their rows are in the log already, by the keys that they have there."""
+"""Pushes that may be repeated: which of their rows are in the log already, by the keys that they
+have there.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _MARK = b"\x00tidemill-push\x00"
 
 @dataclass(slots=True)
 class _Known:
-    """The keys among the last rows of a topic with what they stand for, and up to where it has been read for them."""
+    """The keys among the last rows of a topic with what they stand for, and up to where it has been
+    read for them.
+    """
 
     keys: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
     positions: dict[int, int] = field(default_factory=dict)
@@ -32,11 +36,12 @@ class _Known:
 
 
 class PushTokens:
-    """Appends each row of a push once for its token, among the last `rows_known` rows of a partition.
+    """Appends each row of a push once for its token, among the last `rows_known` rows of a
+    partition.
 
-    A row has its token and its place in the push as key, written with it in one piece: so what is in the
-    log tells what is missing after a crash in the middle of a push, after a restart, and when an answer was lost.
-    Two pushes of one token at the same time are one after the other in a process; not over two.
+    A row has its token and its place in the push as key, written with it in one piece. So the log
+    tells the missing rows: after a crash within a push, after a restart, and when an answer was
+    lost. Two pushes of one token at once are one after the other in a process, not over two.
     """
 
     def __init__(self, log: Log, rows_known: int) -> None:
@@ -47,9 +52,11 @@ class PushTokens:
     async def append(self, topic: str, token: str, rows: Sequence[Entry]) -> None:
         """Append the rows that are not there; they have no keys yet.
 
-        Raises: UsageError for a token or push that cannot be kept, (TokenUsed) for a token that came with other rows.
+        Raises: UsageError for a token or push that cannot be kept, (TokenUsed) for a token that
+        came with other rows.
 
-        Cost: the first time a read of the last rows of the topic, then of what others have appended.
+        Cost: the first time a read of the last rows of the topic, then of what others have
+        appended.
         """
         if len(token) < TOKEN_CHARACTERS_MIN:
             raise UsageError(
@@ -114,7 +121,7 @@ class PushTokens:
 
 
 def _told(value: bytes | None) -> bytes:
-    """What tells a row from another one."""
+    """The part of a row that tells it from another one."""
     return blake2b(value or b"", digest_size=8).digest()
 
 

@@ -21,7 +21,8 @@ async def entries_of(
 ) -> list[Entry]:
     """Rows as entries of the own topic of a source; a heartbeat goes to each partition.
 
-    Raises: UsageError for a row that is too long, and for a heartbeat to a source without event time.
+    Raises: UsageError for a row that is too long, and for a heartbeat to a source without event
+    time.
     """
     plain = partial(_plain_entries, rows, row_bytes_max)
     found = plain() if len(rows) <= ROWS_INLINE_MAX else await in_turn(plain)
@@ -43,6 +44,8 @@ async def entries_of(
 
 
 def _plain_entries(rows: Sequence[bytes], row_bytes_max: int) -> list[Entry] | None:
-    """The rows as they are; None if there is a heartbeat among them. Raises: UsageError for a long one."""
+    """The rows as they are; None if there is a heartbeat among them. Raises: UsageError for a long
+    one.
+    """
     refuse_long(map(len, rows), row_bytes_max)
     return None if any(map(is_heartbeat, rows)) else [Entry(None, row) for row in rows]

@@ -34,7 +34,8 @@ TOKEN_HEADER = "idempotency-key"
 class HttpPushing:
     """The route that takes rows, one to a line: they are in the log before the answer.
 
-    Who calls is asked before the body is read. In the clear nobody is let in where there are tokens.
+    The caller is identified before the body is read. In the clear nobody is let in if there are
+    tokens.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class HttpPushing:
         """Write the rows of the body, one a line, to the log of the source `name`.
 
         The answer is JSON with `accepted`, the number of rows, once they are in the log. With a
-        header `Idempotency-Key` a repeated push writes each row once. The caller's right to write is
-        judged before the body is read. Raises: Exhausted if the caller has too much under way.
+        header `Idempotency-Key` a repeated push writes each row once. The caller's right to write
+        is judged before the body is read. Raises: Exhausted if the caller has too much under way.
         """
         begin()
         touch(request.parts["name"])

@@ -1,4 +1,4 @@
-"""What resources say of themselves: whether they are well, where their frontiers are, who holds these."""
+"""Status of resources: their health, their frontiers, and the holders of these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from tidemill_query.retention_report import who_holds, why_kept
 
 
 class ResourceStatuses:
-    """The states of resources: of those that run in this process, and of those that others have claimed."""
+    """The states of resources: of those that run in this process, and of those that others have
+    claimed.
+    """
 
     def __init__(self, context: Context, reports: Reports) -> None:
         self._context = context
@@ -73,7 +75,7 @@ class ResourceStatuses:
         )
 
     async def _failed(self, stored: Stored) -> dict[str, Json]:
-        """How many failed solutions a view has now, how many dead letters a source has kept."""
+        """Numbers of failed solutions of a view now, and of dead letters of a source."""
         spec, collections = stored.resource.spec, self._context.collections
         what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
         if not isinstance(spec, SourceSpec | ViewSpec):
@@ -92,7 +94,7 @@ class ResourceStatuses:
             await collections.drop(held)
 
     def _health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Json]]:
-        """How the work on a resource does, and its details."""
+        """The health of the work on a resource, and its details."""
         resource = stored.resource
         found = said.get((resource.kind, resource.name), {})
         parts = {part: found.get(part) for part in parts_for(resource)}
@@ -128,7 +130,7 @@ class ResourceStatuses:
         """The least since and upper of what a resource makes, and the timeline."""
         collections = [named.collection for named in made_by(stored, self._context.catalog)]
         if isinstance(stored.resource.spec, ActionSpec):
-            # What is eager covers what is watched as far as its corrections go.
+            # An eager action covers the watched collection as far as its corrections go.
             part = "corrections" if stored.resource.spec.eager else "outbox"
             collections = [f"{stored.prefix}/{part}"]
         elif isinstance(stored.resource.spec, HoldSpec):
@@ -145,7 +147,9 @@ class ResourceStatuses:
         return since, upper, timeline
 
     async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
-        """How far upper is behind the clock, or behind the furthest stream of its timeline."""
+        """Milliseconds by which upper is behind the clock, or behind the furthest stream of its
+        timeline.
+        """
         if upper is None or upper.empty or sole_time(upper) <= NOTHING_BOUND:
             return None
         if timeline == SYSTEM:
@@ -163,7 +167,9 @@ def live(store: ResourceStore, kind: str, name: str) -> Stored:
 
 
 def kind_of(name: str, store: ResourceStore) -> str:
-    """A kind as users write it: any case, singular or plural; also one that only another version knows."""
+    """A kind as users write it: any case, singular or plural; also one that only another version
+    knows.
+    """
     for kind in dict.fromkeys([*KINDS, *(stored.resource.kind for stored in store.live())]):
         if name.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
@@ -171,7 +177,7 @@ def kind_of(name: str, store: ResourceStore) -> str:
 
 
 def _unknown(health: Health, error: Exception) -> Health:
-    """How a resource does whose collections cannot be looked at."""
+    """The health of a resource whose collections cannot be looked at."""
     if not health.ready:
         return health
     if isinstance(error, TidemillError):

@@ -1,4 +1,6 @@
-"""Who holds the frontiers of a collection, at what, since when and until when; and why it keeps its history."""
+"""Holders of a collection's frontiers, with their times, and the reason for which it keeps
+history.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from tidemill.shard import KEEP_ALL_MS, CollectionStatus, Holder
 
 
 def why_kept(status: CollectionStatus) -> list[str]:
-    """A line for each holder for whose sake since is not later, the longest first, and for retention."""
+    """A line for each holder for whose sake since is not later, the longest first, and for
+    retention.
+    """
     holding = sorted(status.holding_back, key=lambda holder: (holder.moved_ms, holder.owner))
     lines = [f"{status.id} at {_shown(holder)}" for holder in holding]
     if status.retained is not None and status.retained.precedes(status.since):

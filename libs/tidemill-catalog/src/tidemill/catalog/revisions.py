@@ -1,4 +1,4 @@
-"""What is decided about a resource while its work runs, written to the catalog."""
+"""Decisions about a resource while its work runs, written to the catalog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Revisions:
         """Held by each change of the catalog."""
 
     async def revise(self, known: Stored, revised: Stored) -> bool:
-        """Write `revised`, unless something else was applied since `known`; whether it is written."""
+        """Write `revised`, unless something else was applied since `known`; whether it is
+        written.
+        """
         async with self.changing:
             while self._store.get(known.resource.kind, known.resource.name) == known:
                 try:

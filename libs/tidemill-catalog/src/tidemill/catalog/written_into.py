@@ -17,7 +17,9 @@ lets nobody write: that does the capability which the view took over."""
 
 
 def written_into(resource: Resource) -> dict[str, str]:
-    """By predicate the collection that an output is written on into; nothing for a foreign annotation."""
+    """By predicate the collection that an output is written on into; nothing for a foreign
+    annotation.
+    """
     try:
         told = json.loads(resource.annotations.get(WRITTEN_INTO, "{}"))
     except (ValueError, RecursionError):
@@ -38,7 +40,9 @@ def owns(holder: Holder, owner: str) -> bool:
 
 
 def refuse_unlike(predicate: str, output: pa.Schema, collection: str, into: pa.Schema) -> None:
-    """Raises: UsageError unless a collection has the columns of an output, in their order, whatever their names."""
+    """Raises: UsageError unless a collection has the columns of an output, in their order,
+    whatever their names.
+    """
     if output.types != into.types:
         shown = [", ".join(map(str, each.types)) or "none" for each in (output, into)]
         raise UsageError(

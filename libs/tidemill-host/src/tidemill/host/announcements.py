@@ -1,7 +1,7 @@
 """Commits told among processes, on a topic: readers wake at once instead of at their next look.
 
-An announcement is a hint. It may be lost, repeated, late or out of order, and nothing but the time at which
-somebody looks depends on it.
+An announcement is a hint. It may be lost, repeated, late or out of order, and nothing but the time
+at which somebody looks depends on it.
 """
 
 from __future__ import annotations
@@ -51,15 +51,19 @@ class Announcements:
         self._some = asyncio.Event()
         self.heard = 0
         self.passed_over = 0
-        """Records of the topic that were no announcements: whoever may write to the brokers may write there."""
+        """Records of the topic that were no announcements: whoever may write to the brokers may
+        write there.
+        """
         self.broken = 0
-        """How often telling or hearing ended with an error that nobody foresaw."""
+        """Tellings and hearings that ended with an error that nobody foresaw."""
         self.listening = asyncio.Event()
         """Set once what others tell from then on is heard."""
         collections.on_commit(self._note)
 
     def watch(self, metrics: Metrics) -> None:
-        """Let what was passed over, and what nobody foresaw, be read at each scrape."""
+        """Register the counts of passed over records and of unforeseen errors, read at each
+        scrape.
+        """
         of_this = {"kind": "Service", "name": "announcements"}
         metrics.watch(BROKEN, lambda: [(of_this, self.broken)])
         metrics.watch(ANNOUNCEMENTS_PASSED_OVER, lambda: [({}, self.passed_over)])
@@ -69,7 +73,9 @@ class Announcements:
         self._some.set()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Tell and hear until cancelled; while the log is away readers look at their usual intervals."""
+        """Tell and hear until cancelled; while the log is away readers look at their usual
+        intervals.
+        """
         ready()
         pause_s = AGAIN_S
         while True:
@@ -125,7 +131,7 @@ class Announcements:
 
 
 class Announced(msgspec.Struct):
-    """What is read of a record of the topic."""
+    """The fields that are read of a record of the topic."""
 
     collection: Annotated[str, msgspec.Meta(min_length=1, max_length=COLLECTION_CHARS_MAX)]
     process: str = ""

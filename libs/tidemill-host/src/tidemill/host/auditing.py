@@ -1,9 +1,11 @@
-"""Who changed what, and who was refused: a collection that is written in batches beside the calls.
+"""The audit of changes and refusals by user: a collection that is written in batches beside the
+calls.
 
-Equal entries of one batch are one row with their number, a batch has a bound, and refusals have bounds of their
-own, so that who floods a server with them fills a row, neither a disk nor the place of others. Calls wait for nothing of it. A batch that a store refuses is kept
-and tried again under the same token; a process that is killed loses what it has not written, an interval at most
-while its stores answer.
+Equal entries of one batch are one row with their number. A batch has a bound, and refusals have
+bounds of their own. So a user who floods a server with them fills a row, neither a disk nor the
+place of others. Calls wait for nothing of it. A batch that a store refuses is kept and tried again
+under the same token. A process that is killed loses the entries that it has not written, at most of
+one interval while its stores answer.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from tidemill.time import frontier, sole_time
 log = get_logger("audit")
 
 SWEEP_S = 600.0
-"""How often rows that are too old, or too many, are taken away."""
+"""Seconds between two sweeps of rows that are too old, or too many."""
 
 CLOSE_S_MAX = 5.0
-"""How long the end of a process waits for the last batch."""
+"""Seconds that the end of a process waits for the last batch."""
 
 LOGGED_MAX = 20
 """Of a batch so many entries are in the log as well, at once."""
@@ -48,7 +50,9 @@ class _Batch:
 
 
 class Audit:
-    """Guarantees of Auditor: `called` returns at once; what it was told is written by `run`, within an interval."""
+    """Guarantees of Auditor: `called` returns at once; what it was told is written by `run`, within
+    an interval.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,9 @@ class Audit:
         *,
         tends: bool = True,
     ) -> None:
-        """Who `tends` the collection lets its upper follow the clock, and takes away what is too old."""
+        """A process that `tends` the collection makes its upper follow the clock, and retracts old
+        rows.
+        """
         self._collections = collections
         self._clock = clock
         self._settings = settings
@@ -123,7 +129,9 @@ class Audit:
             log.error("entries are lost", entries=lost, error=str(error))
 
     async def flush(self) -> None:
-        """Write one batch, or move the upper on if nobody has for a while. Raises: what the stores raise."""
+        """Write one batch, or move the upper on if nobody has for a while. Raises: what the stores
+        raise.
+        """
         if not (self._tends or self._heard or self._unwritten):
             return
         if not self._opened:
@@ -174,7 +182,9 @@ class Audit:
         return not isinstance(outcome, UpperMismatch)
 
     async def sweep(self) -> None:
-        """Take away rows that are too old, and the oldest beyond the bound; another process may be faster."""
+        """Take away rows that are too old, and the oldest beyond the bound; another process may be
+        faster.
+        """
         upper = sole_time((await self._collections.status(AUDIT)).upper)
         if upper == 0:
             return

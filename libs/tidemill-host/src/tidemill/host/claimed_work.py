@@ -68,11 +68,11 @@ class _Prepared:
 
 
 class ClaimedWork:
-    """What this process works on: its roles' parts of the resources that it has claimed.
+    """The work of this process: its roles' parts of the resources that it has claimed.
 
-    A part runs in one process at a time, as far as processes notice; what one that was paused still does
-    when it goes on is refused where it would have an effect. A part whose process dies begins in
-    another one within the lease. A process without others claims everything, at once.
+    A part runs in one process at a time, as far as processes notice. Effects of a paused process
+    that wakes are refused at their place. A part whose process dies begins in another one within
+    the lease. A process alone claims everything, at once.
     """
 
     def __init__(
@@ -115,7 +115,8 @@ class ClaimedWork:
             await self._context.discover()
         for stored in unplanned:
             await self._context.catalog.foresee(stored)
-        # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it is read.
+        # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it
+        # is read.
         live = {_key(stored): stored for stored in self._store.live()}
         self.named_at = self._store.upper
         for key, stored in list(self._planned.items()):
@@ -133,7 +134,9 @@ class ClaimedWork:
                 held.over.set()
 
     def _plan(self, stored: Stored) -> None:
-        """Let what a resource makes be known by name, if that can be told: else it says why not."""
+        """Enter the collections of a resource under their names; one that cannot be planned reports
+        it.
+        """
         key = _key(stored)
         try:
             if isinstance(stored.resource.spec, UnreadableSpec) and makes_names(stored):
@@ -154,7 +157,9 @@ class ClaimedWork:
 
     @asynccontextmanager
     async def stopped(self, stored: Stored) -> AsyncIterator[None]:
-        """Let no part of a resource run in this process; afterwards claimed parts begin anew."""
+        """Stop all parts of a resource in this process for the body; afterwards claimed parts begin
+        anew.
+        """
         over = self._still[item_of(stored)] = asyncio.Event()
         try:
             running = self.held_of(stored)
@@ -179,7 +184,7 @@ class ClaimedWork:
             if self._sole:
                 await tasks.renew()
             held[role] = self._claimants[role].held()
-        # What is claimed elsewhere is prepared there once more.
+        # A part that is claimed elsewhere is prepared there once more.
         self._prepared = {part: p for part, p in self._prepared.items() if part[1] in held[part[0]]}
         for role, item in list(self._prepared):
             if self._sole:
@@ -263,7 +268,7 @@ class ClaimedWork:
         return wanted
 
     def _items(self, role: str) -> dict[str, Stored]:
-        """What there is to be claimed of a role."""
+        """The items of a role that can be claimed, with their resources."""
         return {
             item: stored
             for stored in self._store.live()
@@ -272,7 +277,9 @@ class ClaimedWork:
         }
 
     def _left(self, role: str) -> list[str]:
-        """What of it others are to have, as long as there are any: its work has failed here for some time."""
+        """Items that others are to have, while there are any: their work has failed here for some
+        time.
+        """
         for (held_role, item), held in self._held.items():
             if held_role == role:
                 self._leaving.look(role, item, held.stored, held.supervised)
@@ -368,7 +375,7 @@ class ClaimedWork:
         return [(role, item) for role in roles for item in _items_of(role, stored)]
 
     def claimants(self) -> Mapping[str, Claiming]:
-        """Who claims, for each role that has something to claim."""
+        """The claimant of each role that has something to claim."""
         return self._claimants
 
     # -- what it says ---------------------------------------------------------------------------
@@ -387,11 +394,11 @@ class ClaimedWork:
         return sum(collection.encode()) % SLOTS in self.slots
 
     async def work(self) -> Sequence[Work]:
-        """What is claimed by this process, for others."""
+        """The parts that this process has claimed, for others."""
         return [work for stored in self._store.live() for work in self.reports(stored)]
 
     def reports(self, stored: Stored) -> list[Work]:
-        """How the parts of a resource do that this process has claimed."""
+        """The health of a resource's parts that this process has claimed."""
         reports = []
         for role, item in self._parts_of(stored):
             held, claim = self._held.get((role, item)), self._claimants[role].held().get(item)
@@ -421,7 +428,9 @@ def _key(stored: Stored) -> Key:
 
 
 def _declared_anew(stored: Stored, now: Stored) -> bool:
-    """Whether the work on a resource has to begin again: a view has changed, or a source has more columns."""
+    """Whether the work on a resource has to begin again: a view has changed, or a source has more
+    columns.
+    """
     if type(now.resource.spec) is not type(stored.resource.spec):
         return True
     if isinstance(now.resource.spec, SourceSpec):
@@ -433,7 +442,7 @@ def _declared_anew(stored: Stored, now: Stored) -> bool:
 
 
 def _items_of(role: str, stored: Stored) -> list[str]:
-    """What the work of a role on a resource is called among processes, share by share."""
+    """The names of a role's items for a resource among processes, share by share."""
     item, shares = item_of(stored), shares_of(stored.resource)
     if role != "ingest" or shares == 1:
         return [item]

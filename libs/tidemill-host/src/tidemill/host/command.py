@@ -23,7 +23,7 @@ from tidemill.runtime.resources import KINDS
 
 
 class LogLevel(Enum):
-    """What is logged at least."""
+    """The least level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"

@@ -1,4 +1,4 @@
-"""What every runner shares: the stores, the log, the clock, the counters, the settings."""
+"""The context of every runner: the stores, the log, the clock, the counters, the settings."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Context:
     async def ensure(
         self, collection: str, description: Description, start: Frontier | None = None
     ) -> None:
-        """As `ensure_collection`."""
+        """Make the collection if it is not there, by `ensure_collection`."""
         await ensure_collection(self.collections, collection, description, start)
 
     async def discover(self) -> None:
-        """Let what users have created since be read by its name, and what was deleted be forgotten.
+        """Enter collections that users have created since by their names, and forget deleted ones.
 
         Cost: a look at each collection that is new, or was created.
         """
@@ -78,20 +78,20 @@ class Context:
                     self.catalog.learn(collection, status.description)
 
     async def forget_deleted(self) -> None:
-        """Let the names of created collections that were deleted, here or elsewhere, mean nothing any more."""
+        """Forget the names of created collections that were deleted, here or elsewhere."""
         for name in self.catalog.all_created():
             with suppress(UnknownCollection):
                 if (await self.collections.status(name)).retained == frontier():
                     self.catalog.forget(name)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:
-        """As `close_collection`."""
+        """Close the collection for its owners, by `close_collection`."""
         await close_collection(self.collections, collection, owners)
 
     async def release(self, collection: str, owners: frozenset[str]) -> None:
-        """As `release_holds`."""
+        """Release the holds of these owners, by `release_holds`."""
         await release_holds(self.collections, collection, owners)
 
     async def timeline_frontier(self, timeline: str) -> int:
-        """As `timeline_frontier` of the catalog."""
+        """The frontier of a timeline, by `timeline_frontier` of the catalog."""
         return await timeline_frontier(self.catalog, self.collections, timeline)

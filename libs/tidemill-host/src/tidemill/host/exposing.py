@@ -1,4 +1,6 @@
-"""Which ports of a process would answer whoever reaches them from elsewhere, and that somebody has to say so."""
+"""Which ports of a process would answer whoever reaches them from elsewhere, and that somebody has
+to say so.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def answers_users(chosen: ProcessSettings) -> bool:
 def exposed(chosen: ProcessSettings) -> tuple[Exposure, ...]:
     """The ports that anybody on the network may use as an administrator; none on one machine.
 
-    Metrics and probes ask for no token anywhere, and do not count. A port that wants a certificate asks.
+    Metrics and probes ask for no token anywhere, and do not count. A port that wants a certificate
+    asks.
     """
     return tuple(_exposed(chosen))
 
@@ -56,7 +59,7 @@ def _proved(tls: TlsSettings) -> bool:
 
 
 def refuse_exposure(chosen: ProcessSettings) -> tuple[Exposure, ...]:
-    """What is exposed, if that is wanted. Raises: UsageError that says what to set."""
+    """The wanted exposures. Raises: UsageError that says which setting to give."""
     found = exposed(chosen)
     if found and not chosen.insecure:
         raise UsageError(
@@ -69,7 +72,9 @@ def refuse_exposure(chosen: ProcessSettings) -> tuple[Exposure, ...]:
 
 
 def services_warning(chosen: ProcessSettings) -> str | None:
-    """What to know of who counts as a service. Raises: UsageError if every client would."""
+    """A warning about the callers that count as services. Raises: UsageError if every client
+    would.
+    """
     services = chosen.services
     if not services.tls.authority or services.names:
         return None

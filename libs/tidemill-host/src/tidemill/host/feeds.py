@@ -1,4 +1,4 @@
-"""Where the rows of a source come from: a reader in this process, or one in another."""
+"""Feeds: the rows of a source, from a reader in this process or in another one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_S_MAX = 15.0
 """Longer than it takes until another process has taken the source over."""
 
 WATCH_S = 1.0
-"""How often a reader that delivers nothing is asked whether it is still there."""
+"""Seconds between two questions to a reader that delivers nothing, whether it is still there."""
 
 
 class Feed(Protocol):
@@ -76,7 +76,7 @@ class _PeerFeed:
                 await _again(error, began_s, self._clock, self._readers, [self.item])
 
     async def probed(self) -> dict[int, int]:
-        """As `probe`, tried once."""
+        """The offsets that `probe` gives, tried once."""
         if self._readers.reads(self.item):
             return dict(await self._readers.probe(self.item))
         return await (await self._reader()).probe(self.item)
@@ -116,7 +116,9 @@ class _PeerFeed:
     async def _follow(
         self, reader: ServiceClient, starts: Mapping[int, int], deliver: Deliver
     ) -> None:
-        """Deliver until the reader ends, or does not answer any more: a paused process says nothing."""
+        """Deliver until the reader ends, or does not answer any more: a paused process says
+        nothing.
+        """
 
         async def deliveries() -> None:
             async for delivered in reader.deliver(self.item, dict(starts)):
@@ -147,7 +149,9 @@ class _PeerFeed:
 
 
 class _SharedFeed:
-    """A source whose partitions are shared by several processes: each delivers its own, at its own pace."""
+    """A source whose partitions are shared by several processes: each delivers its own, at its own
+    pace.
+    """
 
     def __init__(self, shares: Sequence[_PeerFeed], readers: Readers, clock: Clock) -> None:
         self._shares = shares
@@ -167,7 +171,9 @@ class _SharedFeed:
             await _again(last, began_s, self._clock, self._readers, items)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
-        """Each share from `starts` on. One that moves to another process holds up its own partitions alone."""
+        """Each share from `starts` on. One that moves to another process holds up its own
+        partitions alone.
+        """
         shares = [asyncio.ensure_future(s.deliver_from(starts, deliver)) for s in self._shares]
         try:
             await asyncio.gather(*shares)

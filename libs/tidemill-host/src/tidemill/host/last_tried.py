@@ -1,9 +1,10 @@
-"""What a process was beginning when it died: written down, so that the next start knows what to leave out.
+"""The resources that a process was beginning when it died, so that the next start can leave one
+out.
 
-A native crash, or a kernel that takes the memory back, leaves no time to say what went wrong. A small file in the
-state directory says which resources have been begun less than a minute ago. If it is there at a start, the process
-has died: these begin one after the other. If it dies so again, the one begun last is left out for a while, and
-more of them if that was not it.
+A native crash, or a kernel that takes the memory back, leaves no time for a message. A small file
+in the state directory names the resources that began less than a minute ago. If the file is there
+at a start, the process has died: these begin one after the other. If it dies again, the one that
+began last is left out for a while, and more of them if that was not the cause.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 
 WATCH_S = 60.0
-"""What has run for so long is not what the process dies of at its start."""
+"""Seconds of running after which a resource is no cause of a death at the start."""
 
 GAP_S = 2.0
-"""Between two resources that may be what the process has died of; all of them begin within WATCH_S."""
+"""Between two resources that may be what the process has died of; all of them begin within WATCH_S.
+"""
 
 LEFT_OUT_S, LEFT_OUT_S_MAX = 30.0, 3_600.0
-"""How long a resource is left out at first, and at most: four times as long each time."""
+"""Seconds for which a resource is left out at first, and at most: four times as long each time."""
 
 LOOK_S = 0.5
 
@@ -34,7 +36,9 @@ log = get_logger("resources")
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A resource that the process may have died of: how often it was left out, and until when it is."""
+    """A resource that the process may have died of: how often it was left out, and until when it
+    is.
+    """
 
     times: int
     until_ms: int
@@ -133,7 +137,7 @@ class LastTried:
         self._write()
 
     def forgive(self, name: str) -> None:
-        """Let a resource begin at once: it was applied anew, or is deleted."""
+        """Begin a resource at once again: it was applied anew, or is deleted."""
         self._turns_s.pop(name, 0.0)
         if name in self._known.left_out:
             del self._known.left_out[name]

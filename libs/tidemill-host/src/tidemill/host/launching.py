@@ -1,4 +1,4 @@
-"""Where the bulk jobs of a process run: beside it, or in pods of a cluster."""
+"""Launchers of a process's bulk jobs: beside it, or in pods of a cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_launching(chosen: ProcessSettings) -> None:
 
 
 async def launcher_of(chosen: ProcessSettings, clock: Clock, told: Told) -> SparkLauncher:
-    """Who runs bulk jobs. Raises: UsageError if pods are asked for where there is no cluster."""
+    """The launcher of bulk jobs. Raises: UsageError if pods are asked for without a cluster."""
     spark, place = chosen.spark, chosen.blob_place
     if spark.launcher == "process":
         scratch = str((chosen.root / "spark").resolve())

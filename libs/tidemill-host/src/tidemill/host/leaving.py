@@ -1,4 +1,6 @@
-"""Which parts of the work this process leaves to other replicas, since they have failed here again and again."""
+"""Which parts of the work this process leaves to other replicas, since they have failed here again
+and again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tidemill.runtime.logs import get_logger
 log = get_logger("claims")
 
 _FAILING = ("Retrying", "Broken")
-"""What another process may do better; what is Stalled stands there as it does here."""
+"""States that another process may improve; a Stalled part is stalled there, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,11 @@ class _Left:
 
 
 class Leaving:
-    """Parts of the work by role and item, each left for a pause that doubles whenever it fails here anew.
+    """Parts by role and item that are left for a pause, which doubles at each new failure here.
 
-    After the pause this process may be given the part again: so a part that fails with everybody goes from
-    one to the next ever more rarely, and one that fails here alone stays where it goes well.
+    After the pause this process may be given the part again. So a part that fails everywhere goes
+    from one process to the next ever more rarely. One that fails here alone stays where it runs
+    well.
     """
 
     def __init__(self, clock: Clock, settings: ServicesSettings) -> None:
@@ -56,7 +59,9 @@ class Leaving:
             )  # fmt: skip
 
     def items(self, role: str, live: Mapping[str, Stored]) -> list[str]:
-        """The items of a role that are left now; those declared otherwise than when they failed are not."""
+        """The items of a role that are left now; those declared otherwise than when they failed are
+        not.
+        """
         for key, left in list(self._left.items()):
             if key[0] == role and live.get(key[1]) != left.stored:
                 del self._left[key]

@@ -1,4 +1,4 @@
-"""What /metrics says of one process; everything is read at the moment of the scrape."""
+"""The metrics of one process at /metrics; every value is read at the moment of the scrape."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def watch(process: Process) -> None:
 
 
 LOOKS_S = 0.1
-"""How often it is seen whether the event loop comes to its work in time."""
+"""Seconds between two looks whether the event loop comes to its work in time."""
 
 
 async def watch_loop(metrics: Metrics, clock: Clock) -> None:
@@ -83,7 +83,7 @@ async def watch_loop(metrics: Metrics, clock: Clock) -> None:
 
 
 def expect_refusals(metrics: Metrics, limits: Iterable[str]) -> None:
-    """Let there be a count of each limit from the start: an increase is seen from the first refusal on."""
+    """Begin a count for each limit: an increase is seen from the first refusal on."""
     for limit in limits:
         metrics.increment(REFUSALS, 0, limit=f"limits.{limit}")
 
@@ -161,7 +161,9 @@ def _jobs(board: JobBoard) -> Iterator[Reading]:
 
 
 def _holder(hold: Hold) -> str:
-    """Who holds a collection back, as a label: what clients call themselves is none, since they may do so anew each time."""
+    """The holder of a collection as a label, without names of clients: these may differ each
+    time.
+    """
     return hold.owner if hold.lease_ms is None and hold.owner else "session"
 
 

@@ -1,4 +1,4 @@
-"""What resources may name in this process, by its settings."""
+"""The places that resources may name in this process, by its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemill.runtime.places import Places, is_loopback, places_of
 
 
 def places_of_process(chosen: ProcessSettings, config: Path | None = None) -> Places:
-    """What resources may name here. `config` is the file of these settings. Raises: UsageError."""
+    """The places of this process. `config` is the file of these settings. Raises: UsageError."""
     hosts = (chosen.grpc.rpartition(":")[0], chosen.http_host)
     alone = not chosen.token_file and not chosen.role and all(map(is_loopback, hosts))
     return places_of(

@@ -22,13 +22,15 @@ class Peers:
         self._clients: dict[str, ServiceClient] = {}
 
     def client(self, address: str) -> ServiceClient:
-        """Calls of the process at `address`. Raises: UsageError for certificates that cannot be used."""
+        """Calls of the process at `address`. Raises: UsageError for certificates that cannot be
+        used.
+        """
         if address not in self._clients:
             self._clients[address] = ServiceClient(address, self._dialer)
         return self._clients[address]
 
     async def owner(self, role: str, item: str) -> str | None:
-        """Where the process answers that has claimed an item; None if nobody has."""
+        """The address of the process that has claimed an item; None if no process has."""
         for owned in await self._claimants(role).owners():
             if owned.item == item:
                 return owned.details
@@ -39,7 +41,9 @@ class Peers:
         return {role: await self._claimants(role).owners() for role in roles}
 
     async def work(self, addresses: Iterable[str]) -> list[Work]:
-        """What the processes at these addresses say of their work; one that is away says nothing."""
+        """The work of the processes at these addresses, as they report it; without those that are
+        away.
+        """
         wanted = list(dict.fromkeys(addresses))
         answers = await asyncio.gather(*(self._asked(address) for address in wanted))
         return [work for answer in answers for work in answer]

@@ -220,7 +220,7 @@ async def _context(
 
 
 Claimants: TypeAlias = Callable[[str, str], Claiming]
-"""Who claims for a role, in a process that answers at an address."""
+"""A function from a role and the address of a process to its claimant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _peers(
 
 
 class Said:
-    """What this process works on, once it does."""
+    """The work of this process, once it has some."""
 
     def __init__(self) -> None:
         self.by: ClaimedWork | None = None
@@ -302,7 +302,7 @@ async def _answer(
 
 
 def _advertised(chosen: ProcessSettings, port: int) -> str:
-    """How others reach this process."""
+    """The address at which others reach this process."""
     told = chosen.services.advertise
     host, _, fixed = told.rpartition(":") if ":" in told else (told, "", "")
     return f"{host or chosen.services.address.rpartition(':')[0]}:{fixed or port}"
@@ -313,7 +313,9 @@ def _told(what: str) -> Callable[[str], None]:
 
 
 def users_of(chosen: ProcessSettings, clock: Clock | None = None) -> Authenticator | None:
-    """Who may call as a user; None is everybody. Raises: UsageError for a file that cannot be used."""
+    """The check of callers as users; None lets everybody in. Raises: UsageError for an unusable
+    file.
+    """
     if not chosen.token_file:
         return None
 
@@ -329,13 +331,15 @@ def users_of(chosen: ProcessSettings, clock: Clock | None = None) -> Authenticat
 
 
 def _open_doors(chosen: ProcessSettings) -> list[str]:
-    """What is open to whom nobody knows, in words."""
+    """Doors that are open to unknown callers, in words."""
     doors = [f"insecure: {each}" for each in exposed(chosen)]
     return [*doors, *filter(None, [services_warning(chosen) if chosen.role else None])]
 
 
 def _guard(chosen: ProcessSettings) -> HttpGuard:
-    """Tokens keep pages out by themselves; without them the server has to be asked by a name of its own."""
+    """Tokens keep pages out by themselves; without them the server has to be asked by a name of its
+    own.
+    """
     if chosen.token_file:
         return HttpGuard()
     told = (*chosen.http_names, chosen.http_host)

@@ -1,4 +1,4 @@
-"""How resources do, as the processes say that have claimed their parts."""
+"""Health of resources, as the processes report that have claimed their parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tidemill.rpc.messages import Work
 
 
 def combined(said: Mapping[str, Work | None]) -> Health:
-    """How a resource does whose parts say how they do; None is a part that nobody has claimed."""
+    """The health of a resource from that of its parts; None is a part that no process has
+    claimed.
+    """
     for part, work in said.items():
         if work is None:
             return Health(
@@ -32,7 +34,7 @@ _RANK = {"Stalled": -2, "Broken": -1, "Starting": 1}
 """Rank of a failing part as the speaker of its resource; the least speaks."""
 
 Said = Mapping[Key, Mapping[str, Work]]
-"""What processes say of the parts of resources: by kind and name, then by role."""
+"""Reports about the parts of resources: by kind and name, then by role."""
 
 
 class Reports:
@@ -45,7 +47,7 @@ class Reports:
         self._address = address
 
     async def of(self, resources: Sequence[Stored]) -> Said:
-        """What every process says of these resources."""
+        """The reports of every process about these resources."""
         owners = await self._peers.owners(CLAIMED)
         others = {own.details for found in owners.values() for own in found} - {self._address}
         own = [work for stored in resources for work in self._work.reports(stored)]

@@ -60,7 +60,7 @@ def parts_for(resource: Resource) -> tuple[str, ...]:
 
 
 def share_of(name: str, number: int) -> str:
-    """What a share of some work is called."""
+    """The name of a share of some work."""
     return f"{name}#{number}"
 
 
@@ -71,5 +71,5 @@ def without_share(item: str) -> tuple[str, int | None]:
 
 
 def item_of(stored: Stored) -> str:
-    """What the work on a resource is called among processes: no other resource ever has the name."""
+    """The name of a resource's work among processes: no other resource ever has it."""
     return f"{stored.resource.kind}/{stored.prefix}"

@@ -25,15 +25,17 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 
 SECTIONS = ("ingest", "reclock", "compute", "compaction", "query")
-"""Sections of one service each. One file is for all processes; each reads the sections of its own."""
+"""Sections of one service each. One file is for all processes; each reads the sections of its own.
+"""
 
 
 class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Place and resources of bulk jobs."""
 
     launcher: Literal["process", "kubernetes", "sparkapplication"] = "process"
-    """Launcher of jobs: `process` starts a process of this machine, `kubernetes` pods for driver and
-    executors, `sparkapplication` the same pods through the cluster's Spark operator."""
+    """Launcher of jobs: `process` starts a process of this machine, `kubernetes` pods for driver
+    and executors, `sparkapplication` the same pods through the cluster's Spark operator.
+    """
 
     jars: str = ".cache/spark/jars"
     """For processes, the folder with the jars of the Kafka connector; only sources on Kafka need
@@ -359,13 +361,12 @@ class ProcessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name_of_process(self) -> str:
-        """What this process is called: as it was told, or as its pod or host is."""
+        """The name of this process: the given one, or that of its pod or host."""
         return self.name or os.environ.get("HOSTNAME") or os.uname().nodename
 
     @property
     def consensus_address(self) -> str:
-        """Where the versions of collections are. Raises: UsageError for a password that is no
-        file's."""
+        """The address of Consensus. Raises: UsageError for a password that is no file's."""
         address = self.store.consensus or f"sqlite:{self.root.resolve() / 'consensus.sqlite'}"
         url = urlsplit(address)
         if url.password:
@@ -388,14 +389,14 @@ class ProcessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def blob_place(self) -> BlobPlace:
-        """Where the objects of collections are."""
+        """The place of Blob."""
         address = self.store.blob or f"file:{self.root.resolve() / 'blob'}"
         file = self.store.secret_key_file
         return BlobPlace(address, self.store.access_key, _secret(file) if file else "")
 
 
 def _secret(file: str) -> str:
-    """What a file holds. Raises: UsageError, which says the name of the file alone."""
+    """The contents of a file. Raises: UsageError, which says the name of the file alone."""
     try:
         text = Path(file).read_text().strip()
     except OSError as error:

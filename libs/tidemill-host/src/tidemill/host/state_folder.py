@@ -1,4 +1,6 @@
-"""The state folder: whoever may write it is Tidemill, whoever may read it reads all rows and pushed records."""
+"""The state folder: whoever may write it is Tidemill, whoever may read it reads all rows and pushed
+records.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ PRIVATE = 0o700
 """The modes of the state folder."""
 
 NOBODY_ELSE = 0o077
-"""What the process takes away from everything that it makes."""
+"""Rights that the process takes away from all files that it makes."""
 
 
 def own_folder(root: Path) -> None:
     """Make the state folder, or narrow the one that is there, to the user of this process.
 
-    The volume of a container keeps its modes: it is a mount of root, where nobody else is.
-    Raises: UsageError that says what to type if others may write what is there, or if it is somebody else's.
+    The volume of a container keeps its modes: it is a mount of root, where nobody else is. Raises:
+    UsageError that says what to type if others may write what is there, or if it is somebody
+    else's.
     """
     try:
         root.mkdir(parents=True, exist_ok=True, mode=PRIVATE)

@@ -41,19 +41,23 @@ _MAY_COME = frozenset(("unknown-topic",))
 """Reasons for which a resource stalls that somebody else may yet put right."""
 
 _FOR_PEOPLE = (UsageError, Corrupt, BeforeSince)
-"""What comes again however often it is tried: a wrong declaration, a damaged store, a history that is gone."""
+"""Errors that come again at each try: a wrong declaration, a damaged store, a lost history."""
 
 _PASSING = (UnknownCapability, UnknownCollection)
 _PASSING_AMONG_OTHERS = (*_PASSING, BeforeSince)
-"""Errors of these kinds after which the same work may go on by itself, since others make, drop and move what it
-reads; where others may have had the work before, they may have moved it on as well."""
+"""Errors after which the same work may go on by itself, with other processes beside this one.
+
+Others make, drop and move the collections that it reads, and may have moved the work on.
+"""
 
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
 
 
 def refuse_stalled(source: str, health: Health) -> None:
-    """Let nothing in that a source may never read. Raises: Unavailable if only a person can mend it."""
+    """Refuse rows that a source may never read. Raises: Unavailable if only a person can mend
+    it.
+    """
     if health.reason == "Stalled":
         raise Unavailable(
             f"push refused, {source} is stalled: {health.message}; mend it, or delete it and apply it"
@@ -82,19 +86,21 @@ class Runner(Protocol):
 
 
 class Turns(Protocol):
-    """Who says when a resource may begin."""
+    """The order in which resources may begin."""
 
     async def turn(self, name: str, say: Callable[[str, str], None]) -> None:
         """Return once it may; `say` why it waits, a word and a sentence."""
 
 
 class Supervised:
-    """A runner that is started again, with growing pauses, unless only a person can put right why it ended.
+    """A runner that is started again, with growing pauses, unless only a person can mend the cause.
 
-    A resource that fails keeps its frontiers where they are: it never answers wrongly. `Stalled` says that
-    its declaration, what it reads or a store is wrong; `Retrying` that the same work may go on by itself;
-    `Broken` that something was raised which nobody foresaw, with its class and place; `Exhausted` that it wanted
-    more than a limit allows. None of them ends the process.
+    A resource that fails keeps its frontiers: it never answers wrongly. No state ends the process:
+
+    * `Stalled`: its declaration, its input or a store is wrong;
+    * `Retrying`: the same work may go on by itself;
+    * `Broken`: an error that nobody foresaw was raised, with its class and place;
+    * `Exhausted`: it wanted more than a limit allows.
     """
 
     def __init__(
@@ -114,9 +120,9 @@ class Supervised:
         self.health = STARTING
         self.retries = 0
         self.broken = 0
-        """How often something was raised that nobody foresaw."""
+        """Errors raised that nobody foresaw."""
         self.failures = 0
-        """How often in a row the work has ended before it went well for a while."""
+        """Ends in a row of the work, since it last went well for a while."""
         self._clock = clock
         self._settings = settings
         self._since_ms = 0
@@ -151,11 +157,13 @@ class Supervised:
             if error is None and self._turns is not None:
                 await self._turns.turn(self.runner.name.partition(" ")[0], self._waits)
             if error is None:
-                # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if cancelled.
+                # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if
+                # cancelled.
                 begun = _first_error(self._begun, prepare)
                 error = await asyncio.create_task(begun)
             if _cancelled():
-                # A group of tasks tells of an error and keeps the cancellation that came with it to itself.
+                # A group of tasks tells of an error and keeps the cancellation that came with it to
+                # itself.
                 raise asyncio.CancelledError
             self.begun.set()
             if error is None:
@@ -213,7 +221,9 @@ class Supervised:
 
 
 def broken(error: BaseException, since_ms: int, tries: int, pause_s: float) -> Health:
-    """What a resource says of an error that nobody foresaw: class and place, since when, what comes next."""
+    """The health of a resource after an unforeseen error: class and place, since when, the next
+    try.
+    """
     since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
     return Health(
         False, "Broken",
@@ -223,7 +233,7 @@ def broken(error: BaseException, since_ms: int, tries: int, pause_s: float) -> H
 
 
 def _said(error: BaseException) -> str:
-    """What may be said of an error that is none of ours: of a row that cannot be read all that there is."""
+    """The text of a foreign error that may be shown; all of it for a row that cannot be read."""
     return str(error) if isinstance(error, Unreadable) else told(error)
 
 
@@ -233,9 +243,9 @@ def _cancelled() -> bool:
 
 
 async def _first_error(run: Callable[[bool], Awaitable[None]], prepare: bool) -> Exception | None:
-    """How the work ended: None if it is done; of a group what nobody foresaw, else our first error.
+    """The end of the work: None if it is done; of a group the unforeseen error, else our first one.
 
-    Raises: what is meant for the process, such as a request to exit.
+    Raises: errors meant for the process, such as a request to exit.
     """
     try:
         await run(prepare)

@@ -1,4 +1,6 @@
-"""A resource whose work cannot be made: it says why, is tried again, and can be deleted all the same."""
+"""A resource whose work cannot be made: it says why, is tried again, and can be deleted all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,16 @@ _BY_PREFIX = {
     "Arrangement": ("arrangement",),
     "Hold": ("hold",),
 }
-"""Who holds, by kind: the word before the colon, behind which stands the prefix of the resource."""
+"""Holders by kind: the word before the colon, behind which stands the prefix of the resource."""
 
 _BY_NAME = ("reclock", "events", "reference", "remap")
 """The same for sources, whose holds have their name."""
 
 
 class Unmade:
-    """The work of a resource of which `make` fails: made anew at each try, so that it may yet begin."""
+    """The work of a resource of which `make` fails: made anew at each try, so that it may yet
+    begin.
+    """
 
     def __init__(self, stored: Stored, make: Callable[[], Runner], context: Context) -> None:
         self.name = str(stored.resource)
@@ -48,7 +52,7 @@ class Unmade:
         await self.made.run(ready)
 
     def details(self) -> Mapping[str, Any]:  # values of JSON
-        """As the work, if it could be made."""
+        """The details of the work, if it could be made."""
         return {} if self.made is None else self.made.details()
 
     async def release(self) -> None:
@@ -59,7 +63,8 @@ class Unmade:
 async def erase(stored: Stored, context: Context, shared: Collection[str]) -> None:
     """Close every collection of a resource and give up its holds, without planning or running it.
 
-    What others have `shared` with it, and still use, stays open. Again is fine. A collection that is damaged is left as it is. Cost: a look at every collection.
+    Collections that others share (`shared`) and still use stay open. A damaged collection is left
+    as it is. A second call is harmless. Cost: a look at every collection.
     """
     collections = context.collections
     for collection in await collections.ids():

@@ -49,7 +49,9 @@ class ActionPart:
         self.driver = self._drive(target)
 
     def _look_ahead(self) -> EarlyEvents:
-        """Finder of the goal's events that are not definite yet. Raises: ProgramErrors if none may fire."""
+        """Finder of the goal's events that are not definite yet. Raises: ProgramErrors if none may
+        fire.
+        """
         context, host, made = self._context, self._context.host, self._made
         view = host.catalog.planned(made.spec.view)
         bounds = bounds_of(spec_of(view), made.spec.view, context)

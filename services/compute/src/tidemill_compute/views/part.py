@@ -23,7 +23,7 @@ from tidemill_compute.views.write_back import WriteBack
 
 
 def bounds_of(spec: ViewSpec, name: str, context: ComputeContext) -> tuple[Limits, Allowance]:
-    """What a view may hold, and how far its rounds may go."""
+    """Limits of a view: of its memory, and of its rounds."""
     return (
         Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
         Allowance(context.host.settings.limits.view_bytes, "limits.view_bytes", f"view {name}"),
@@ -47,7 +47,7 @@ class ViewPart:
 
     @property
     def driver(self) -> ViewDriver:
-        """What keeps the version that is read."""
+        """The driver of the version that is read."""
         return self._driver if self._takeover is None else self._takeover.before
 
     @property

@@ -14,13 +14,16 @@ from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
 LOOK_S = 0.2
-"""Between two looks whether a capability has been taken over: that is done once the view is there."""
+"""Between two looks whether a capability has been taken over: that is done once the view is there.
+"""
 
 
 class WriteBack:
-    """A collection that holds at each instant what an output does, from where its capability stood on.
+    """A collection that holds at each instant what an output does, from where its capability stood
+    on.
 
-    Rows and the frontier of the capability are one commit, so each change is written once, whoever dies when.
+    Rows and the frontier of the capability are one commit, so each change is written once, whoever
+    dies when.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class WriteBack:
         await self._holds.take(self._output)
 
     async def write_forever(self) -> None:
-        """Write on what becomes definite, until cancelled or the output ends; then the collection ends with it."""
+        """Write on what becomes definite, until cancelled or the output ends; then the collection
+        ends with it.
+        """
         await self.prepare()
         writer = await self._given()
         begins = await self._holds.take(self._output)
@@ -74,7 +79,9 @@ class WriteBack:
             await self._clock.sleep(LOOK_S)
 
     async def _changes(self, lower: int, begins: int, upper: Frontier) -> pa.Table:
-        """What is to be written in [lower, upper); what the output begins with begins there."""
+        """The updates to write in [lower, upper); first contents of the output begin at
+        `begins`.
+        """
         until = U64_MAX if upper.empty else sole_time(upper)
         if lower > begins:
             rows = await self._holds.changes(self._output, lower, until)

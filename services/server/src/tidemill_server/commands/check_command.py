@@ -46,8 +46,8 @@ def check(
 ) -> None:
     """Say what is wrong with resources and programs: the place, and what to write.
 
-    Resources of all files see each other, as in one apply. Exit code 0 if nothing is wrong, warnings
-    aside, else 1.
+    Resources of all files see each other, as in one apply. Exit code 0 if nothing is wrong,
+    warnings aside, else 1.
     """
     texts = _texts(files)
     named = Named(tuple(lattice or ()), tuple(function or ()))

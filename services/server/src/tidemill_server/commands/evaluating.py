@@ -22,13 +22,14 @@ from tidemill.errors import UsageError
 
 UPPER = 1_000_000
 MEMORY_MB = 4_096
-"""What an evaluation holds at most, by its own count."""
+"""MiB that an evaluation may hold, by its own count."""
 
 
 def warnings_of(text: str, file: str = "<program>", named: Named = NOTHING) -> list[Diagnostic]:
-    """What runs and is likely not meant; what nobody states or derives is named once.
+    """Warnings about rules that are likely mistakes; a predicate without a rule or input is named
+    once.
 
-    The program may use what is `named`. Raises: ProgramErrors, UsageError.
+    The program may use the plugins in `named`. Raises: ProgramErrors, UsageError.
     """
     catalog = InputSchemas(closed=False)
     checked = check(parse(text, file), catalog, vocabulary_of(named))
@@ -72,12 +73,12 @@ def presences_of(
     named: Named = NOTHING,
     memory_mb: int = MEMORY_MB,
 ) -> list[str]:
-    """What is present when, before `upper`: `[s,f) record`, a line each, then what failed.
+    """Presences before `upper`: `[s,f) record`, a line each, then the failures.
 
-    Of `predicates`, by default of all that a rule with a formula derives; what nobody states or
-    derives is empty. One may be a goal, `path("a", x)`: then only what it needs is derived, and what
-    fails elsewhere is not told. The program may use what is `named`, and hold `memory_mb`, in MiB. Raises:
-    ProgramErrors, UsageError, Exhausted.
+    `predicates` are by default all that a rule with a formula derives; one without facts or rules
+    is empty. One of them may be a goal, `path("a", x)`. Then only the facts that it needs are
+    derived, and failures elsewhere are not told. The program may use the plugins in `named`, and
+    hold `memory_mb`, in MiB. Raises: ProgramErrors, UsageError, Exhausted.
     """
     program = parse(text, file)
     checked = check(
@@ -101,7 +102,7 @@ def presences_of(
 
 
 def _told(engine: Engine, predicates: Sequence[str], upper: int) -> list[str]:
-    """What is present of goals, or of predicates and what failed."""
+    """Presences of goals, or of predicates with their failures."""
     checked = engine.checked
     if any("(" in asked for asked in predicates):
         return [line for asked in predicates for line in _answers(engine, asked, upper)]
@@ -118,7 +119,7 @@ def _told(engine: Engine, predicates: Sequence[str], upper: int) -> list[str]:
 
 
 def _answers(engine: Engine, asked: str, upper: int) -> list[str]:
-    """What is present of a goal, or of a predicate; derived for it alone."""
+    """Presences of a goal or of a predicate, derived for it alone."""
     columns = engine.checked.columns.get(asked, ())
     text = asked if "(" in asked else f"{asked}({', '.join('_' * len(columns))})"
     goal = compile_goal(text, engine.checked)

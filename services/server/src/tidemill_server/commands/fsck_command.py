@@ -28,11 +28,11 @@ def fsck(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of `up`, as TOML or YAML.")] = None,
 ) -> None:
-    """Check every byte of stores, claims and the own log, and say what is wrong; nothing is changed.
+    """Check every byte of stores, claims and the own log, and report damage; nothing is changed.
 
-    The stores are those of `up` with the same settings, variables TIDEMILL_UP_… included: within a pod
-    of the server nothing has to be named. Exit status 0 if nothing is wrong (objects left behind are
-    reported, and do no harm), 1 if something is, 2 if there is nothing to check.
+    The stores are those of `up` with the same settings, variables TIDEMILL_UP_… included. Within a
+    pod of the server nothing has to be named. Exit status 0 means no damage; objects left behind
+    are reported, and do no harm. 1 means damage, 2 that there is nothing to check.
     """
     try:
         chosen = settings.load(ServerSettings, config, "TIDEMILL_UP_")

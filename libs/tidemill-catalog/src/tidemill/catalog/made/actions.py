@@ -74,14 +74,16 @@ class ActionCollections:
         if not self.spec.eager:
             parts.append(corrections)
         else:
-            # What fires early stands where it is put down; where firing begins, corrections begin.
+            # Early firings stand at the instant of their append; corrections begin where firing
+            # begins.
             await self._make(*corrections, timeline, start)
             # Its notes change with each step: what they were is kept no longer than a restart
             # needs it.
             timeline, start = SYSTEM, frontier(self._clock.now_ms())
             start = await self._make(*parts.pop(0), timeline, start, retain_ms=1)
         for collection, schema in parts:
-            # What is done begins where the outbox does, also if a crash came between the two.
+            # The marks of done effects begin where the outbox does, also after a crash between the
+            # two.
             start = await self._make(collection, schema, timeline, start)
         for collection in (self.outbox, self.done, self.corrections, *self.read_early()):
             await self._hold(collection)

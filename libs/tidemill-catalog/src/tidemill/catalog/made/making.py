@@ -1,4 +1,4 @@
-"""What resources make, kind by kind."""
+"""Collections that resources make, kind by kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Made(Protocol):
 
 
 class Making:
-    """What resources make, found again by all parts of one resource in this process."""
+    """The collections of resources, found again by all parts of one resource in this process."""
 
     def __init__(
         self, collections: Collections, catalog: Catalog, store: ResourceStore, clock: Clock
@@ -58,12 +58,14 @@ class Making:
         self._known: WeakValueDictionary[tuple[str, str], Made] = WeakValueDictionary()
 
     def known(self, stored: Stored) -> Made:
-        """What a resource makes, as parts that run now know it; else as `make`."""
+        """The collections of a resource, as parts that run now know them; else those of `make`."""
         found = self._known.get((stored.resource.kind, stored.prefix))
         return found if found is not None and found.stored == stored else self.make(stored)
 
     def make(self, stored: Stored) -> Made:
-        """What a resource makes. Raises: why that cannot be said."""
+        """The collections that a resource makes. Raises: the reason for which they cannot be
+        told.
+        """
         made = self._make(stored)
         self._known[stored.resource.kind, stored.prefix] = made
         return made

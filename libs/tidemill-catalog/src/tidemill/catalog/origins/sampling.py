@@ -33,7 +33,9 @@ class SourceOrigins:
     cells_max: int
 
     def header(self, stored: Stored) -> Sequence[str]:
-        """The column names in the first line of a CSV file; none for other sources. Raises: UsageError."""
+        """The column names in the first line of a CSV file; none for other sources. Raises:
+        UsageError.
+        """
         return header_of(stored, self.places.read)
 
     def refuse_undecodable(self, stored: Stored) -> None:

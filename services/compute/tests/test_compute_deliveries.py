@@ -1,10 +1,8 @@
 """Effects and failures: the number of effects for each class of sink and each way to die.
 
-The rows are those that any exactly-once effect has to survive:
-
-* death before, between and after each write, and a paused owner that wakes;
-* an answer that is lost, input that comes again, compaction;
-* events that return, change or are withdrawn, two goals on one event, a rewritten rule.
+Exactly-once effects have to survive these rows: death before, between and after each write, a
+paused owner that wakes, a lost answer, repeated input, compaction. Events return, change or are
+withdrawn, two goals have one event, a rule is rewritten.
 """
 
 from __future__ import annotations

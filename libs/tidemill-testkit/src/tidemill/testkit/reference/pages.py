@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from types import ModuleType
 
+import msgspec
+
 TARGET = "make reference"
 
 
@@ -77,11 +79,15 @@ def said_of_names(body: Sequence[ast.stmt]) -> dict[str, str]:
 
 
 def said_of_fields(struct: type) -> dict[str, str]:
-    """Field → its docstring, of a class."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
-    (found,) = tree.body
-    assert isinstance(found, ast.ClassDef)
-    return said_of_names(found.body)
+    """Field → its docstring, of a class and of the structs that it extends."""
+    said: dict[str, str] = {}
+    for each in reversed(struct.__mro__):
+        if not issubclass(each, msgspec.Struct) or each is msgspec.Struct:
+            continue
+        (found,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(found, ast.ClassDef)
+        said |= said_of_names(found.body)
+    return said
 
 
 def said_of_constants(module: ModuleType) -> dict[str, str]:

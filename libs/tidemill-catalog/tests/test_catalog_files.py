@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemill.catalog.origins import files
 from tidemill.catalog.origins.file_log import FileLog, OneFile
 from tidemill.catalog.origins.files import SETTLED_MS, LineFile, csv_header
 from tidemill.catalog.origins.parquet_files import ParquetFile
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.places import ANY_FILE, Files
-from tidemill_ingest import files
 
 NOW_MS = 1_000_000
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemill.catalog.origins import parquet_files
 from tidemill.catalog.origins.parquet_files import ParquetFile
 from tidemill.errors import UsageError
 from tidemill.runtime.formats import Column, JsonFormat, RowDecoder
-from tidemill_ingest import parquet_files
 
 
 def written(folder: Path, table: pa.Table, **options: Any) -> ParquetFile:

@@ -13,7 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidemill.client.capabilities import AsyncReader, AsyncWriter, created, hold, maintain, writing
+from tidemill.client.capabilities import (
+    AsyncReader,
+    AsyncWriter,
+    acquire_writer,
+    create_with_rights,
+    hold,
+    maintain,
+)
 from tidemill.errors import TidemillError, UnknownCapability, UsageError
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import CollectionShape, MaintainedView, ResourceDocument
@@ -87,8 +94,8 @@ async def until_upper(process: Whole, collection: str, upper: int) -> None:
 @pytest.mark.rule("MV1", "MV2", "MV3", "MV5", "MV6", "K7", "D2")
 async def test_v13_a_view_writes_by_what_it_is_given_also_after_a_restart(tmp_path: Path) -> None:
     async with served(tmp_path) as (process, client):
-        _, write = await created(client, "weights", SHAPE)
-        _, into = await created(client, "kept", NAMES, start=4)
+        _, write = await create_with_rights(client, "weights", SHAPE)
+        _, into = await create_with_rights(client, "kept", NAMES, start=4)
         await write.append(weights(("a", 5), ("b", 50)), 10)
         held, given = await hold(client, "weights"), into.capability
         view = await maintain(client, "few", PROGRAM, {"weights": held}, {"heavy": into})
@@ -130,13 +137,13 @@ async def test_v13_a_view_writes_by_what_it_is_given_also_after_a_restart(tmp_pa
 async def test_v13_what_cannot_be_written_into_begins_nothing(tmp_path: Path) -> None:
     async with served(tmp_path) as (_, client):
         await client.apply([ResourceDocument(TABLE, "test.yaml")])
-        read, write = await created(client, "weights", SHAPE)
-        _, into = await created(client, "kept", NAMES)
-        _, wide = await created(client, "wide", SHAPE)
-        _, later = await created(client, "later", replace(NAMES, timeline="system"))
-        _, shared = await created(client, "shared", NAMES)
-        other = await writing(client, "shared")
-        table = await writing(client, "hosts")
+        read, write = await create_with_rights(client, "weights", SHAPE)
+        _, into = await create_with_rights(client, "kept", NAMES)
+        _, wide = await create_with_rights(client, "wide", SHAPE)
+        _, later = await create_with_rights(client, "later", replace(NAMES, timeline="system"))
+        _, shared = await create_with_rights(client, "shared", NAMES)
+        other = await acquire_writer(client, "shared")
+        table = await acquire_writer(client, "hosts")
         view = MaintainedView("few", PROGRAM, {"weights": read.capability}, into={})
         stated = replace(into.capability, frontier=frontier(7))
         refused = [
@@ -169,8 +176,8 @@ async def test_v13_what_cannot_be_written_into_begins_nothing(tmp_path: Path) ->
 @pytest.mark.rule("MV1", "D2")
 async def test_v13_a_view_whose_answer_was_lost_has_taken_over_once(tmp_path: Path) -> None:
     async with served(tmp_path) as (process, client):
-        read, write = await created(client, "weights", SHAPE)
-        _, into = await created(client, "kept", NAMES)
+        read, write = await create_with_rights(client, "weights", SHAPE)
+        _, into = await create_with_rights(client, "kept", NAMES)
         view = MaintainedView(
             "few", PROGRAM, {"weights": read.capability}, into={"heavy": into.capability}
         )
@@ -181,7 +188,7 @@ async def test_v13_a_view_whose_answer_was_lost_has_taken_over_once(tmp_path: Pa
         kept = await hold(client, "kept")
         assert await names(kept, 9) == ["b"]
         # Through the views over what is written on, too, nothing waits for itself.
-        _, back = await created(client, "back", SHAPE)
+        _, back = await create_with_rights(client, "back", SHAPE)
         over = replace(
             view, name="over", program="pair(h, 1) := kept(h);", inputs={"kept": kept.capability}
         )

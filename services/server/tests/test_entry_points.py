@@ -69,7 +69,7 @@ def test_the_command_with_a_role_loads_no_other_service(role: str) -> None:
 def test_a_service_runs_by_the_settings_of_the_whole_system(role: str, tmp_path: Path) -> None:
     config = tmp_path / "settings.yaml"
     config.write_text(
-        "compute: {hold_interval_s: 7}\ningest: {records_per_poll: 9}\nhttp_port: 0\n"
+        "compute: {hold_interval_s: 7}\ningest: {records_per_poll: 9}\nhttp_port: 1\n"
     )
     options = [
         "--dir",

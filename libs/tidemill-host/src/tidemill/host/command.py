@@ -153,6 +153,6 @@ def _override(chosen: T, told: Mapping[str, Any]) -> T:
     changes = {
         name: _override(getattr(chosen, name), value) if isinstance(value, Mapping) else value
         for name, value in told.items()
-        if value not in (None, (), False, "")
+        if value is not None and value is not False and value not in ((), "")  # port 0 is one
     }
     return msgspec.structs.replace(chosen, **changes)

@@ -85,6 +85,26 @@ class Calculator:
         """
         return self._true(self._sound(expression))
 
+    def evaluated(
+        self, expression: Expression, kind: Type | None
+    ) -> tuple[Column, BoolArray | None]:
+        """The values as `column` has them, and the rows that fail, None for none.
+
+        Raises: Unsuited.
+        """
+        self._failed = None
+        column = self._evaluate(expression)
+        if kind is Type.FLOAT and column.kind is Type.INT:
+            column = Column(Type.FLOAT, column.values.astype(np.float64), column.nulls)
+        if kind is not None and column.kind is not kind:
+            raise Unsuited
+        return column, self._failed
+
+    def judged(self, expression: Expression) -> tuple[BoolArray, BoolArray | None]:
+        """Where a condition is true, and the rows that fail, None for none. Raises: Unsuited."""
+        self._failed = None
+        return self._true(self._evaluate(expression)), self._failed
+
     def _sound(self, expression: Expression) -> Column:
         self._failed = None
         column = self._evaluate(expression)

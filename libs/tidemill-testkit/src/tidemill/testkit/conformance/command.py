@@ -24,6 +24,7 @@ class Engine(StrEnum):
     INCREMENTAL = "incremental"
     SCRATCH = "scratch"
     COLUMNS = "columns"
+    DATAFLOW = "dataflow"
     SPARK = "spark"
 
 

@@ -25,7 +25,7 @@ def run_case(case: Case, options: Options) -> list[str]:
     if kind == "reject":
         only_keys(case, "inputs", "error")
         return run_reject(case)
-    if options.engine not in ("scratch", "columns", "incremental"):
+    if options.engine not in ("scratch", "columns", "incremental", "dataflow"):
         return [f"engine: {options.engine} does not run language cases yet; use --engine scratch"]
     try:
         return _KINDS[kind](case, options)

@@ -50,6 +50,8 @@ def evaluate_case(
         least = 0 if options.engine == "columns" else None
         evaluation = Engine(checked, columns_from=least).evaluate(inputs, upper=upper)
         return Answer(evaluation.presences, evaluation.errors)
+    if options.engine == "dataflow":
+        return _on_dataflow(options, checked, deliveries, upper)
     engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
     facts: list[FactChange] = []
     errors: list[ErrorChange] = []
@@ -61,6 +63,26 @@ def evaluate_case(
         for name, presences in delivered.items():
             engine.feed(name, presences)
     return Answer(presences_of_changes(facts), presences_of_errors(errors))
+
+
+def _on_dataflow(
+    options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int
+) -> Answer:
+    """As `evaluate_case`, on the dataflow. Raises: CaseError for what it does not evaluate."""
+    from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
+
+    facts: list[FactChange] = []
+    try:
+        engine = DataflowEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
+        for frontier, delivered in (*deliveries, (upper, {})):
+            if frontier > engine.upper:
+                for told in engine.step(int(min(frontier, upper))).values():
+                    facts += [FactChange(at, record, diff) for at, record, diff in told.records()]
+            for name, presences in delivered.items():
+                engine.feed_presences(name, presences)
+    except NotInDataflow as missing:
+        raise CaseError(f"the dataflow does not evaluate {missing}") from None
+    return Answer(presences_of_changes(facts), engine.errors())
 
 
 def strategy_of(options: Options) -> Strategy:
@@ -105,6 +127,8 @@ class Ticks:
         self._state: TickState | None = None
         if options.engine in ("scratch", "columns"):
             self._ticker = Ticker(Engine(checked))
+        elif options.engine == "dataflow":
+            raise CaseError("the dataflow does not evaluate rules with @next or @async")
         else:
             engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
             self._incremental = IncrementalTicker(engine)

@@ -1,0 +1,202 @@
+"""Arrangements of interval updates: rows in memory, found by the values of any of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change, hash_of, same_columns
+from tidemill.arrangement.kernels.arrays import I64Array, compiled
+
+I32Array = npt.NDArray[np.int32]
+
+_ROWS_MIN = 16
+_SLOTS_BITS_MIN = 5
+_COMPACT_ROWS_MIN = 1 << 10
+
+
+@compiled
+def _link(
+    rows: I64Array, columns: I64Array, slots: I32Array, nexts: I32Array,
+    used: I64Array, first: int, last: int,
+) -> int:  # fmt: skip
+    """Put rows[first:last] into an index, each before older rows of its key.
+
+    Returns the first row that is not in, `last` unless half of the slots are taken.
+    """
+    nulls = rows.shape[1] - 3
+    bits = np.uint64(64 - used[1])
+    for row in range(first, last):
+        if 2 * used[0] >= slots.size:
+            return row
+        at = np.int64(hash_of(rows, row, columns) >> bits)
+        while slots[at] >= 0 and not same_columns(
+            rows, row, columns, nulls, rows, np.int64(slots[at]), columns, nulls
+        ):
+            at = (at + 1) & (slots.size - 1)
+        if slots[at] < 0:
+            used[0] += 1
+        nexts[row] = slots[at]
+        slots[at] = row
+    return last
+
+
+@compiled
+def _spread(rows: I64Array, columns: I64Array, old: I32Array, slots: I32Array, bits: int) -> None:
+    """The keys of one table of slots in another."""
+    down = np.uint64(64 - bits)
+    for slot in range(old.size):
+        if old[slot] >= 0:
+            at = np.int64(hash_of(rows, np.int64(old[slot]), columns) >> down)
+            while slots[at] >= 0:
+                at = (at + 1) & (slots.size - 1)
+            slots[at] = old[slot]
+
+
+class Index:
+    """Rows of an arrangement by the values of `columns`, those of one value from new to old.
+
+    `slots` hold the newest row of each key, -1 for none; `nexts` the next older row of a row.
+    `used` are how many slots are taken, and their number as a power of two.
+    """
+
+    __slots__ = ("columns", "nexts", "slots", "used")
+
+    def __init__(self, columns: Sequence[int], capacity: int) -> None:
+        self.columns = np.array(columns, np.int64)
+        self.slots = np.full(1 << _SLOTS_BITS_MIN, -1, np.int32)
+        self.nexts = np.empty(capacity, np.int32)
+        self.used = np.array([0, _SLOTS_BITS_MIN], np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the index."""
+        return int(self.slots.nbytes + self.nexts.nbytes)
+
+    def extend(self, rows: I64Array, first: int, last: int) -> None:
+        """Take in rows[first:last]. Cost: O(rows), and now and then O(keys)."""
+        while first < last:
+            first = _link(
+                rows, self.columns, self.slots, self.nexts, self.used, first, last
+            )  # fmt: skip
+            if first < last:
+                self.grow(rows)
+
+    def grow(self, rows: I64Array) -> None:
+        """Four times as many slots. Cost: O(keys)."""
+        bits = int(self.used[1]) + 2
+        slots = np.full(1 << bits, -1, np.int32)
+        _spread(rows, self.columns, self.slots, slots, bits)
+        self.slots, self.used[1] = slots, bits
+
+
+class Arrangement:
+    """Updates of one collection with their intervals, all of them with diff 1.
+
+    `rows[:count]` are columns, start and end; rows whose start is not before their end are dead.
+    A row is of use until its end, and until the word in the column `ends` where that is told.
+    Rows are taken away by `merge` and its like, in place. Not for use by several threads at once.
+    """
+
+    __slots__ = ("_ends", "_indexes", "_live", "columns", "counts", "rows")
+
+    def __init__(self, columns: int, ends: int | None = None) -> None:
+        self.columns = columns
+        self.rows = np.empty((_ROWS_MIN, columns + 2), np.int64)
+        self.counts = np.zeros(2, np.int64)
+        """Rows, and rows before the first negative one: all, but where a change is arranged."""
+        self._indexes: dict[tuple[int, ...], Index] = {}
+        self._ends = columns + 1 if ends is None else ends
+        self._live = 0
+
+    def __len__(self) -> int:
+        return int(self.counts[0])
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of rows and indexes, with room for more."""
+        return int(self.rows.nbytes) + sum(index.nbytes for index in self._indexes.values())
+
+    @classmethod
+    def of_change(cls, change: Change) -> Arrangement:
+        """A change as an arrangement: its negative rows, each of diff -1, follow the others."""
+        found = cls(change.shape[1] - 3)
+        diffs = change[:, -1]
+        ordered = np.concatenate([change[diffs > 0], change[diffs < 0]])
+        found.rows = np.ascontiguousarray(ordered[:, :-1])
+        found.counts[0] = len(ordered)
+        found.counts[1] = int((diffs > 0).sum())
+        return found
+
+    def index(self, columns: Sequence[int]) -> Index:
+        """The index by some columns; made when it is asked for first, and kept."""
+        known = self._indexes.get(tuple(columns))
+        if known is None:
+            known = self._indexes[tuple(columns)] = Index(columns, len(self.rows))
+            known.extend(self.rows, 0, len(self))
+        return known
+
+    def reserve(self, more: int) -> None:
+        """Have room for more rows. Cost: amortised O(1) for each row that comes."""
+        needed = int(self.counts[0]) + more
+        if needed <= len(self.rows):
+            return
+        capacity = max(needed, len(self.rows) + (len(self.rows) >> 1), _ROWS_MIN)
+        rows = np.empty((capacity, self.columns + 2), np.int64)
+        rows[: len(self)] = self.rows[: len(self)]
+        self.rows = rows
+        for index in self._indexes.values():
+            nexts = np.empty(capacity, np.int32)
+            nexts[: len(self)] = index.nexts[: len(self)]
+            index.nexts = nexts
+
+    def append(self, rows: I64Array) -> None:
+        """Take in rows with their intervals. Shapes: (n, columns + 2)."""
+        first = len(self)
+        self.reserve(len(rows))
+        self.rows[first : first + len(rows)] = rows
+        self.counts[:] = first + len(rows)
+        self.link(first)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.counts[:] = self._live = 0
+        for columns in list(self._indexes):
+            self._indexes[columns] = Index(columns, len(self.rows))
+
+    def link(self, first: int, beside: Index | None = None) -> None:
+        """Let the indexes, but for one that has done so, take in the rows from `first` on."""
+        for index in self._indexes.values():
+            if index is not beside:
+                index.extend(self.rows, first, len(self))
+
+    def compact(self, since: int) -> None:
+        """Forget what is of no use from `since` on, where that may be half of the rows.
+
+        Cost: O(rows), amortised O(1) for each row that has come.
+        """
+        count = len(self)
+        if count < max(_COMPACT_ROWS_MIN, 2 * self._live):
+            return
+        rows = self.rows[:count]
+        start, end = rows[:, self.columns], rows[:, self.columns + 1]
+        kept = rows[(np.maximum(rows[:, self._ends], end) > since) & (start < end)]
+        self._live = len(kept)
+        if 4 * len(kept) > 3 * count:
+            return
+        self.rows = np.empty((len(kept) + max(_ROWS_MIN, len(kept) >> 2), rows.shape[1]), np.int64)
+        self.rows[: len(kept)] = kept
+        self.counts[:] = len(kept)
+        for columns in list(self._indexes):
+            index = self._indexes[columns] = Index(columns, len(self.rows))
+            index.extend(self.rows, 0, len(kept))
+
+    def living(self) -> I64Array:
+        """The rows whose interval is not empty. Cost: O(rows)."""
+        rows = self.rows[: len(self)]
+        return rows[rows[:, -2] < rows[:, -1]]
+
+
+__all__ = ["END_WORD", "Arrangement", "Index"]

@@ -1,0 +1,280 @@
+"""Joins of interval updates: rows that agree, on what their intervals share, products of diffs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
+from tidemill.arrangement.interval_updates.rows import Change, hash_of, same_columns
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+
+
+@dataclass(frozen=True, slots=True)
+class JoinShape:
+    """Which columns of a match and of a row of the right side have to do with each other.
+
+    Shapes: (2, n) each, columns of the match above those of the row. `keys` are equal, and the row
+    is looked up by them; `copies` are taken into the match; `checks` are equal after that. A match
+    ends with its time, its expiry and its nulls: the time becomes the greater one where `timed`,
+    the expiry the lesser one, read from column `expiring` of the row unless that is -1. Column 0 of
+    a row is its time. No column in the mask `known` of the row may be null.
+    """
+
+    keys: I64Array
+    copies: I64Array
+    checks: I64Array
+    timed: bool
+    expiring: int
+    known: int = 0
+
+
+@inlined
+def _taken(
+    out: I64Array, at: int, right: I64Array, row: int, copies: I64Array, checks: I64Array,
+    timed: bool, expiring: int, known: int,
+) -> bool:  # fmt: skip
+    """Complete a match by a row; whether its checks hold."""
+    width = out.shape[1] - 3
+    nulls, theirs = out[at, width - 1], right[row, right.shape[1] - 3]
+    for copy in range(copies.shape[1]):
+        mine, other = copies[0, copy], copies[1, copy]
+        out[at, mine] = right[row, other]
+        nulls |= ((theirs >> other) & 1) << mine
+    if timed and theirs & 1 == 0:
+        none = (nulls >> (width - 3)) & 1
+        if none:
+            out[at, width - 3] = right[row, 0]
+            nulls ^= np.int64(1) << (width - 3)
+        else:
+            out[at, width - 3] = max(out[at, width - 3], right[row, 0])
+    if expiring >= 0:
+        out[at, width - 2] = min(out[at, width - 2], right[row, expiring])
+    out[at, width - 1] = nulls
+    holds = theirs & known == 0
+    for check in range(checks.shape[1]):
+        mine, other = checks[0, check], checks[1, check]
+        if out[at, mine] != right[row, other] or ((nulls >> mine) ^ (theirs >> other)) & 1:
+            holds = False
+    return holds
+
+
+@compiled
+def _join(
+    left: I64Array, right: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array,
+    bits: int, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
+    known: int, places: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """Fill `out` from where `places` say: a row of the left, and where its chain goes on."""
+    width = left.shape[1] - 3
+    nulls, mine, theirs = right.shape[1] - 3, keys[0], keys[1]
+    found = 0
+    down = np.uint64(64 - bits)
+    i, row = places[0], places[1]
+    while i < left.shape[0]:
+        if row == -2:
+            at = np.int64(hash_of(left, i, mine) >> down)
+            while slots[at] >= 0 and not same_columns(
+                left, i, mine, width - 1, right, np.int64(slots[at]), theirs, nulls
+            ):
+                at = (at + 1) & (slots.size - 1)
+            row = np.int64(slots[at])
+        while row >= 0:
+            start = max(left[i, width], right[row, nulls + 1])
+            end = min(left[i, width + 1], right[row, nulls + 2])
+            if start < end:
+                if found == out.shape[0]:
+                    places[0], places[1] = i, row
+                    return found
+                for at in range(width):
+                    out[found, at] = left[i, at]
+                out[found, width], out[found, width + 1] = start, end
+                diff = left[i, width + 2]
+                out[found, width + 2] = diff if row < counts[1] else -diff
+                if _taken(out, found, right, row, copies, checks, timed, expiring, known):
+                    found += 1
+            row = np.int64(nexts[row])
+        i += 1
+        row = -2
+    places[0], places[1] = i, row
+    return found
+
+
+def join(left: Change, right: Arrangement, shape: JoinShape) -> Change:
+    """The matches of `left`, each completed by a row of the right side that agrees with it.
+
+    Cost: O(left + rows of the right with the key of one on the left).
+    """
+    if not len(left) or not len(right):
+        return left[:0]
+    index = right.index(shape.keys[1].tolist())
+    places = np.array([0, -2], np.int64)
+    parts = []
+    room = 2 * len(left) + 16
+    while True:
+        out = np.empty((room, left.shape[1]), np.int64)
+        found = _join(
+            left, right.rows, right.counts, index.slots, index.nexts, int(index.used[1]),
+            shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
+            places, out,
+        )  # fmt: skip
+        parts.append(out[:found])
+        if places[0] == len(left):
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        room *= 2
+
+
+@compiled
+def _begin(
+    change: I64Array, template: I64Array, keys: I64Array, copies: I64Array, checks: I64Array,
+    timed: bool, expiring: int, known: int, out: I64Array,
+) -> int:  # fmt: skip
+    found = 0
+    nulls, width = change.shape[1] - 4, template.size
+    for row in range(change.shape[0]):
+        for at in range(width):
+            out[found, at] = template[at]
+        for at in range(3):
+            out[found, width + at] = change[row, nulls + 1 + at]
+        holds = True
+        for key in range(keys.shape[1]):
+            mine, other = keys[0, key], keys[1, key]
+            differ = ((template[width - 1] >> mine) ^ (change[row, nulls] >> other)) & 1
+            if template[mine] != change[row, other] or differ:
+                holds = False
+        # The nulls of a change stand one column before those of an arrangement's row.
+        if holds and _taken(
+            out, found, change[:, :-1], row, copies, checks, timed, expiring, known
+        ):
+            found += 1
+    return found
+
+
+def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
+    """The matches of a change with the first atom. `template` is a match with constants alone.
+
+    Cost: O(change).
+    """
+    out = np.empty((len(change), template.size + 3), np.int64)
+    found = _begin(
+        change,
+        template,
+        shape.keys,
+        shape.copies,
+        shape.checks,
+        shape.timed,
+        shape.expiring,
+        shape.known,
+        out,
+    )
+    return out[:found]
+
+
+@compiled
+def _subtract(
+    left: I64Array, columns: I64Array, right: I64Array, slots: I32Array, nexts: I32Array,
+    bits: int, theirs: I64Array, places: I64Array, stack: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    width = left.shape[1] - 3
+    nulls = right.shape[1] - 3
+    found, i, top = 0, places[0], places[1]
+    down = np.uint64(64 - bits)
+    while i < left.shape[0]:
+        at = np.int64(hash_of(left, i, columns) >> down)
+        while slots[at] >= 0 and not same_columns(
+            left, i, columns, width - 1, right, np.int64(slots[at]), theirs, nulls
+        ):
+            at = (at + 1) & (slots.size - 1)
+        if top < 0:
+            stack[0, 0], stack[0, 1] = left[i, width], left[i, width + 1]
+            top = 1
+        while top > 0:
+            if found == out.shape[0] or top + 2 > stack.shape[0]:
+                places[0], places[1] = i, top
+                return found
+            top -= 1
+            start, end = stack[top, 0], stack[top, 1]
+            row = np.int64(slots[at])
+            while row >= 0:
+                first = max(start, right[row, nulls + 1])
+                last = min(end, right[row, nulls + 2])
+                if first < last:
+                    break
+                row = np.int64(nexts[row])
+            if row >= 0:
+                if start < first:
+                    stack[top, 0], stack[top, 1] = start, first
+                    top += 1
+                if last < end:
+                    stack[top, 0], stack[top, 1] = last, end
+                    top += 1
+            else:
+                for column in range(width + 3):
+                    out[found, column] = left[i, column]
+                out[found, width], out[found, width + 1] = start, end
+                found += 1
+        i += 1
+        top = -1
+    places[0], places[1] = i, top
+    return found
+
+
+def subtract(left: Change, right: Arrangement, columns: I64Array, theirs: I64Array) -> Change:
+    """What is left of each match outside the intervals of the rows that agree with it.
+
+    Shapes: `columns` of the match are compared with `theirs` of the rows. Cost: O(left + rows of
+    the right with the key of one on the left, and again for each piece).
+    """
+    if not len(left) or not len(right):
+        return left
+    index = right.index(theirs.tolist())
+    places = np.array([0, -1], np.int64)
+    stack = np.empty((16, 2), np.int64)
+    parts = []
+    room = len(left) + 16
+    while True:
+        out = np.empty((room, left.shape[1]), np.int64)
+        found = _subtract(
+            left, columns, right.rows, index.slots, index.nexts, int(index.used[1]), theirs,
+            places, stack, out,
+        )  # fmt: skip
+        parts.append(out[:found])
+        if places[0] == len(left):
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        room *= 2
+        stack = np.concatenate([stack, np.empty_like(stack)])
+
+
+@compiled
+def _project(
+    matches: I64Array, copies: I64Array, time: int, expiry: int, out: I64Array
+) -> None:  # fmt: skip
+    width, nulls = matches.shape[1] - 3, out.shape[1] - 4
+    for row in range(matches.shape[0]):
+        mask = np.int64(0)
+        theirs = matches[row, width - 1]
+        for copy in range(copies.shape[1]):
+            other, mine = copies[0, copy], copies[1, copy]
+            out[row, mine] = matches[row, other]
+            mask |= ((theirs >> other) & 1) << mine
+        if time >= 0:
+            out[row, time] = matches[row, width - 3]
+            mask |= ((theirs >> (width - 3)) & 1) << time
+        if expiry >= 0:
+            out[row, expiry] = matches[row, width - 2]
+        out[row, nulls] = mask
+        for at in range(3):
+            out[row, nulls + 1 + at] = matches[row, width + at]
+
+
+def project(
+    matches: Change, copies: I64Array, columns: int, time: int = -1, expiry: int = -1
+) -> Change:
+    """Other rows for matches: copied columns, their times and expiries where asked for, else 0.
+
+    Shapes: `copies` (2, n), columns of the matches above those of the rows. Cost: O(matches).
+    """
+    out = np.zeros((len(matches), columns + 3), np.int64)
+    _project(matches, copies, time, expiry, out)
+    return out

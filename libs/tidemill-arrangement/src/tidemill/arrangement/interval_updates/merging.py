@@ -1,0 +1,312 @@
+"""Alternative derivations of one fact: at each instant the one that ends last.
+
+A *derivation* is a row: the columns of the fact, its expiry, its nulls, and when it holds. The
+*facts* have at each instant one derivation of each fact, the one with the greatest expiry; the
+others are *spare*. Both together are all derivations, so nothing is kept twice. Values that ride
+beside a fact stand between its expiry and its nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
+from tidemill.arrangement.interval_updates.rows import Change, hash_of, same_columns
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+from tidemill.time import UsageError
+
+_ADD, _TAKE_SPARE, _TAKE, _PROMOTE = 0, 1, 2, 3
+_ROOM = 4
+"""Rows that one piece of work may add to any array."""
+_DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
+_MANY = 1 << 12
+
+
+@inlined
+def _slot_of(
+    change: I64Array, i: int, change_nulls: int, rows: I64Array, columns: I64Array,
+    slots: I32Array, bits: int,
+) -> int:  # fmt: skip
+    """The slot of the key of a change's row, the free one where it has none yet."""
+    at = np.int64(hash_of(change, i, columns) >> np.uint64(64 - bits))
+    while slots[at] >= 0 and not same_columns(
+        change, i, columns, change_nulls, rows, np.int64(slots[at]), columns, rows.shape[1] - 3
+    ):
+        at = (at + 1) & (slots.size - 1)
+    return at
+
+
+@inlined
+def append_row(
+    source: I64Array, i: int, start: int, end: int, rows: I64Array, counts: I64Array,
+    slots: I32Array, nexts: I32Array, used: I64Array, slot: int,
+) -> None:  # fmt: skip
+    """One more row, linked into the index by its key."""
+    row = counts[0]
+    width = rows.shape[1] - 2
+    for at in range(width):
+        rows[row, at] = source[i, at]
+    rows[row, width], rows[row, width + 1] = start, end
+    if slots[slot] < 0:
+        used[0] += 1
+    nexts[row] = slots[slot]
+    slots[slot] = row
+    counts[0] = row + 1
+    counts[1] = row + 1
+
+
+@inlined
+def cut_row(
+    rows: I64Array, row: int, start: int, end: int, counts: I64Array, slots: I32Array,
+    nexts: I32Array, used: I64Array, slot: int,
+) -> None:  # fmt: skip
+    """Take [start, end), which lies within it, from the interval of a row."""
+    width = rows.shape[1] - 2
+    last = rows[row, width + 1]
+    if rows[row, width] == start:
+        rows[row, width] = end
+    else:
+        rows[row, width + 1] = start
+        if end < last:
+            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot)
+
+
+@inlined
+def _emit(
+    rows: I64Array, row: int, start: int, end: int, diff: int, out: I64Array, places: I64Array
+) -> None:
+    at = places[2]
+    width = rows.shape[1] - 2
+    for column in range(width):
+        out[at, column] = rows[row, column]
+    out[at, width], out[at, width + 1], out[at, width + 2] = start, end, diff
+    places[2] = at + 1
+
+
+@inlined
+def _alike(change: I64Array, i: int, expiry: int, rows: I64Array, row: int) -> bool:
+    """Whether two derivations of a fact say the same: expiry, values, nulls."""
+    same = True
+    for column in range(expiry, rows.shape[1] - 2):
+        same = same and change[i, column] == rows[row, column]
+    return same
+
+
+@inlined
+def _push(stack: I64Array, places: I64Array, kind: int, start: int, end: int) -> None:
+    if start < end:
+        top = places[1]
+        stack[top, 0], stack[top, 1], stack[top, 2] = kind, start, end
+        places[1] = top + 1
+
+
+@compiled
+def _merge(
+    change: I64Array, expiry: int, columns: I64Array,
+    facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array,
+    spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
+    spare_used: I64Array, best_only: bool, stack: I64Array, places: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """Take a change in from where `places` say: (row, work on the stack, rows of `out`)."""
+    width = change.shape[1] - 3
+    nulls = width - 1
+    while places[0] < change.shape[0]:
+        i = places[0]
+        if places[1] < 0:
+            places[1] = 0
+            diff = change[i, width + 2]
+            if diff == 0:
+                places[0], places[1] = i + 1, -1
+                continue
+            kind = _ADD if diff > 0 else _TAKE_SPARE
+            _push(stack, places, kind, change[i, width], change[i, width + 1])
+        if 2 * used[0] + 8 >= slots.size or 2 * spare_used[0] + 8 >= spare_slots.size:
+            return _GROW
+        slot = _slot_of(change, i, nulls, facts, columns, slots, used[1])
+        other = _slot_of(change, i, nulls, spare, columns, spare_slots, spare_used[1])
+        while places[1] > 0:
+            if (
+                counts[0] + _ROOM > facts.shape[0]
+                or spare_counts[0] + _ROOM > spare.shape[0]
+                or places[2] + _ROOM > out.shape[0]
+                or places[1] + _ROOM > stack.shape[0]
+            ):
+                return _FULL
+            places[1] -= 1
+            kind = stack[places[1], 0]
+            start, end = stack[places[1], 1], stack[places[1], 2]
+            in_facts = kind in (_ADD, _TAKE)
+            best, row = np.int64(-1), np.int64(slots[slot] if in_facts else spare_slots[other])
+            while row >= 0:
+                if in_facts:
+                    meets = facts[row, width] < end and facts[row, width + 1] > start
+                    alike = kind == _ADD or _alike(change, i, expiry, facts, row)
+                    if meets and alike:
+                        best = row
+                        break
+                    row = np.int64(nexts[row])
+                else:
+                    if spare[row, width] < end and spare[row, width + 1] > start:
+                        if kind == _PROMOTE:
+                            if best < 0 or spare[row, expiry] > spare[best, expiry]:
+                                best = row
+                        elif _alike(change, i, expiry, spare, row):
+                            best = row
+                            break
+                    row = np.int64(spare_nexts[row])
+            if best < 0:
+                if kind == _ADD:
+                    append_row(change, i, start, end, facts, counts, slots, nexts, used, slot)
+                    _emit(facts, counts[0] - 1, start, end, 1, out, places)
+                elif kind == _TAKE_SPARE:
+                    _push(stack, places, _TAKE, start, end)
+                elif kind == _TAKE:
+                    return _NEGATIVE
+                continue
+            if in_facts:
+                first = max(start, facts[best, width])
+                last = min(end, facts[best, width + 1])
+            else:
+                first = max(start, spare[best, width])
+                last = min(end, spare[best, width + 1])
+            _push(stack, places, kind, start, first)
+            _push(stack, places, kind, last, end)
+            if kind == _ADD and facts[best, expiry] >= change[i, expiry]:
+                if not best_only:
+                    append_row(
+                        change, i, first, last, spare, spare_counts, spare_slots, spare_nexts,
+                        spare_used, other,
+                    )  # fmt: skip
+            elif kind == _ADD:
+                _emit(facts, best, first, last, -1, out, places)
+                if not best_only:
+                    append_row(
+                        facts, best, first, last, spare, spare_counts, spare_slots, spare_nexts,
+                        spare_used, other,
+                    )  # fmt: skip
+                cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
+                append_row(change, i, first, last, facts, counts, slots, nexts, used, slot)
+                _emit(facts, counts[0] - 1, first, last, 1, out, places)
+            elif kind == _TAKE_SPARE:
+                cut_row(
+                    spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used,
+                    other,
+                )  # fmt: skip
+            elif kind == _TAKE:
+                _emit(facts, best, first, last, -1, out, places)
+                cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
+                _push(stack, places, _PROMOTE, first, last)
+            else:
+                append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot)
+                _emit(facts, counts[0] - 1, first, last, 1, out, places)
+                cut_row(
+                    spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used,
+                    other,
+                )  # fmt: skip
+        change[i, width + 2] -= 1 if change[i, width + 2] > 0 else -1
+        if change[i, width + 2] == 0:
+            places[0] = i + 1
+        places[1] = -1
+    return _DONE
+
+
+class NegativeRow(UsageError):
+    """A derivation was taken away that is not there; `row` is its place in the change."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(
+            f"update refused: row {row} of a change takes away what is not there",
+            reason="NegativeMultiplicity", row=row,
+        )  # fmt: skip
+        self.row = row
+
+
+class Merged:
+    """The facts of a predicate, from all of their derivations.
+
+    `key` are the columns that tell facts apart, `expiry` the one with the end of a derivation.
+    With `best_only` spare derivations are not kept, and nothing can be taken away.
+    """
+
+    __slots__ = ("_best_only", "_key", "expiry", "facts", "spare")
+
+    def __init__(
+        self,
+        columns: int,
+        key: Sequence[int],
+        expiry: int,
+        ends: int | None = None,
+        best_only: bool = False,
+    ) -> None:
+        self._best_only = best_only
+        self.facts = Arrangement(columns, ends)
+        self.spare = Arrangement(columns)
+        self.expiry = expiry
+        self._key = tuple(key)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all derivations and their indexes."""
+        return self.facts.nbytes + self.spare.nbytes
+
+    def take(self, change: Change) -> Change:
+        """Take derivations in; what that changes of the facts.
+
+        A row with its opposite may be in the answer, if both come from one change. Raises:
+        NegativeRow where a derivation is taken away that is not there; then all is lost.
+        Cost: O(change + rows with their keys).
+        """
+        if not len(change):
+            return change
+        if len(change) > 1 and bool((change[:, -1] < 0).any()):
+            change = np.concatenate([change[change[:, -1] > 0], change[change[:, -1] < 0]])
+        else:
+            change = change.copy()
+        facts, spare = self.facts, self.spare
+        first, spare_first = len(facts), len(spare)
+        mine, other = facts.index(self._key), spare.index(self._key)
+        places = np.array([0, -1, 0], np.int64)
+        facts.reserve(len(change) + _ROOM)
+        spare.reserve(_ROOM)
+        stack = np.empty((16, 3), np.int64)
+        out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
+        while True:
+            said = _merge(
+                change, self.expiry, mine.columns,
+                facts.rows, facts.counts, mine.slots, mine.nexts, mine.used,
+                spare.rows, spare.counts, other.slots, other.nexts, other.used,
+                self._best_only, stack, places, out,
+            )  # fmt: skip
+            if said == _DONE:
+                break
+            if said == _NEGATIVE:
+                raise NegativeRow(int(places[0]))
+            if said == _GROW:
+                if 2 * mine.used[0] + 8 >= len(mine.slots):
+                    mine.grow(facts.rows)
+                if 2 * other.used[0] + 8 >= len(other.slots):
+                    other.grow(spare.rows)
+                continue
+            more = min(len(change) - int(places[0]), _MANY) + _ROOM
+            facts.reserve(more)
+            spare.reserve(more)
+            if places[2] + _ROOM > len(out):
+                out = np.concatenate([out, np.empty_like(out)])
+            if places[1] + _ROOM > len(stack):
+                stack = np.concatenate([stack, np.empty_like(stack)])
+        facts.link(first, mine)
+        spare.link(spare_first, other)
+        return out[: places[2]]
+
+    def begin_again(self, rows: I64Array) -> None:
+        """Let these be all facts, without anything spare. Shapes: (n, columns + 2)."""
+        self.facts.clear()
+        self.spare.clear()
+        self.facts.append(rows)
+
+    def compact(self, since: int) -> None:
+        """Forget what has ended by `since`."""
+        self.facts.compact(since)
+        self.spare.compact(since)

@@ -1,0 +1,53 @@
+"""Interval updates as rows of words.
+
+An update is one row of a matrix of 64-bit words: the *columns* of what is updated, then the start
+and the end of its interval, and in a change also its diff. The last column before the start holds
+a bit for each column whose value is null; the word of a null is 0, so equal rows are equal words.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from tidemill.arrangement.kernels.arrays import I64Array, inlined
+
+BEGIN_WORD, END_WORD = -(1 << 63), (1 << 63) - 1
+"""The beginning and the end of all instants as words."""
+
+Change: TypeAlias = I64Array
+"""Updates with diffs. Shapes: (n, columns + 3): columns, start, end, diff."""
+
+_FACTOR = 0x9E37_79B9_7F4A_7C15
+
+
+def no_change(columns: int) -> Change:
+    """A change without updates."""
+    return np.empty((0, columns + 3), np.int64)
+
+
+@inlined
+def hash_of(rows: I64Array, row: int, columns: I64Array) -> np.uint64:
+    """A hash of some columns of a row, whose upper bits depend on every word."""
+    state = np.uint64(_FACTOR)
+    for at in range(columns.size):
+        state = (state ^ np.uint64(rows[row, columns[at]])) * np.uint64(_FACTOR)
+        state = state ^ (state >> np.uint64(29))
+    return state * np.uint64(_FACTOR)
+
+
+@inlined
+def same_columns(
+    left: I64Array, i: int, left_columns: I64Array, left_nulls: int,
+    right: I64Array, j: int, right_columns: I64Array, right_nulls: int,
+) -> bool:  # fmt: skip
+    """Whether two rows have equal values in the given columns; null equals null alone."""
+    same = True
+    mine, theirs = left[i, left_nulls], right[j, right_nulls]
+    for at in range(left_columns.size):
+        a, b = left_columns[at], right_columns[at]
+        null_apart = (mine | theirs) != 0 and ((mine >> a) ^ (theirs >> b)) & 1 != 0
+        if left[i, a] != right[j, b] or null_apart:
+            same = False
+    return same

@@ -1,0 +1,280 @@
+"""Counts and exact sums of groups, as functions of the instant.
+
+A contribution is a row (group, time, expiry, values, nulls) with its interval. Contributions of a
+group with equal times, expiries and intervals are added up when they come, and so are those that
+differ only in starts which are past. So a group takes the memory of its different ends. A sum of
+whole numbers is two words, the sums of the upper and of the lower halves of the numbers: neither
+overflows below 2^31 contributions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
+from tidemill.arrangement.interval_updates.rows import Change, hash_of, same_columns
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+
+_LOOKED_AT = 16
+"""So many sums of a group are compared with a contribution before it becomes one of its own."""
+_DONE, _FULL, _GROW, _MIXED = 0, 1, 2, 3
+SUM_WORDS = 3
+"""Of a value: how many there are, and the sums of the upper and lower halves."""
+
+
+@inlined
+def _add(
+    sums: I64Array, row: int, groups: int, change: I64Array, i: int, values: int, diff: int
+) -> None:
+    """Let a contribution count."""
+    nulls = change[i, groups + 2 + values]
+    sums[row, groups + 2] += diff
+    for at in range(values):
+        if (nulls >> (groups + 2 + at)) & 1 == 0:
+            value = change[i, groups + 2 + at]
+            place = groups + 3 + SUM_WORDS * at
+            sums[row, place] += diff
+            sums[row, place + 1] += diff * (value >> 32)
+            sums[row, place + 2] += diff * (value & 0xFFFF_FFFF)
+
+
+@inlined
+def _alike(sums: I64Array, row: int, groups: int, time: int, expiry: int, end: int) -> bool:
+    width = sums.shape[1]
+    return (
+        sums[row, width - 1] == end
+        and sums[row, groups] == time
+        and sums[row, groups + 1] == expiry
+        and sums[row, width - 2] < end
+    )
+
+
+@compiled
+def _accumulate(
+    change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
+    counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
+    touched: I64Array,
+) -> tuple[int, int]:  # fmt: skip
+    """Take contributions in from row `first` on; `touched` are the slots of their groups."""
+    groups = columns.size
+    mine, nulls = groups + 2 + values, sums.shape[1] - 3
+    for i in range(first, change.shape[0]):
+        if counts[0] >= sums.shape[0]:
+            return _FULL, i
+        if 2 * used[0] + 2 >= slots.size:
+            return _GROW, i
+        slot = np.int64(hash_of(change, i, columns) >> np.uint64(64 - used[1]))
+        while slots[slot] >= 0 and not same_columns(
+            change, i, columns, mine, sums, np.int64(slots[slot]), columns, nulls
+        ):
+            slot = (slot + 1) & (slots.size - 1)
+        if slots[slot] < 0:
+            used[0] += 1
+        start, end = change[i, mine + 1], change[i, mine + 2]
+        time, expiry = change[i, groups], change[i, groups + 1]
+        found, open_, before, looked = np.int64(-1), np.int64(-1), np.int64(-1), 0
+        row = np.int64(slots[slot])
+        while row >= 0 and looked < _LOOKED_AT and found < 0:
+            following, gone = np.int64(nexts[row]), False
+            if _alike(sums, row, groups, time, expiry, end):
+                if sums[row, nulls + 1] == start:
+                    found = row
+                elif sums[row, nulls + 1] <= since:
+                    if open_ < 0:
+                        open_ = row
+                    else:
+                        for column in range(groups + 2, nulls):
+                            sums[open_, column] += sums[row, column]
+                        sums[open_, nulls + 1] = max(
+                            sums[open_, nulls + 1], sums[row, nulls + 1]
+                        )  # fmt: skip
+                        sums[row, nulls + 1] = end
+                        nexts[before] = following
+                        gone = True
+            if not gone:
+                before = row
+            looked += 1
+            row = following
+        if found < 0:
+            found = counts[0]
+            counts[0] += 1
+            counts[1] = counts[0]
+            for column in range(sums.shape[1]):
+                sums[found, column] = 0
+            for column in range(groups + 2):
+                sums[found, column] = change[i, column]
+            sums[found, nulls] = change[i, mine] & ((np.int64(1) << (groups + 2)) - 1)
+            sums[found, nulls + 1], sums[found, nulls + 2] = start, end
+            nexts[found] = slots[slot]
+            slots[slot] = found
+        _add(sums, found, groups, change, i, values, change[i, mine + 3])
+        touched[i] = found
+    return _DONE, change.shape[0]
+
+
+@compiled
+def _chain(sums: I64Array, nexts: I32Array, head: int, first: int, rows: I64Array) -> int:
+    """The rows of a group that end after an instant; -1 where there is no room for them."""
+    width = sums.shape[1]
+    row, size = np.int64(head), 0
+    while row >= 0:
+        if sums[row, width - 1] > first and sums[row, width - 2] < sums[row, width - 1]:
+            if size == rows.size:
+                return -1
+            rows[size] = row
+            size += 1
+        row = np.int64(nexts[row])
+    return size
+
+
+@compiled
+def _sweep(
+    sums: I64Array, nexts: I32Array, heads: I64Array, since: I64Array, groups: int,
+    places: I64Array, chain: I64Array, events: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """Stretches of the groups of `heads`, each from an instant on, from where `places` say.
+
+    `places`: the group, how many rows of `out` are filled. A group of which times or expiries
+    differ is left out, and ends the call with _MIXED.
+    """
+    width = sums.shape[1]
+    while places[0] < heads.size:
+        group = places[0]
+        size = _chain(sums, nexts, heads[group], since[group], chain)
+        if size < 0 or 2 * size > out.shape[0] - places[1]:
+            return _FULL
+        for at in range(1, size):
+            for column in (groups, groups + 1):
+                if sums[chain[at], column] != sums[chain[0], column]:
+                    places[0] += 1
+                    return _MIXED
+        for at in range(size):
+            events[2 * at] = max(since[group], sums[chain[at], width - 2])
+            events[2 * at + 1] = sums[chain[at], width - 1]
+        if size > 1:
+            events[: 2 * size].sort()
+        found, base = places[1], places[1]
+        for at in range(2 * size - 1):
+            start, end = events[at], events[at + 1]
+            if start == end:
+                continue
+            for column in range(width):
+                out[found, column] = sums[chain[0], column]
+            for column in range(groups + 2, width - 3):
+                out[found, column] = 0
+            for each in range(size):
+                row = chain[each]
+                if sums[row, width - 2] <= start and sums[row, width - 1] > start:
+                    for column in range(groups + 2, width - 3):
+                        out[found, column] += sums[row, column]
+            if out[found, groups + 2] == 0:
+                continue
+            same = found > base and out[found - 1, width - 1] == start
+            for column in range(groups + 2, width - 3):
+                same = same and out[found, column] == out[found - 1, column]
+            if same:
+                out[found - 1, width - 1] = end
+                continue
+            out[found, width - 2], out[found, width - 1] = start, end
+            found += 1
+        places[0] += 1
+        places[1] = found
+    return _DONE
+
+
+class Sums:
+    """Counts and sums of groups. A stretch of a group is a row: group, time, expiry, count, sums.
+
+    `groups` columns tell groups apart and `values` columns are summed up; a contribution has the
+    group, time, expiry, values and nulls.
+    """
+
+    __slots__ = ("_groups", "_values", "rows")
+
+    def __init__(self, groups: int, values: int) -> None:
+        self._groups = groups
+        self._values = values
+        self.rows = Arrangement(groups + 3 + SUM_WORDS * values + 1)
+
+    def take(self, change: Change, since: int) -> tuple[I64Array, I64Array]:
+        """Take contributions in; of each group that they touch a row, and the first instant.
+
+        Cost: O(change), if a group has few different ends.
+        """
+        rows, columns = self.rows, np.arange(self._groups)
+        index = rows.index(range(self._groups))
+        touched = np.empty(len(change), np.int64)
+        first = 0
+        while first < len(change):
+            rows.reserve(min(len(change) - first, 1 << 12))
+            said, first = _accumulate(
+                change, columns, self._values, since, rows.rows, rows.counts, index.slots,
+                index.nexts, index.used, first, touched,
+            )  # fmt: skip
+            if said == _GROW:
+                index.grow(rows.rows)
+        return _touched_groups(change, rows.rows, columns, index.slots, int(index.used[1]), touched)
+
+    def stretches(
+        self, heads: I64Array, since: I64Array
+    ) -> tuple[I64Array, list[tuple[int, I64Array]]]:
+        """What the groups say from an instant on, each its own.
+
+        Shapes: stretches (n, columns + 2) with start and end; of groups whose contributions differ
+        in their times or expiries the number among `heads` and the contributions instead.
+        Cost: O(rows of the groups · the different instants of one).
+        """
+        rows = self.rows
+        index = rows.index(range(self._groups))
+        places = np.zeros(2, np.int64)
+        size = 64
+        chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
+        out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
+        parts, mixed = [], []
+        while True:
+            said = _sweep(
+                rows.rows, index.nexts, heads, since, self._groups, places, chain, events, out
+            )
+            if said == _DONE:
+                parts.append(out[: places[1]])
+                return (parts[0] if len(parts) == 1 else np.concatenate(parts)), mixed
+            if said == _MIXED:
+                number = int(places[0]) - 1
+                size_now = _chain(rows.rows, index.nexts, heads[number], since[number], chain)
+                mixed.append((number, rows.rows[chain[:size_now]]))
+                continue
+            parts.append(out[: places[1]])
+            places[1] = 0
+            size *= 2
+            chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
+            out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
+
+
+@compiled
+def _touched_groups(
+    change: I64Array, rows: I64Array, columns: I64Array, slots: I32Array, bits: int,
+    touched: I64Array,
+) -> tuple[I64Array, I64Array]:  # fmt: skip
+    """The newest row of each group that a change touches, and the first instant of the change."""
+    heads = np.empty(touched.size, np.int64)
+    since = np.empty(touched.size, np.int64)
+    table = np.full(max(16, 1 << int(np.ceil(np.log2(2 * touched.size + 1)))), -1, np.int64)
+    mask, nulls, found = table.size - 1, rows.shape[1] - 3, 0
+    for i in range(touched.size):
+        slot = np.int64(hash_of(rows, touched[i], columns) >> np.uint64(64 - bits))
+        while not same_columns(
+            rows, touched[i], columns, nulls, rows, np.int64(slots[slot]), columns, nulls
+        ):
+            slot = (slot + 1) & (slots.size - 1)
+        head = np.int64(slots[slot])
+        at = head & mask
+        while table[at] >= 0 and heads[table[at]] != head:
+            at = (at + 1) & mask
+        start = change[i, change.shape[1] - 3]
+        if table[at] < 0:
+            table[at] = found
+            heads[found], since[found] = head, start
+            found += 1
+        else:
+            since[table[at]] = min(since[table[at]], start)
+    return heads[:found].copy(), since[:found].copy()

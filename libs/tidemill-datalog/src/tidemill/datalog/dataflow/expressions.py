@@ -1,0 +1,160 @@
+"""Expressions over matches: columns at a time, and value by value for few matches or failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import Change
+from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.columnar.columns import Column, Texts, Unsuited
+from tidemill.datalog.columnar.expressions import Calculator
+from tidemill.datalog.dataflow.plan import MatchColumns
+from tidemill.datalog.dataflow.schema import column_of, value_of, word_of, words_of_column
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.evaluation.expressions import RUNTIME, Scope, source_of, truth_of
+from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable, variables_of
+from tidemill.datalog.values import Failed
+
+FEW = 8
+"""Up to so many matches are looked at one by one: that is cheaper than a pass for each operator."""
+
+Failures = list[tuple[int, str]]
+"""Matches for which an expression fails, and why."""
+
+
+class Expressions:
+    """Evaluates the expressions of one rule over its matches; each is compiled once."""
+
+    def __init__(
+        self, columns: MatchColumns, scope: Scope, texts: Texts, allowance: Allowance
+    ) -> None:
+        self.columns = columns
+        self.texts = texts
+        self._scope = scope
+        self._allowance = allowance
+        self._compiled: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[str, ...]]] = {}
+
+    def truth(self, expression: Expression, matches: Change) -> tuple[BoolArray, Failures]:
+        """Where a condition is true; null counts as false, and so does what fails."""
+        if len(matches) > FEW:
+            try:
+                calculator = self._calculator(matches)
+                truth, failed = calculator.judged(expression)
+            except Unsuited:
+                pass
+            else:
+                return self._without(truth, failed, expression, matches, True)
+        truth = np.zeros(len(matches), np.bool_)
+        failures: Failures = []
+        for row, value in self._each(expression, matches, range(len(matches)), True, failures):
+            truth[row] = value
+        return truth, failures
+
+    def words(
+        self, expression: Expression, kind: Type, matches: Change
+    ) -> tuple[I64Array, BoolArray | None, Failures]:
+        """The words of the values, where they are null (None: nowhere), and what fails."""
+        if len(matches) > FEW:
+            try:
+                column, failed = self._calculator(matches).evaluated(expression, kind)
+            except Unsuited:
+                pass
+            else:
+                sound, failures = self._without(
+                    np.ones(len(matches), np.bool_), failed, expression, matches, False
+                )
+                words = words_of_column(column)
+                return (words if not failures else words * sound), column.nulls, failures
+        words = np.zeros(len(matches), np.int64)
+        nulls = np.zeros(len(matches), np.bool_)
+        failures = []
+        for row, value in self._each(expression, matches, range(len(matches)), False, failures):
+            words[row], nulls[row] = word_of(value, kind, self.texts)
+        return words, nulls if nulls.any() else None, failures
+
+    def value(self, expression: Expression, match: I64Array) -> Any:
+        """The value for one match. Raises: Failed."""
+        function, names = self._function(expression, False)
+        words = match.tolist()
+        return function(*(self._value(name, words) for name in names))
+
+    def variable(self, name: str, match: I64Array) -> Any:
+        """The value of a variable in one match."""
+        return self._value(name, match.tolist())
+
+    def _without(
+        self, kept: BoolArray, failed: BoolArray | None, expression: Expression, matches: Change,
+        truth: bool,
+    ) -> tuple[BoolArray, Failures]:  # fmt: skip
+        """Flags but for the rows that fail, with their reasons."""
+        failures: Failures = []
+        if failed is not None:
+            rows = failed.nonzero()[0].tolist()
+            for _ in self._each(expression, matches, rows, truth, failures):
+                pass
+            kept = kept & ~failed
+        return kept, failures
+
+    def _each(
+        self, expression: Expression, matches: Change, rows: Any, truth: bool, failures: Failures
+    ) -> Iterator[tuple[int, Any]]:
+        """The values match by match; what fails is noted instead."""
+        function, names = self._function(expression, truth)
+        for row in rows:
+            match = matches[row].tolist()
+            try:
+                yield row, function(*[self._value(name, match) for name in names])
+            except Failed as failed:
+                failures.append((row, failed.reason))
+
+    def _value(self, name: str, match: list[int]) -> Any:
+        column, kind = self.columns.variables[name]
+        if match[self.columns.nulls] >> column & 1:
+            return None
+        return match[column] if kind is Type.INT else value_of(match[column], kind, self.texts)
+
+    def _function(
+        self, expression: Expression, truth: bool
+    ) -> tuple[Callable[..., Any], tuple[str, ...]]:
+        known = self._compiled.get((id(expression), truth))
+        if known is None:
+            names = tuple(sorted(variables_of(expression)))
+            source = (truth_of if truth else source_of)(expression, self._scope)
+            arguments = ", ".join(map(self._scope.name_of, names))
+            text = f"lambda {arguments}: {source}"
+            made = eval(text, {**RUNTIME, **self._scope.constants})  # our own text
+            known = self._compiled[id(expression), truth] = made, names
+        return known
+
+    def _calculator(self, matches: Change) -> Calculator:
+        variables: Any = _Columns(self.columns, matches)
+        return Calculator(self._scope, variables, len(matches), self.texts, self._allowance)
+
+
+class _Columns(Mapping[str, Column]):
+    """The variables of matches as columns, made when they are asked for."""
+
+    def __init__(self, columns: MatchColumns, matches: Change) -> None:
+        self._columns = columns
+        self._matches = matches
+        nulls = matches[:, columns.nulls]
+        self._nulls = nulls if nulls.any() else None
+
+    def __getitem__(self, name: str) -> Column:
+        column, kind = self._columns.variables[name]
+        nulls = None if self._nulls is None else (self._nulls >> column) & 1
+        return column_of(self._matches[:, column], kind, nulls)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns.variables)
+
+    def __len__(self) -> int:
+        return len(self._columns.variables)
+
+
+def always(expression: Expression) -> bool:
+    """Whether an expression is a variable or a literal, which never fails."""
+    return isinstance(expression, Constant | Variable)

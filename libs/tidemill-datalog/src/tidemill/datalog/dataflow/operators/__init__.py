@@ -1,0 +1,1 @@
+"""Operators of a dataflow, each written once: what a change becomes, and the state it needs."""

@@ -1,0 +1,149 @@
+"""Clocks: matches completed by the ticks that their guards allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
+from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.relational import tick_pairs
+from tidemill.datalog.dataflow.expressions import FEW, Expressions
+from tidemill.datalog.dataflow.plan import MODERATE, Clock
+from tidemill.datalog.evaluation.expressions import RUNTIME, Scope
+from tidemill.datalog.evaluation.forms import Constant
+from tidemill.datalog.evaluation.limits import LimitPassed
+from tidemill.datalog.evaluation.runtime import usable_clock
+from tidemill.datalog.presence import BEGINNING, END
+from tidemill.datalog.values import Failed
+
+Fail = Callable[[str, Change], None]
+"""Takes a reason and the matches that fail for it."""
+
+_OUTSIDE = {"inf": END, "beginning": BEGINNING}
+"""What limits say where a variable is null."""
+TICKS_MAX = 1 << 26
+"""Ticks that one change may meet in one rule."""
+
+
+class Ticks:
+    """One clock of one rule."""
+
+    def __init__(self, clock: Clock, scope: Scope, expressions: Expressions) -> None:
+        self._clock = clock
+        self._expressions = expressions
+        self._scope = scope
+        self._low = [compile(text, "<limit>", "eval") for text in clock.limits.low]
+        self._high = [compile(text, "<limit>", "eval") for text in clock.limits.high]
+        self._constant = isinstance(clock.offset, Constant) and isinstance(clock.period, Constant)
+
+    def apply(self, matches: Change, fail: Fail) -> Change:
+        """Matches with their ticks; those whose clock cannot be used go to `fail`.
+
+        Raises: LimitPassed beyond `TICKS_MAX`. Cost: O(matches + ticks).
+        """
+        if not len(matches):
+            return matches
+        matches, offset, period = self._clocks(matches, fail)
+        columns = self._clock.columns
+        if self._clock.bound:
+            times = matches[:, columns[0]]
+            null = matches[:, self._expressions.columns.nulls] >> columns[0] & 1
+            kept = (null == 0) & (times >= offset) & ((times - offset) % period == 0)
+            rows = kept.nonzero()[0]
+            times = times[rows]
+        else:
+            low = self._limit(matches, self._low, max, BEGIN_WORD)
+            high = self._limit(matches, self._high, min, END_WORD)
+            ends = matches[:, -2]
+            found = tick_pairs(offset, period, low, high, (ends, END_WORD), TICKS_MAX)
+            if found is None:
+                raise LimitPassed(f"a clock ticks more than {TICKS_MAX:,} times for one change")
+            rows, times = found
+        return self._completed(matches[rows], times, offset[rows], period[rows])
+
+    def _completed(
+        self, matches: Change, times: I64Array, offset: I64Array, period: I64Array
+    ) -> Change:
+        columns = self._expressions.columns
+        for column, words in zip(self._clock.columns, (times, offset, period), strict=True):
+            matches[:, column] = words
+        if self._clock.timed:
+            nulls = matches[:, columns.nulls]
+            without = (nulls >> columns.time) & 1 == 1
+            own = matches[:, columns.time]
+            matches[:, columns.time] = np.where(without, times, np.maximum(own, times))
+            matches[:, columns.nulls] = nulls & ~(1 << columns.time)
+        matches[:, -3] = np.maximum(matches[:, -3], times)
+        return matches[matches[:, -3] < matches[:, -2]]
+
+    def _clocks(self, matches: Change, fail: Fail) -> tuple[Change, I64Array, I64Array]:
+        """The matches with a clock that can be used, and its offsets and periods."""
+        evaluate, clock = self._expressions.value, self._clock
+        if self._constant and len(matches) > 1:
+            first = self._clocks(matches[:1], fail)
+            if len(first[0]):
+                count = len(matches)
+                return matches, np.full(count, first[1][0]), np.full(count, first[2][0])
+        kept, clocks = [], []
+        for row, match in enumerate(matches):
+            try:
+                clocks.append(
+                    usable_clock(evaluate(clock.offset, match), evaluate(clock.period, match))
+                )
+                kept.append(row)
+            except Failed as failed:
+                fail(failed.reason, matches[row : row + 1])
+        pairs = np.array(clocks, np.int64).reshape(-1, 2)
+        return matches[kept], pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    def _limit(
+        self, matches: Change, codes: Sequence[CodeType], pick: Callable[..., Any], nothing: int
+    ) -> I64Array:
+        """The least or greatest time of each match: whole numbers, rounded inwards."""
+        found = np.full(len(matches), nothing, np.int64)
+        for code in codes:
+            limit = self._columnwise(matches, code)
+            if limit is None:
+                limit = np.array([self._of_match(match, code, nothing) for match in matches])
+            found = np.maximum(found, limit) if pick is max else np.minimum(found, limit)
+        return found
+
+    def _columnwise(self, matches: Change, code: CodeType) -> I64Array | None:
+        """A limit for all matches at once; None where numbers are too large or may be null."""
+        columns, names = self._expressions.columns, self._names()
+        if len(matches) <= FEW or not set(code.co_names) <= names.keys() | _OUTSIDE.keys():
+            return None
+        values = {}
+        for python in set(code.co_names) - _OUTSIDE.keys():
+            column, _ = columns.variables[names[python]]
+            words = matches[:, column]
+            if bool((matches[:, columns.nulls] >> column & 1).any()):
+                return None
+            if int(words.max()) >= MODERATE or int(words.min()) <= -MODERATE:
+                return None
+            values[python] = words
+        limit = eval(code, {}, values)  # our own text
+        return np.broadcast_to(np.asarray(limit, np.int64), len(matches))
+
+    def _of_match(self, match: I64Array, code: CodeType, nothing: int) -> int:
+        values = {
+            python: self._expressions.variable(name, match)
+            for python, name in self._names().items()
+            if python in code.co_names
+        }
+        if any(type(each) is int and not -MODERATE < each < MODERATE for each in values.values()):
+            return nothing
+        limit = eval(code, {**RUNTIME, **_OUTSIDE, **self._scope.constants}, values)  # our own text
+        if limit is None:
+            return nothing
+        if limit in (END, -END):
+            return END_WORD if limit > 0 else BEGIN_WORD
+        return max(BEGIN_WORD, min(END_WORD, int(limit)))
+
+    def _names(self) -> dict[str, str]:
+        """The variables of the rule by their names in code."""
+        return {python: name for name, python in self._scope.names.items()}

@@ -1,0 +1,64 @@
+"""Errors as a second stream: which matches failed, and when they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.datalog.dataflow.schema import instant_of
+from tidemill.datalog.evaluation.failures import ErrorPresence
+from tidemill.datalog.presence import BEGINNING, Interval, clip, normalise
+
+Span = tuple[int, int]
+
+
+class Errors:
+    """The error collection: texts by rule, each with the updates of its presence."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, dict[str, dict[Span, int]]] = {}
+
+    def add(self, rule: int, text: str, start: int, end: int, diff: int) -> None:
+        """An error of a rule holds on [start, end), or no more."""
+        spans = self._found.setdefault(rule, {}).setdefault(text, {})
+        spans[start, end] = spans.get((start, end), 0) + diff
+
+    def forget(self, rule: int, first: int) -> None:
+        """Nothing of a rule fails from an instant on."""
+        for text, spans in self._found.get(rule, {}).items():
+            kept: dict[Span, int] = {}
+            for (start, end), diff in spans.items():
+                if start < first:
+                    span = start, min(end, first)
+                    kept[span] = kept.get(span, 0) + diff
+            self._found[rule][text] = kept
+
+    def presences(self, upper: int) -> Sequence[ErrorPresence]:
+        """Every error with the stretches in which it holds below `upper`, by text."""
+        by_text: dict[str, tuple[int, list[Interval]]] = {}
+        for rule in sorted(self._found):
+            for text, spans in self._found[rule].items():
+                stretches = clip(_stretches(spans), BEGINNING, upper)
+                if stretches:
+                    by_text.setdefault(text, (rule, []))[1].extend(stretches)
+        return [
+            ErrorPresence(text, rule, start, end)
+            for text, (rule, stretches) in sorted(by_text.items())
+            for start, end in normalise(stretches)
+        ]
+
+
+def _stretches(spans: dict[Span, int]) -> list[Interval]:
+    """Where updates add up to more than nothing."""
+    moves: dict[int, int] = {}
+    for (start, end), diff in spans.items():
+        moves[start] = moves.get(start, 0) + diff
+        moves[end] = moves.get(end, 0) - diff
+    found: list[Interval] = []
+    count, since = 0, 0
+    for at in sorted(moves):
+        before, count = count, count + moves[at]
+        if before == 0 and count > 0:
+            since = at
+        elif before > 0 and count == 0:
+            found.append((instant_of(since), instant_of(at)))
+    return found

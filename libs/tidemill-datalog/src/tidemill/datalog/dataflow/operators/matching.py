@@ -1,0 +1,200 @@
+"""The matches of one rule: what the change of a collection becomes on its way to the head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    Arrangement,
+    Change,
+    begin,
+    join,
+    project,
+    subtract,
+)
+from tidemill.arrangement.kernels import BoolArray
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow.expressions import Expressions
+from tidemill.datalog.dataflow.operators.clock import Ticks
+from tidemill.datalog.dataflow.operators.errors import Errors
+from tidemill.datalog.dataflow.plan import (
+    Clock,
+    Compute,
+    DeltaPlan,
+    Filter,
+    Join,
+    RulePlan,
+    Subtract,
+)
+from tidemill.datalog.dataflow.schema import TIME, Schema, value_of
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.evaluation.failures import fact_text
+from tidemill.datalog.evaluation.forms import Expression, Type
+from tidemill.datalog.values import WRONG_TYPE
+
+
+class Matches:
+    """The stateless operators of one rule, from the change of a collection to rows of its head."""
+
+    def __init__(
+        self, plan: RulePlan, schemas: Mapping[str, Schema], texts: Texts, errors: Errors
+    ) -> None:
+        self.plan = plan
+        self._schemas = schemas
+        self._texts = texts
+        self._errors = errors
+        self.expressions = Expressions(plan.columns, plan.scope, texts, Allowance())
+        self._ticks: dict[int, Ticks] = {}
+
+    def of_change(
+        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
+    ) -> Change:
+        """The matches that come and go with the change of the source of a delta plan."""
+        matches = begin(change, delta.begin.template, delta.begin.shape)
+        if delta.sign < 0:
+            matches[:, -1] *= -1
+        changed: Arrangement | None = None
+        for step in delta.steps:
+            if not len(matches):
+                break
+            match step:
+                case Join():
+                    right = facts[step.collection]
+                    if step.changed:
+                        changed = right = changed or Arrangement.of_change(change)
+                    matches = join(matches, right, step.shape)
+                case Subtract():
+                    matches = subtract(matches, facts[step.collection], step.columns, step.theirs)
+                case Filter():
+                    matches = self._filter(step, matches)
+                case Compute():
+                    matches = self._compute(step, matches)
+                case Clock():
+                    matches = self._clock(step, matches)
+        return matches
+
+    def _filter(self, step: Filter, matches: Change) -> Change:
+        kept, failures = self.expressions.truth(step.condition, matches)
+        self.fail(failures, matches, step.silent)
+        return matches if kept.all() else matches[kept]
+
+    def _compute(self, step: Compute, matches: Change) -> Change:
+        words, nulls, failures = self.expressions.words(step.expression, step.kind, matches)
+        kept = self.fail(failures, matches, step.silent)
+        column, mask = step.column, matches[:, self.plan.columns.nulls]
+        null = np.zeros(len(matches), np.int64) if nulls is None else nulls.astype(np.int64)
+        if step.check:
+            same = (matches[:, column] == words) & ((mask >> column & 1) == null)
+            return matches[same if kept is None else same & kept]
+        matches[:, column] = words
+        matches[:, self.plan.columns.nulls] = mask & ~(1 << column) | null << column
+        return matches if kept is None else matches[kept]
+
+    def _clock(self, step: Clock, matches: Change) -> Change:
+        ticks = self._ticks.get(id(step))
+        if ticks is None:
+            ticks = self._ticks[id(step)] = Ticks(step, self.plan.scope, self.expressions)
+
+        def fail(reason: str, failed: Change) -> None:
+            for match in failed.tolist() if not step.silent else ():
+                self._report(reason, match, clocks=False)
+
+        return ticks.apply(matches, fail)
+
+    # Errors.
+
+    def fail(
+        self, failures: list[tuple[int, str]], matches: Change, silent: bool = False
+    ) -> BoolArray | None:
+        """Note what fails; the flags of the other matches, None where nothing does."""
+        if not failures:
+            return None
+        kept = np.ones(len(matches), np.bool_)
+        for row, reason in failures:
+            kept[row] = False
+            if not silent:
+                self._report(reason, matches[row].tolist())
+        return kept
+
+    def _report(self, reason: str, match: list[int], clocks: bool = True) -> None:
+        """Note that a match fails, by its facts in the order of the atoms."""
+        form, columns = self.plan.form, self.plan.columns
+        facts = []
+        for atom, places in zip(form.atoms, columns.facts, strict=True):
+            if atom.is_clock:
+                if clocks:
+                    facts.append(fact_text(atom.predicate, tuple(match[at] for at in places)))
+                continue
+            schema = self._schemas[atom.predicate]
+            key = [
+                None if match[columns.nulls] >> column & 1
+                else value_of(match[column], schema.kind(at), self._texts)
+                for at, column in enumerate(places)
+            ]  # fmt: skip
+            facts.append(fact_text(atom.predicate, tuple(key)))
+        text = f"{reason}: {' ^ '.join(facts)}"
+        self._errors.add(form.number, text, match[-3], match[-2], match[-1])
+
+    # Heads.
+
+    def sound(self, matches: Change) -> Change:
+        """The matches of which no argument of the head fails; the others are errors."""
+        for _, expression, kind in self.plan.head.computed:
+            _, _, failures = self.expressions.words(expression, kind, matches)
+            kept = self.fail(failures, matches)
+            if kept is not None:
+                matches = matches[kept]
+        return matches
+
+    def timed(self, matches: Change) -> Change:
+        """Matches with the time and expiry of what they derive, from when on they derive it."""
+        head, columns = self.plan.head, self.plan.columns
+        time, ends = columns.time, columns.expiry
+        if head.time:
+            matches = self._instants(head.time, time, matches, False)
+            matches[:, columns.nulls] &= ~(1 << time)
+            matches[:, -3] = np.maximum(matches[:, -3], matches[:, time])
+        elif not head.timed:
+            matches[:, time] = 0
+            matches[:, columns.nulls] |= 1 << time
+        if head.expires:
+            matches = self._instants(head.expires, ends, matches, True)
+        elif not head.expiring:
+            matches[:, ends] = END_WORD
+        if not head.time or head.outlives:
+            return matches
+        return matches[matches[:, -3] < matches[:, -2]]
+
+    def _instants(
+        self, written: tuple[Expression, ...], column: int, matches: Change, ends: bool
+    ) -> Change:
+        """Write the greatest of some times, or the least of some expiries, into a column."""
+        for at, expression in enumerate(written):
+            words, nulls, failures = self.expressions.words(expression, Type.INT, matches)
+            if nulls is not None:
+                known = {row for row, _ in failures}
+                rows = [row for row in nulls.nonzero()[0].tolist() if row not in known]
+                failures = failures + [(row, WRONG_TYPE) for row in rows]
+            if at:
+                pick = np.minimum if ends else np.maximum
+                words = pick(words, matches[:, column])
+            kept = self.fail(failures, matches)
+            matches[:, column] = words
+            if kept is not None:
+                matches = matches[kept]
+        return matches
+
+    def rows(self, matches: Change) -> Change:
+        """The rows that matches derive of which no argument fails."""
+        head = self.plan.head
+        schema = self._schemas[self.plan.form.head.predicate]
+        found = project(matches, head.copies, schema.columns, TIME, schema.expiry)
+        for column, expression, kind in head.computed:
+            words, nulls, _ = self.expressions.words(expression, kind, matches)
+            found[:, column] = words
+            if nulls is not None:
+                found[:, schema.nulls] |= nulls.astype(np.int64) << column
+        return found

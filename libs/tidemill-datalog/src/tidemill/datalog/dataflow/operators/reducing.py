@@ -1,0 +1,359 @@
+"""Aggregates of one rule: the solutions of each group, and the record that they make.
+
+Counts and sums of whole numbers move by what changes (`Sums`); the groups of other lattices are
+read again from the first instant at which one of their solutions came or went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import (
+    BEGIN_WORD,
+    END_WORD,
+    SUM_WORDS,
+    Arrangement,
+    Change,
+    JoinShape,
+    Merged,
+    Sums,
+    join,
+    no_change,
+)
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow.operators.errors import Errors
+from tidemill.datalog.dataflow.operators.matching import Matches
+from tidemill.datalog.dataflow.plan import Reduce
+from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
+from tidemill.datalog.evaluation.failures import fact_text
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.lattices import TALLIES, Lattice
+from tidemill.datalog.sums import exact_average, exact_sum
+from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
+
+_EXACT = 1 << 53
+"""Sums of whole numbers up to this one are floats, so that a mean is rounded once."""
+
+
+class Reduction:
+    """The aggregates of one rule, whose predicate nothing else derives.
+
+    A contribution has the columns of its group, then time, expiry, values and nulls. The group is
+    the head without its time, or with it where the head says it.
+    """
+
+    def __init__(
+        self, reduce: Reduce, matches: Matches, schema: Schema, errors: Errors, texts: Texts,
+        lattices: Mapping[str, Lattice],
+    ) -> None:  # fmt: skip
+        self._plan = reduce
+        self._matches = matches
+        self._schema = schema
+        self._errors = errors
+        self._texts = texts
+        self._lattices = lattices
+        self._first = TIME if reduce.by_time else TIME + 1
+        self._groups = schema.expiry - self._first
+        values = len(reduce.lattices)
+        self._sums: Sums | None = None
+        if reduce.linear:
+            self._sums = Sums(self._groups, values)
+        self._width = self._groups + 2 + values + 1
+        self._contributions = Merged(self._width, range(self._width - 1), self._width - 1)
+        self._failed: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
+        columns = np.arange(schema.columns)
+        key = columns[self._first : schema.expiry]
+        others = np.setdiff1d(columns[:-1], key)
+        self._old = JoinShape(
+            np.stack([key, key]), np.stack([others, others]), np.empty((2, 0), np.int64), False, -1
+        )
+        at = np.arange(self._groups)
+        rest = np.arange(self._groups, self._width - 1)
+        self._mine = JoinShape(
+            np.stack([at, at]), np.stack([rest, rest]), np.empty((2, 0), np.int64), False, -1
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept of the solutions."""
+        sums = self._sums.rows.nbytes if self._sums is not None else 0
+        return sums + self._contributions.nbytes
+
+    def take(self, matches: Change, facts: Arrangement, since: int) -> Change:
+        """What matches, with their times and expiries, change of the facts of the head.
+
+        `facts` are those of the predicate so far. Cost: of counts and sums O(change); else the
+        solutions of the groups that change.
+        """
+        contributions = self._contributed(matches)
+        if not len(contributions):
+            return no_change(self._schema.columns)
+        if self._sums is None:
+            return self._read_again(contributions, facts)
+        heads, starts = self._sums.take(contributions, since)
+        groups = self._sums.rows.rows[heads]
+        stretches, mixed = self._sums.stretches(heads, starts)
+        self._forget_errors(groups, starts)
+        found = [self._finished(stretches)]
+        for number, rows in mixed:
+            found.append(self._finished(self._mixed(rows, int(starts[number]))))
+        return np.concatenate([*found, self._before(groups, starts, facts)])
+
+    def compact(self, since: int) -> None:
+        """Forget what has ended by `since`."""
+        self._contributions.compact(since)
+        if self._sums is not None:
+            self._sums.rows.compact(since)
+
+    def _contributed(self, matches: Change) -> Change:
+        """Matches as contributions; those of which a value fails are errors."""
+        values = []
+        for (_, terms), kind in zip(self._plan.lattices, self._plan.kinds, strict=True):
+            words, nulls, failures = self._matches.expressions.words(terms[0], kind, matches)
+            kept = self._matches.fail(failures, matches)
+            if kept is not None:
+                return self._contributed(matches[kept])
+            values.append((words, nulls))
+        rows = self._matches.rows(matches)
+        schema, groups, first = self._schema, self._groups, self._first
+        out = np.zeros((len(rows), self._width + 3), np.int64)
+        nulls = rows[:, schema.nulls]
+        out[:, :groups] = rows[:, first : schema.expiry]
+        mask = (nulls >> first) & ((1 << groups) - 1)
+        if not self._plan.by_time:
+            out[:, groups] = np.where(nulls & 1, BEGIN_WORD, rows[:, TIME])
+        out[:, groups + 1] = rows[:, schema.expiry]
+        for at, (words, null) in enumerate(values, groups + 2):
+            out[:, at] = words
+            if null is not None:
+                mask |= null.astype(np.int64) << at
+        out[:, self._width - 1] = mask
+        out[:, -3:] = rows[:, -3:]
+        return out
+
+    def _before(self, groups: I64Array, since: I64Array, facts: Arrangement) -> Change:
+        """What the groups have said from an instant on, taken away."""
+        schema, size = self._schema, self._groups
+        left = np.zeros((len(groups), schema.columns + 3 + 3), np.int64)
+        left[:, self._first : schema.expiry] = groups[:, :size]
+        mask = groups[:, -3] & ((1 << size) - 1)
+        left[:, schema.columns + 2] = mask << self._first
+        left[:, -3], left[:, -2], left[:, -1] = since, END_WORD, -1
+        found = join(left, facts, self._old)
+        rows = np.empty((len(found), schema.columns + 3), np.int64)
+        rows[:, : schema.columns] = found[:, : schema.columns]
+        rows[:, schema.nulls] = found[:, schema.columns + 2]
+        rows[:, -3:] = found[:, -3:]
+        return rows
+
+    # Counts and sums.
+
+    def _finished(self, stretches: I64Array) -> Change:
+        """Stretches of sums as rows of the predicate; sums that overflow are errors."""
+        schema, groups = self._schema, self._groups
+        rows = np.zeros((len(stretches), schema.columns + 3), np.int64)
+        rows[:, self._first : schema.expiry] = stretches[:, :groups]
+        mask = (stretches[:, -3] & ((1 << groups) - 1)) << self._first
+        if not self._plan.by_time:
+            none = stretches[:, groups] == BEGIN_WORD
+            rows[:, TIME] = np.where(none, 0, stretches[:, groups])
+            mask |= none
+        rows[:, schema.expiry] = stretches[:, groups + 1]
+        rows[:, -3], rows[:, -2], rows[:, -1] = stretches[:, -2], stretches[:, -1], 1
+        for at, (name, _) in enumerate(self._plan.lattices):
+            column = schema.expiry + 1 + at
+            place = groups + 3 + SUM_WORDS * at
+            count = stretches[:, place]
+            if name == "count":
+                rows[:, column] = count
+                continue
+            mask |= (count == 0).astype(np.int64) << column
+            high, low = stretches[:, place + 1], stretches[:, place + 2]
+            total = high.astype(np.float64) * 2.0**32 + low
+            exact = (high << 32) + low
+            if bool((np.abs(total) >= _EXACT).any()):
+                return self._one_by_one(stretches)
+            if name == "sum":
+                rows[:, column] = exact
+            else:
+                mean = exact / np.maximum(count, 1)
+                rows[:, column] = (mean + 0.0).view(np.int64)
+        rows[:, schema.nulls] = mask
+        return rows
+
+    def _one_by_one(self, stretches: I64Array) -> Change:
+        """As `_finished` for sums of any size."""
+        schema, groups = self._schema, self._groups
+        rows = []
+        for stretch in stretches.tolist():
+            row = [0] * (schema.columns + 3)
+            row[self._first : schema.expiry] = stretch[:groups]
+            nulls = (stretch[-3] & ((1 << groups) - 1)) << self._first
+            if not self._plan.by_time:
+                time = stretch[groups]
+                row[TIME], null = (0, 1) if time == BEGIN_WORD else (time, 0)
+                nulls |= null
+            row[schema.expiry] = stretch[groups + 1]
+            row[-3:] = [stretch[-2], stretch[-1], 1]
+            for at, (name, _) in enumerate(self._plan.lattices):
+                place, column = groups + 3 + SUM_WORDS * at, schema.expiry + 1 + at
+                count = stretch[place]
+                total = (stretch[place + 1] << 32) + stretch[place + 2]
+                if name == "count":
+                    row[column] = count
+                elif not count:
+                    nulls |= 1 << column
+                elif name == "average":
+                    row[column], _ = word_of(total / count, Type.FLOAT, self._texts)
+                elif INT_MIN <= total <= INT_MAX:
+                    row[column] = total
+                else:
+                    self._note(row, nulls, OVERFLOW, stretch[-2], stretch[-1])
+                    break
+            else:
+                row[schema.nulls] = nulls
+                rows.append(row)
+        return np.array(rows, np.int64).reshape(-1, schema.columns + 3)
+
+    def _mixed(self, rows: I64Array, first: int) -> I64Array:
+        """The stretches of a group whose solutions differ in their times or expiries."""
+        groups = self._groups
+        borders = {max(first, start) for start in rows[:, -2].tolist()}
+        borders |= set(rows[:, -1].tolist())
+        found = []
+        ordered = sorted(borders)
+        for start, end in pairwise(ordered):
+            alive = rows[(rows[:, -2] <= start) & (rows[:, -1] > start)]
+            if not alive[:, groups + 2].sum():
+                continue
+            stretch = alive[0].copy()
+            stretch[groups + 2 : -3] = alive[:, groups + 2 : -3].sum(axis=0)
+            stretch[groups] = max(_present(alive, groups, groups + 2))
+            stretch[groups + 1] = min(_present(alive, groups + 1, groups + 2))
+            stretch[-2], stretch[-1] = start, end
+            found.append(stretch)
+        return np.array(found, np.int64).reshape(-1, rows.shape[1])
+
+    # Other lattices.
+
+    def _read_again(self, contributions: Change, facts: Arrangement) -> Change:
+        taken = Arrangement.of_change(contributions)
+        slots = taken.index(range(self._groups)).slots
+        groups = taken.rows[slots[slots >= 0]]
+        firsts: dict[tuple[int, ...], int] = {}
+        for row in contributions.tolist():
+            key = self._group_of(row)
+            firsts[key] = min(firsts.get(key, END_WORD), row[-3])
+        since = np.array([firsts[self._group_of(row)] for row in groups.tolist()], np.int64)
+        self._contributions.take(contributions)
+        left = np.zeros((len(groups), self._width + 3 + 2), np.int64)
+        left[:, : self._groups] = groups[:, : self._groups]
+        left[:, -4] = groups[:, -3] & ((1 << self._groups) - 1)
+        left[:, -3], left[:, -2], left[:, -1] = since, END_WORD, 1
+        solutions: dict[tuple[int, ...], list[list[int]]] = {}
+        for kept in (self._contributions.facts, self._contributions.spare):
+            for match in join(left, kept, self._mine).tolist():
+                row = [*match[: self._width - 1], match[-4], *match[-3:]]
+                solutions.setdefault(self._group_of(row), []).append(row)
+        self._forget_errors(groups, since)
+        rows = [row for mine in solutions.values() for row in self._records(mine)]
+        found = np.array(rows, np.int64).reshape(-1, self._schema.columns + 3)
+        return np.concatenate([found, self._before(groups, since, facts)])
+
+    def _group_of(self, row: Sequence[int]) -> tuple[int, ...]:
+        mask = row[self._width - 1] & ((1 << self._groups) - 1)
+        return (*row[: self._groups], mask)
+
+    def _records(self, solutions: Sequence[list[int]]) -> Iterable[list[int]]:
+        """The rows that the solutions of one group make, stretch by stretch."""
+        borders = sorted({border for row in solutions for border in row[-3:-1]})
+        for start, end in pairwise(borders):
+            alive = [row for row in solutions if row[-3] <= start < row[-2]]
+            if alive:
+                record = self._record(alive, start, end)
+                if record is not None:
+                    yield record
+
+    def _record(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
+        schema, groups = self._schema, self._groups
+        row = [0] * (schema.columns + 3)
+        row[self._first : schema.expiry] = alive[0][:groups]
+        nulls = self._group_of(alive[0])[-1] << self._first
+        if not self._plan.by_time:
+            time = max(each[groups] for each in alive)
+            row[TIME], null = (0, 1) if time == BEGIN_WORD else (time, 0)
+            nulls |= null
+        row[schema.expiry] = min(each[groups + 1] for each in alive)
+        row[-3:] = [start, end, 1]
+        for at, (name, _) in enumerate(self._plan.lattices):
+            kind = self._plan.kinds[at]
+            place = groups + 2 + at
+            values = [
+                None if each[self._width - 1] >> place & 1
+                else value_of(each[place], kind, self._texts)
+                for each in alive
+            ]  # fmt: skip
+            column = schema.expiry + 1 + at
+            try:
+                seen = self._seen(name, values)
+            except Failed as failed:
+                self._note(row, nulls, failed.reason, start, end)
+                return None
+            row[column], null = word_of(seen, schema.kind(column), self._texts)
+            nulls |= null << column
+        row[schema.nulls] = nulls
+        return row
+
+    def _seen(self, name: str, values: Sequence[Any]) -> Any:
+        """What is seen of a lattice over some solutions. Raises: Failed."""
+        if name in TALLIES:
+            if name == "count":
+                return sum(value is not None for value in values)
+            return exact_sum(values) if name == "sum" else exact_average(values)
+        lattice = self._lattices[name]
+        inner = lattice.inject(values[0])
+        for value in values[1:]:
+            inner = lattice.merge(inner, lattice.inject(value))
+        return lattice.observe(inner)[0]
+
+    def _note(self, row: Sequence[int], nulls: int, reason: str, start: int, end: int) -> None:
+        """A value of a group fails: its fact is an error instead."""
+        schema = self._schema
+        key = [
+            None if nulls >> column & 1
+            else value_of(row[column], schema.kind(column), self._texts)
+            for column in schema.key
+        ]  # fmt: skip
+        text = f"{reason}: {fact_text(schema.name, tuple(key))}"
+        group = (*row[self._first : schema.expiry], nulls >> self._first)
+        self._failed.setdefault(group, []).append((text, start, end))
+        self._errors.add(self._matches.plan.form.number, text, start, end, 1)
+
+    def _forget_errors(self, groups: I64Array, since: I64Array) -> None:
+        """Take back what was said to fail in groups from an instant on."""
+        if not self._failed:
+            return
+        for row, first in zip(groups.tolist(), since.tolist(), strict=True):
+            group = (*row[: self._groups], row[-3] & ((1 << self._groups) - 1))
+            kept = []
+            for text, start, end in self._failed.pop(group, ()):
+                if end > first:
+                    number = self._matches.plan.form.number
+                    self._errors.add(number, text, max(start, first), end, -1)
+                if start < first:
+                    kept.append((text, start, min(end, first)))
+            if kept:
+                self._failed[group] = kept
+
+
+def _present(rows: I64Array, column: int, count: int) -> list[int]:
+    """The words of a column that some contributions have which do not cancel."""
+    words, places = np.unique(rows[:, column], return_inverse=True)
+    counts = np.bincount(places, weights=rows[:, count])
+    present: list[int] = words[counts > 0].tolist()
+    return present

@@ -1,0 +1,211 @@
+"""The plan of a program: collections, and the operators that derive one from others.
+
+A *collection* is kept once, as an arrangement; a *rule* is a graph of stateless operators from the
+change of one collection to a change of another, one *delta plan* for each way in which a change can
+reach it. Operators over matches share the columns of their rule: variables and constants, the
+keys of facts where identity matters, then time, expiry and nulls of the match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidemill.arrangement.interval_updates import JoinShape
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.dataflow.schema import Schema
+from tidemill.datalog.evaluation.expressions import Scope
+from tidemill.datalog.evaluation.forms import Expression, RuleForm, Type
+from tidemill.datalog.evaluation.linear import Limits
+
+MODERATE = 1 << 60
+"""Limits of ticks count on instants and periods that are closer to zero than this."""
+UNIT = "#unit"
+"""A collection of one fact without arguments, present always: rules without atoms read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A match for each row of the change of the source that agrees with the first atom."""
+
+    template: I64Array
+    shape: JoinShape
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Complete matches by the facts of a collection, or by what the same change says of it."""
+
+    collection: str
+    shape: JoinShape
+    changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subtract:
+    """Take from matches the instants at which a fact agrees with them."""
+
+    collection: str
+    columns: I64Array
+    theirs: I64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the matches for which a condition is true; those for which it fails are errors.
+
+    A `silent` operator does not tell errors: what comes later than it in a rule changes nothing of
+    what fails in it.
+    """
+
+    condition: Expression
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Write the value of an expression into a column; matches for which it fails are errors.
+
+    With `check` the column has a value already, and matches with another one end.
+    """
+
+    expression: Expression
+    column: int
+    kind: Type
+    check: bool = False
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Complete matches by ticks: offset, period and time go into columns.
+
+    The time is equal to what its column holds already where it is `bound`, else between `limits`.
+    """
+
+    offset: Expression
+    period: Expression
+    columns: tuple[int, int, int]
+    bound: bool
+    limits: Limits
+    timed: bool
+    silent: bool = False
+
+
+Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPlan:
+    """What follows for a rule from the change of one collection, in the order of its operators.
+
+    Diffs are multiplied by `sign`: the facts under `not` count against their rule, and a change
+    that is met at several atoms at once has been counted too often.
+    """
+
+    source: str
+    sign: int
+    begin: Begin
+    steps: tuple[Operator, ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether the change is met at one atom only."""
+        return not any(isinstance(step, Join) and step.changed for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchColumns:
+    """Where the values of a rule's matches stand.
+
+    `variables` have a column and a type; `facts` are, for each atom, the columns of its key, time
+    first, where errors and identities need them. `width` counts time, expiry and nulls, the last
+    three. `identity` are the columns that tell matches apart.
+    """
+
+    variables: Mapping[str, tuple[int, Type]]
+    facts: tuple[tuple[int, ...], ...]
+    identity: tuple[int, ...]
+    width: int
+
+    @property
+    def time(self) -> int:
+        """The column of the time of a match."""
+        return self.width - 3
+
+    @property
+    def expiry(self) -> int:
+        """The column of its expiry."""
+        return self.width - 2
+
+    @property
+    def nulls(self) -> int:
+        """The column of its nulls."""
+        return self.width - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How a match becomes a row of the collection that its rule derives.
+
+    `copies` are columns of the match above those of the row; `computed` other arguments by column.
+    """
+
+    copies: I64Array
+    computed: tuple[tuple[int, Expression, Type], ...]
+    time: tuple[Expression, ...]
+    expires: tuple[Expression, ...]
+    timed: bool
+    expiring: bool
+    outlives: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Aggregate the matches of a rule by their head: lattices with what they take of a match.
+
+    `by_time` says whether the time belongs to the group. `linear`: all lattices are counts and
+    sums of whole numbers, and move by what changes.
+    """
+
+    lattices: tuple[tuple[str, tuple[Expression, ...]], ...]
+    kinds: tuple[Type, ...]
+    by_time: bool
+    linear: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RulePlan:
+    """One rule: its matches from each change, and what becomes of them."""
+
+    form: RuleForm
+    scope: Scope
+    columns: MatchColumns
+    deltas: tuple[DeltaPlan, ...]
+    head: Head
+    reduce: Reduce | None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionPlan:
+    """A collection that is kept. `rank` orders them: each is derived from those of lower rank.
+
+    A `cover` keeps of another collection when a fact with given values is present: (collection,
+    columns), for atoms under `not`.
+    """
+
+    schema: Schema
+    stratum: int
+    rank: int
+    cover: tuple[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataflowPlan:
+    """All collections of a program by name, and its rules. Each of `loops` is a recursion."""
+
+    collections: Mapping[str, CollectionPlan]
+    rules: tuple[RulePlan, ...]
+    loops: tuple[tuple[str, ...], ...] = ()
+    inputs: frozenset[str] = field(default_factory=frozenset)

@@ -1,0 +1,186 @@
+"""Rows of a collection: which column of words holds what of a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.columnar.columns import Column, Texts
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.values import widen
+
+TIME = 0
+"""The column of a fact's time; arguments follow."""
+COLUMNS_MAX = 60
+"""Columns of a row, so that a bit for each of them, and for the times of a match, is a word."""
+KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
+
+
+class NotInDataflow(Exception):
+    """This engine does not evaluate a construct yet; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Columns of a collection: time, arguments, expiry, values of lattices, nulls.
+
+    A fact without a time has a null there, one without an expiry the greatest word. `lattices` are
+    those other than time and expires, each with the type of what is seen of it.
+    """
+
+    name: str
+    kinds: tuple[Type, ...]
+    lattices: tuple[tuple[str, Type], ...] = ()
+
+    @property
+    def expiry(self) -> int:
+        """The column of the expiry."""
+        return 1 + len(self.kinds)
+
+    @property
+    def nulls(self) -> int:
+        """The column of the bits of nulls, the last one."""
+        return self.expiry + 1 + len(self.lattices)
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return self.nulls + 1
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """The columns that tell facts apart: time and arguments."""
+        return tuple(range(self.expiry))
+
+    def place(self, lattice: str) -> int | None:
+        """The column of a lattice's value, None where facts do not carry it."""
+        for at, (name, _) in enumerate(self.lattices):
+            if name == lattice:
+                return self.expiry + 1 + at
+        return None
+
+    def kind(self, column: int) -> Type:
+        """The type of the values in a column."""
+        if 1 <= column < self.expiry:
+            return self.kinds[column - 1]
+        if self.expiry < column < self.nulls:
+            return self.lattices[column - self.expiry - 1][1]
+        return Type.INT
+
+
+def word_of(value: Any, kind: Type, texts: Texts) -> tuple[int, bool]:
+    """The word of a value in a column, and whether it is null. Cost: O(1).
+
+    Raises: NotInDataflow for a value of another type.
+    """
+    if value is None:
+        return 0, True
+    if kind is Type.INT and type(value) is int:
+        return value, False
+    if kind is Type.TEXT and type(value) is str:
+        return texts.number(value), False
+    if kind is Type.FLOAT and type(value) in (int, float):
+        return int(np.float64(widen(value) + 0.0).view(np.int64)), False
+    if kind is Type.BOOL and type(value) is bool:
+        return int(value), False
+    raise NotInDataflow(f"a value of another type in a column of type {kind.value}")
+
+
+def value_of(word: int, kind: Type, texts: Texts) -> Any:
+    """The value of a word that is no null."""
+    if kind is Type.INT:
+        return word
+    if kind is Type.TEXT:
+        return texts.texts(np.array([word]))[0]
+    if kind is Type.FLOAT:
+        return float(np.int64(word).view(np.float64))
+    return bool(word)
+
+
+def instant_word(instant: Instant) -> int:
+    """An instant as a word."""
+    if instant == BEGINNING:
+        return BEGIN_WORD
+    return END_WORD if instant == END else int(instant)
+
+
+def instant_of(word: int) -> Instant:
+    """The instant of a word."""
+    if word == BEGIN_WORD:
+        return BEGINNING
+    return END if word == END_WORD else word
+
+
+def rows_of_presences(
+    schema: Schema, presences: Sequence[Presence], texts: Texts, diff: int = 1
+) -> Change:
+    """Presences of records as a change.
+
+    Raises: NotInDataflow for lattices that the collection does not carry.
+    """
+    rows = np.zeros((len(presences), schema.columns + 3), np.int64)
+    for row, presence in zip(rows, presences, strict=True):
+        record = presence.record
+        if {name for name, _ in record.parafacts} != {name for name, _ in schema.lattices}:
+            raise NotInDataflow(f"facts of {schema.name} that carry lattices")
+        nulls = int(record.time is None)
+        row[TIME] = record.time or 0
+        values = [*record.arguments, None, *(value for _, value in record.parafacts)]
+        for column, value in enumerate(values, 1):
+            if column != schema.expiry:
+                row[column], null = word_of(value, schema.kind(column), texts)
+                nulls |= null << column
+        row[schema.expiry] = END_WORD if record.expires is None else record.expires
+        row[schema.nulls] = nulls
+        row[-3:] = instant_word(presence.start), instant_word(presence.end), diff
+    return rows
+
+
+def record_of(schema: Schema, row: Sequence[int], texts: Texts) -> Record:
+    """The record of a row. Cost: O(columns)."""
+    nulls = row[schema.nulls]
+
+    def value(column: int) -> Any:
+        if nulls >> column & 1:
+            return None
+        return value_of(row[column], schema.kind(column), texts)
+
+    expires = None if row[schema.expiry] == END_WORD else row[schema.expiry]
+    seen = [(name, value(schema.expiry + 1 + at)) for at, (name, _) in enumerate(schema.lattices)]
+    return Record(
+        schema.name, tuple(map(value, range(1, schema.expiry))), value(TIME), expires,
+        tuple(sorted(seen, key=lambda item: item[0])),
+    )  # fmt: skip
+
+
+def column_of(words: I64Array, kind: Type, nulls: I64Array | None) -> Column:
+    """A column of words as expressions take it; `nulls` are bits, None where there are none."""
+    values: Any = words
+    if kind is Type.FLOAT:
+        values = np.ascontiguousarray(words).view(np.float64)
+    elif kind is Type.BOOL:
+        values = words != 0
+    return Column(kind, values, None if nulls is None else nulls != 0)
+
+
+def words_of_column(column: Column) -> I64Array:
+    """The words of a column; those of nulls are 0."""
+    values = column.values
+    if column.kind is Type.FLOAT:
+        words: I64Array = (values + 0.0).view(np.int64)
+    else:
+        words = values.astype(np.int64, copy=False)
+    return words if column.nulls is None else np.where(column.nulls, 0, words)
+
+
+__all__ = [
+    "COLUMNS_MAX", "KINDS", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
+    "instant_word", "record_of", "rows_of_presences", "value_of", "word_of", "words_of_column",
+]  # fmt: skip

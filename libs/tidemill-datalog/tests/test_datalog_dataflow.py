@@ -1,0 +1,214 @@
+"""Laws of the engine `dataflow`: at every instant below its frontier it says what the program says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, Told, lower
+from tidemill.datalog.dataflow.scheduler import Strategy
+from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, format_record
+from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
+from tidemill.testkit.conformance.registry import Options, run_case
+from tidemill.testkit.tidelog import (
+    DERIVED,
+    UPPER,
+    Example,
+    answers_from_scratch,
+    inputs,
+    programs,
+)
+from tidemill.time import UsageError
+
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
+LAW = settings(
+    max_examples=EXAMPLES,
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+Inputs = Mapping[str, Sequence[Presence]]
+STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+
+
+def fits(checked: CheckedProgram) -> bool:
+    """Whether the dataflow evaluates all of a program."""
+    try:
+        lower(logical_plan(checked), Texts())
+    except NotInDataflow:
+        return False
+    return True
+
+
+def plain(given_: Inputs) -> Inputs:
+    """The same presences without lattices that ride beside them."""
+    return {
+        name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
+        for name, presences in given_.items()
+    }
+
+
+class Held:
+    """What an engine has told, added up."""
+
+    def __init__(self, engine: DataflowEngine) -> None:
+        self.engine = engine
+        self._held: dict[tuple[str, str], int] = {}
+
+    def step(self, upper: int) -> None:
+        for name, told in self.engine.step(upper).items():
+            self.add(name, told)
+
+    def add(self, name: str, told: Told) -> None:
+        for _, record, diff in told.records():
+            key = name, format_record(record)
+            self._held[key] = self._held.get(key, 0) + diff
+
+    def now(self) -> dict[str, set[str]]:
+        assert set(self._held.values()) <= {0, 1}
+        found: dict[str, set[str]] = {name: set() for name in DERIVED}
+        for (name, text), count in self._held.items():
+            if count:
+                found[name].add(text)
+        at = int(self.engine.upper) - 1
+        errors = {e.text for e in self.engine.errors() if e.start <= at < e.end}
+        return {**found, "errors": errors}
+
+
+@LAW
+@given(programs(fits=fits), inputs(), STRATEGIES)
+def test_it_holds_at_every_instant_what_the_program_says(
+    example: Example, given_: Inputs, strategy: Strategy
+) -> None:
+    given_ = plain(given_)
+    held = Held(DataflowEngine(example.checked, strategy=strategy))
+    for name, presences in given_.items():
+        held.engine.feed_presences(name, presences)
+    for at, expected in enumerate(answers_from_scratch(example, given_), -1):
+        held.step(at + 1)
+        assert held.now() == expected, (at, example.text)
+
+
+@LAW
+@given(
+    programs(fits=fits), inputs(), STRATEGIES, st.lists(st.integers(0, UPPER - 1)), st.integers(0)
+)
+def test_neither_steps_nor_deliveries_have_a_meaning(
+    example: Example, given_: Inputs, strategy: Strategy, stops: list[int], seed: int
+) -> None:
+    given_, rng = plain(given_), Random(seed)
+    held = Held(DataflowEngine(example.checked, strategy=strategy))
+    waiting = [(rng.randint(0, p.start), n, p) for n, found in given_.items() for p in found]
+    expected = answers_from_scratch(example, given_)
+    for stop in sorted({*stops, UPPER}):
+        rng.shuffle(waiting)
+        for _, name, presence in [each for each in waiting if each[0] < stop]:
+            held.engine.feed_presences(name, [presence])
+        waiting = [each for each in waiting if each[0] >= stop]
+        held.step(stop)
+        assert held.now() == expected[stop], (stop, example.text)
+
+
+@LAW
+@given(programs(fits=fits), inputs(), inputs(), STRATEGIES, st.integers(0, UPPER - 1))
+def test_what_is_taken_back_from_an_instant_on_was_there_before(
+    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy, at: int
+) -> None:
+    given_, passing = plain(given_), plain(passing)
+    held = Held(DataflowEngine(example.checked, strategy=strategy))
+    ended = {
+        name: [replace(p, end=at) for p in presences if p.start < at < p.end]
+        + [p for p in presences if p.end <= at]
+        for name, presences in passing.items()
+    }
+    both = {name: [*given_[name], *ended[name]] for name in given_}
+    for given__ in (given_, passing):
+        for name, presences in given__.items():
+            held.engine.feed_presences(name, presences)
+    expected = answers_from_scratch(example, both)
+    if at:
+        held.step(at)
+        assert held.now() == expected[at], (at, example.text)
+    for name, presences in passing.items():
+        later = [replace(p, start=max(p.start, at)) for p in presences if p.end > at]
+        held.engine.feed_presences(name, later, -1)
+    for stop in range(max(at, 1) + (at > 0), UPPER + 1):
+        held.step(stop)
+        assert held.now() == expected[stop], (stop, at, example.text)
+
+
+def program(text: str) -> CheckedProgram:
+    return check(parse(text), InputSchemas(closed=False))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("t(x) @min(d) := e(x, d); t(y) @min(d + w) := t(x) @min(d) ^ f(x, y, w);", "recursion"),
+        ("p(x) @next := e(x, _);", "@next"),
+    ],
+)
+def test_a_construct_that_is_not_there_is_named(text: str, says: str) -> None:
+    with pytest.raises(NotInDataflow, match=says):
+        DataflowEngine(program(text))
+
+
+def test_a_step_does_not_go_back() -> None:
+    engine = DataflowEngine(program("p(x) := e(x);"))
+    engine.step(10)
+    with pytest.raises(UsageError, match="step refused: 9 is below the upper 10"):
+        engine.step(9)
+
+
+def test_what_has_ended_takes_no_memory() -> None:
+    columns = {"e": ("int", "int"), "f": ("int",)}
+    schemas = {
+        name: InputSchema(name, "events" if name == "e" else "relation", tuple(("", k) for k in ks))
+        for name, ks in columns.items()
+    }
+    text = "p(x) @count(y) @time(u) := e(x, y) @time(u) ^ f(y);"
+    engine = DataflowEngine(check(parse(text), InputSchemas(schemas)))
+    engine.feed_presences("f", [Presence(Record("f", (0,)))])
+    sizes = []
+    for round_ in range(8):
+        found = [
+            Presence(Record("e", (at % 7, 0), at, at + 5), at, at + 5)
+            for at in range(round_ * 1_000, (round_ + 1) * 1_000)
+        ]
+        engine.feed_presences("e", found)
+        engine.step((round_ + 1) * 1_000)
+        sizes.append(engine.nbytes)
+    assert sizes[-1] <= 1.5 * sizes[2]
+
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.yaml"))
+RUN_AT_LEAST = 0
+"""Cases of our own that the dataflow answers; the number may only rise."""
+
+
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+def test_cases_are_answered_or_refused(strategy: Strategy) -> None:
+    answered, wrong = 0, {}
+    for case in find_cases(CASES):
+        assert isinstance(case, FoundCase), case
+        differences = run_case(case.case, Options("dataflow", strategy))
+        if not differences:
+            answered += 1
+        elif "the dataflow does not evaluate" not in differences[0]:
+            wrong[case.name] = differences
+    assert wrong == {}
+    assert answered >= RUN_AT_LEAST

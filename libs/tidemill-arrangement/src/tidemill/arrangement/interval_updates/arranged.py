@@ -59,29 +59,35 @@ class Index:
     """Rows of an arrangement by the values of `columns`, those of one value from new to old.
 
     `slots` hold the newest row of each key, -1 for none; `nexts` the next older row of a row.
-    `used` are how many slots are taken, and their number as a power of two.
+    `used` are how many slots are taken, and their number as a power of two. The rows before
+    `linked` are in it.
     """
 
-    __slots__ = ("columns", "nexts", "slots", "used")
+    __slots__ = ("columns", "linked", "nexts", "slots", "used")
 
-    def __init__(self, columns: Sequence[int], capacity: int) -> None:
+    def __init__(self, columns: Sequence[int]) -> None:
         self.columns = np.array(columns, np.int64)
         self.slots = np.full(1 << _SLOTS_BITS_MIN, -1, np.int32)
-        self.nexts = np.empty(capacity, np.int32)
+        self.nexts = np.empty(0, np.int32)
         self.used = np.array([0, _SLOTS_BITS_MIN], np.int64)
+        self.linked = 0
 
     @property
     def nbytes(self) -> int:
         """The bytes of the index."""
         return int(self.slots.nbytes + self.nexts.nbytes)
 
-    def extend(self, rows: I64Array, first: int, last: int) -> None:
-        """Take in rows[first:last]. Cost: O(rows), and now and then O(keys)."""
-        while first < last:
-            first = _link(
-                rows, self.columns, self.slots, self.nexts, self.used, first, last
-            )  # fmt: skip
-            if first < last:
+    def extend(self, rows: I64Array, last: int) -> None:
+        """Take in the rows before `last`. Cost: O(rows), and now and then O(keys)."""
+        if len(self.nexts) < len(rows):
+            nexts = np.empty(len(rows), np.int32)
+            nexts[: self.linked] = self.nexts[: self.linked]
+            self.nexts = nexts
+        while self.linked < last:
+            self.linked = _link(
+                rows, self.columns, self.slots, self.nexts, self.used, self.linked, last
+            )
+            if self.linked < last:
                 self.grow(rows)
 
     def grow(self, rows: I64Array) -> None:
@@ -131,11 +137,17 @@ class Arrangement:
         return found
 
     def index(self, columns: Sequence[int]) -> Index:
-        """The index by some columns; made when it is asked for first, and kept."""
-        known = self._indexes.get(tuple(columns))
+        """The index by some columns, with all rows; kept once it is made.
+
+        Cost: O(rows that have come since it was asked for).
+        """
+        key = tuple(columns)
+        known = self._indexes.get(key)
         if known is None:
-            known = self._indexes[tuple(columns)] = Index(columns, len(self.rows))
-            known.extend(self.rows, 0, len(self))
+            known = self._indexes[key] = Index(key)
+        count = int(self.counts[0])
+        if known.linked < count or len(known.nexts) < len(self.rows):
+            known.extend(self.rows, count)
         return known
 
     def reserve(self, more: int) -> None:
@@ -147,10 +159,6 @@ class Arrangement:
         rows = np.empty((capacity, self.columns + 2), np.int64)
         rows[: len(self)] = self.rows[: len(self)]
         self.rows = rows
-        for index in self._indexes.values():
-            nexts = np.empty(capacity, np.int32)
-            nexts[: len(self)] = index.nexts[: len(self)]
-            index.nexts = nexts
 
     def append(self, rows: I64Array) -> None:
         """Take in rows with their intervals. Shapes: (n, columns + 2)."""
@@ -158,19 +166,11 @@ class Arrangement:
         self.reserve(len(rows))
         self.rows[first : first + len(rows)] = rows
         self.counts[:] = first + len(rows)
-        self.link(first)
 
     def clear(self) -> None:
         """Forget all rows."""
         self.counts[:] = self._live = 0
-        for columns in list(self._indexes):
-            self._indexes[columns] = Index(columns, len(self.rows))
-
-    def link(self, first: int, beside: Index | None = None) -> None:
-        """Let the indexes, but for one that has done so, take in the rows from `first` on."""
-        for index in self._indexes.values():
-            if index is not beside:
-                index.extend(self.rows, first, len(self))
+        self._indexes = {columns: Index(columns) for columns in self._indexes}
 
     def compact(self, since: int) -> None:
         """Forget what is of no use from `since` on, where that may be half of the rows.
@@ -189,9 +189,7 @@ class Arrangement:
         self.rows = np.empty((len(kept) + max(_ROWS_MIN, len(kept) >> 2), rows.shape[1]), np.int64)
         self.rows[: len(kept)] = kept
         self.counts[:] = len(kept)
-        for columns in list(self._indexes):
-            index = self._indexes[columns] = Index(columns, len(self.rows))
-            index.extend(self.rows, 0, len(kept))
+        self._indexes = {columns: Index(columns) for columns in self._indexes}
 
     def living(self) -> I64Array:
         """The rows whose interval is not empty. Cost: O(rows)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 
@@ -32,8 +32,8 @@ class JoinShape:
 
 @inlined
 def _taken(
-    out: I64Array, at: int, right: I64Array, row: int, copies: I64Array, checks: I64Array,
-    timed: bool, expiring: int, known: int,
+    out: I64Array, at: Word, right: I64Array, row: Word, copies: I64Array, checks: I64Array,
+    timed: bool, expiring: Word, known: Word,
 ) -> bool:  # fmt: skip
     """Complete a match by a row; whether its checks hold."""
     width = out.shape[1] - 3
@@ -52,7 +52,7 @@ def _taken(
     if expiring >= 0:
         out[at, width - 2] = min(out[at, width - 2], right[row, expiring])
     out[at, width - 1] = nulls
-    holds = theirs & known == 0
+    holds = bool(theirs & known == 0)
     for check in range(checks.shape[1]):
         mine, other = checks[0, check], checks[1, check]
         if out[at, mine] != right[row, other] or ((nulls >> mine) ^ (theirs >> other)) & 1:
@@ -87,8 +87,8 @@ def _join(
                 if found == out.shape[0]:
                     places[0], places[1] = i, row
                     return found
-                for at in range(width):
-                    out[found, at] = left[i, at]
+                for column in range(width):
+                    out[found, column] = left[i, column]
                 out[found, width], out[found, width + 1] = start, end
                 diff = left[i, width + 2]
                 out[found, width + 2] = diff if row < counts[1] else -diff

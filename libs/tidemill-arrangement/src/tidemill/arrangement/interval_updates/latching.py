@@ -8,7 +8,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
 from tidemill.arrangement.interval_updates.merging import NegativeRow, append_row, cut_row
-from tidemill.arrangement.interval_updates.rows import END_WORD, Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of, same_columns
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _ROOM = 4
@@ -16,7 +16,7 @@ _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 
 
 @inlined
-def _first_start(rows: I64Array, head: int, nexts: I32Array) -> int:
+def _first_start(rows: I64Array, head: Word, nexts: I32Array) -> Word:
     """When the match with these rows holds first, the greatest word for never."""
     width, first, row = rows.shape[1] - 2, np.int64(END_WORD), np.int64(head)
     while row >= 0:
@@ -28,7 +28,13 @@ def _first_start(rows: I64Array, head: int, nexts: I32Array) -> int:
 
 @inlined
 def _say(
-    change: I64Array, i: int, expiry: int, start: int, diff: int, out: I64Array, places: I64Array
+    change: I64Array,
+    i: Word,
+    expiry: Word,
+    start: Word,
+    diff: Word,
+    out: I64Array,
+    places: I64Array,
 ) -> None:
     """The match of a row lives from `start` until its own expiry, or does not."""
     width = change.shape[1] - 3
@@ -125,16 +131,17 @@ class Latch:
         if bool((change[:, -1] < 0).any()):
             change = np.concatenate([change[change[:, -1] > 0], change[change[:, -1] < 0]])
         matches = self._matches
+        matches.reserve(len(change) + _ROOM)
         index = matches.index(self._identity)
         places = np.array([0, -1, 0, 0], np.int64)
         stack = np.empty((16, 2), np.int64)
         out = np.empty((2 * len(change) + _ROOM, change.shape[1]), np.int64)
-        matches.reserve(len(change) + _ROOM)
         while True:
             said = _establish(
                 change, index.columns, self._expiry, matches.rows, matches.counts, index.slots,
                 index.nexts, index.used, stack, places, out,
             )  # fmt: skip
+            index.linked = len(matches)
             if said == _DONE:
                 return out[: places[2]]
             if said == _NEGATIVE:
@@ -143,6 +150,7 @@ class Latch:
                 index.grow(matches.rows)
                 continue
             matches.reserve(len(change) - int(places[0]) + _ROOM)
+            index = matches.index(self._identity)
             if places[2] + _ROOM > len(out):
                 out = np.concatenate([out, np.empty_like(out)])
             if places[1] + _ROOM > len(stack):

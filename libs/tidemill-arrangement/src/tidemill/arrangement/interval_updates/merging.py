@@ -13,8 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import (
+    BEGIN_WORD,
+    Change,
+    Word,
+    hash_of,
+    same_columns,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+from tidemill.arrangement.relational import surely_apart
 from tidemill.time import UsageError
 
 _ADD, _TAKE_SPARE, _TAKE, _PROMOTE = 0, 1, 2, 3
@@ -22,13 +29,15 @@ _ROOM = 4
 """Rows that one piece of work may add to any array."""
 _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 _MANY = 1 << 12
+_MANY_NEW = 64
+"""Fewer rows are looked up one by one."""
 
 
 @inlined
 def _slot_of(
-    change: I64Array, i: int, change_nulls: int, rows: I64Array, columns: I64Array,
-    slots: I32Array, bits: int,
-) -> int:  # fmt: skip
+    change: I64Array, i: Word, change_nulls: Word, rows: I64Array, columns: I64Array,
+    slots: I32Array, bits: Word,
+) -> Word:  # fmt: skip
     """The slot of the key of a change's row, the free one where it has none yet."""
     at = np.int64(hash_of(change, i, columns) >> np.uint64(64 - bits))
     while slots[at] >= 0 and not same_columns(
@@ -40,8 +49,8 @@ def _slot_of(
 
 @inlined
 def append_row(
-    source: I64Array, i: int, start: int, end: int, rows: I64Array, counts: I64Array,
-    slots: I32Array, nexts: I32Array, used: I64Array, slot: int,
+    source: I64Array, i: Word, start: Word, end: Word, rows: I64Array, counts: I64Array,
+    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
 ) -> None:  # fmt: skip
     """One more row, linked into the index by its key."""
     row = counts[0]
@@ -59,8 +68,8 @@ def append_row(
 
 @inlined
 def cut_row(
-    rows: I64Array, row: int, start: int, end: int, counts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, slot: int,
+    rows: I64Array, row: Word, start: Word, end: Word, counts: I64Array, slots: I32Array,
+    nexts: I32Array, used: I64Array, slot: Word,
 ) -> None:  # fmt: skip
     """Take [start, end), which lies within it, from the interval of a row."""
     width = rows.shape[1] - 2
@@ -75,7 +84,7 @@ def cut_row(
 
 @inlined
 def _emit(
-    rows: I64Array, row: int, start: int, end: int, diff: int, out: I64Array, places: I64Array
+    rows: I64Array, row: Word, start: Word, end: Word, diff: Word, out: I64Array, places: I64Array
 ) -> None:
     at = places[2]
     width = rows.shape[1] - 2
@@ -86,7 +95,7 @@ def _emit(
 
 
 @inlined
-def _alike(change: I64Array, i: int, expiry: int, rows: I64Array, row: int) -> bool:
+def _alike(change: I64Array, i: Word, expiry: Word, rows: I64Array, row: Word) -> bool:
     """Whether two derivations of a fact say the same: expiry, values, nulls."""
     same = True
     for column in range(expiry, rows.shape[1] - 2):
@@ -95,11 +104,35 @@ def _alike(change: I64Array, i: int, expiry: int, rows: I64Array, row: int) -> b
 
 
 @inlined
-def _push(stack: I64Array, places: I64Array, kind: int, start: int, end: int) -> None:
+def _push(stack: I64Array, places: I64Array, kind: Word, start: Word, end: Word) -> None:
     if start < end:
         top = places[1]
         stack[top, 0], stack[top, 1], stack[top, 2] = kind, start, end
         places[1] = top + 1
+
+
+@inlined
+def _met(
+    change: I64Array, i: Word, expiry: Word, kind: Word, start: Word, end: Word,
+    rows: I64Array, head: Word, nexts: I32Array,
+) -> Word:  # fmt: skip
+    """The row of a key that a piece of work is about, -1 for none.
+
+    Of those that the piece meets: any to add to, one that says the same to take, the best to
+    promote.
+    """
+    width = rows.shape[1] - 2
+    best, row = np.int64(-1), np.int64(head)
+    while row >= 0:
+        if rows[row, width] < end and rows[row, width + 1] > start:
+            if kind == _PROMOTE:
+                if best < 0 or rows[row, expiry] > rows[best, expiry]:
+                    best = row
+            elif kind == _ADD or _alike(change, i, expiry, rows, row):
+                best = row
+                break
+        row = np.int64(nexts[row])
+    return best
 
 
 @compiled
@@ -111,21 +144,17 @@ def _merge(
 ) -> int:  # fmt: skip
     """Take a change in from where `places` say: (row, work on the stack, rows of `out`)."""
     width = change.shape[1] - 3
-    nulls = width - 1
     while places[0] < change.shape[0]:
         i = places[0]
         if places[1] < 0:
             places[1] = 0
-            diff = change[i, width + 2]
-            if diff == 0:
-                places[0], places[1] = i + 1, -1
-                continue
-            kind = _ADD if diff > 0 else _TAKE_SPARE
-            _push(stack, places, kind, change[i, width], change[i, width + 1])
+            kind = _ADD if change[i, width + 2] > 0 else _TAKE_SPARE
+            if change[i, width + 2] != 0:
+                _push(stack, places, kind, change[i, width], change[i, width + 1])
         if 2 * used[0] + 8 >= slots.size or 2 * spare_used[0] + 8 >= spare_slots.size:
             return _GROW
-        slot = _slot_of(change, i, nulls, facts, columns, slots, used[1])
-        other = _slot_of(change, i, nulls, spare, columns, spare_slots, spare_used[1])
+        slot = _slot_of(change, i, width - 1, facts, columns, slots, used[1])
+        other = _slot_of(change, i, width - 1, spare, columns, spare_slots, spare_used[1])
         while places[1] > 0:
             if (
                 counts[0] + _ROOM > facts.shape[0]
@@ -137,79 +166,87 @@ def _merge(
             places[1] -= 1
             kind = stack[places[1], 0]
             start, end = stack[places[1], 1], stack[places[1], 2]
-            in_facts = kind in (_ADD, _TAKE)
-            best, row = np.int64(-1), np.int64(slots[slot] if in_facts else spare_slots[other])
-            while row >= 0:
-                if in_facts:
-                    meets = facts[row, width] < end and facts[row, width + 1] > start
-                    alike = kind == _ADD or _alike(change, i, expiry, facts, row)
-                    if meets and alike:
-                        best = row
-                        break
-                    row = np.int64(nexts[row])
-                else:
-                    if spare[row, width] < end and spare[row, width + 1] > start:
-                        if kind == _PROMOTE:
-                            if best < 0 or spare[row, expiry] > spare[best, expiry]:
-                                best = row
-                        elif _alike(change, i, expiry, spare, row):
-                            best = row
-                            break
-                    row = np.int64(spare_nexts[row])
-            if best < 0:
-                if kind == _ADD:
-                    append_row(change, i, start, end, facts, counts, slots, nexts, used, slot)
-                    _emit(facts, counts[0] - 1, start, end, 1, out, places)
-                elif kind == _TAKE_SPARE:
-                    _push(stack, places, _TAKE, start, end)
-                elif kind == _TAKE:
+            if kind in (_ADD, _TAKE):
+                if not _in_facts(
+                    change, i, expiry, kind, start, end, facts, counts, slots, nexts, used, slot,
+                    spare, spare_counts, spare_slots, spare_nexts, spare_used, other, best_only,
+                    stack, places, out,
+                ):  # fmt: skip
                     return _NEGATIVE
-                continue
-            if in_facts:
-                first = max(start, facts[best, width])
-                last = min(end, facts[best, width + 1])
             else:
-                first = max(start, spare[best, width])
-                last = min(end, spare[best, width + 1])
-            _push(stack, places, kind, start, first)
-            _push(stack, places, kind, last, end)
-            if kind == _ADD and facts[best, expiry] >= change[i, expiry]:
-                if not best_only:
-                    append_row(
-                        change, i, first, last, spare, spare_counts, spare_slots, spare_nexts,
-                        spare_used, other,
-                    )  # fmt: skip
-            elif kind == _ADD:
-                _emit(facts, best, first, last, -1, out, places)
-                if not best_only:
-                    append_row(
-                        facts, best, first, last, spare, spare_counts, spare_slots, spare_nexts,
-                        spare_used, other,
-                    )  # fmt: skip
-                cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
-                append_row(change, i, first, last, facts, counts, slots, nexts, used, slot)
-                _emit(facts, counts[0] - 1, first, last, 1, out, places)
-            elif kind == _TAKE_SPARE:
-                cut_row(
-                    spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used,
-                    other,
+                _in_spare(
+                    change, i, expiry, kind, start, end, facts, counts, slots, nexts, used, slot,
+                    spare, spare_counts, spare_slots, spare_nexts, spare_used, other,
+                    stack, places, out,
                 )  # fmt: skip
-            elif kind == _TAKE:
-                _emit(facts, best, first, last, -1, out, places)
-                cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
-                _push(stack, places, _PROMOTE, first, last)
-            else:
-                append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot)
-                _emit(facts, counts[0] - 1, first, last, 1, out, places)
-                cut_row(
-                    spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used,
-                    other,
-                )  # fmt: skip
-        change[i, width + 2] -= 1 if change[i, width + 2] > 0 else -1
+        change[i, width + 2] -= np.sign(change[i, width + 2])
         if change[i, width + 2] == 0:
             places[0] = i + 1
         places[1] = -1
     return _DONE
+
+
+@compiled
+def _in_facts(
+    change: I64Array, i: int, expiry: int, kind: int, start: int, end: int,
+    facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
+    spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
+    spare_used: I64Array, other: Word, best_only: bool, stack: I64Array, places: I64Array,
+    out: I64Array,
+) -> bool:  # fmt: skip
+    """Add a piece of a derivation, or take it from the facts; false where it is not there."""
+    width = change.shape[1] - 3
+    best = _met(change, i, expiry, kind, start, end, facts, slots[slot], nexts)
+    if best < 0:
+        if kind == _ADD:
+            append_row(change, i, start, end, facts, counts, slots, nexts, used, slot)
+            _emit(facts, counts[0] - 1, start, end, 1, out, places)
+        return bool(kind == _ADD)
+    first, last = max(start, facts[best, width]), min(end, facts[best, width + 1])
+    _push(stack, places, kind, start, first)
+    _push(stack, places, kind, last, end)
+    if kind == _TAKE:
+        _emit(facts, best, first, last, -1, out, places)
+        cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
+        _push(stack, places, _PROMOTE, first, last)
+        return True
+    better = facts[best, expiry] < change[i, expiry]
+    if not best_only:
+        append_row(
+            facts if better else change, best if better else i, first, last, spare,
+            spare_counts, spare_slots, spare_nexts, spare_used, other,
+        )  # fmt: skip
+    if better:
+        _emit(facts, best, first, last, -1, out, places)
+        cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
+        append_row(change, i, first, last, facts, counts, slots, nexts, used, slot)
+        _emit(facts, counts[0] - 1, first, last, 1, out, places)
+    return True
+
+
+@compiled
+def _in_spare(
+    change: I64Array, i: int, expiry: int, kind: int, start: int, end: int,
+    facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
+    spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
+    spare_used: I64Array, other: Word, stack: I64Array, places: I64Array, out: I64Array,
+) -> None:  # fmt: skip
+    """Take a piece of a derivation from the spare ones, or let the best of them be a fact."""
+    width = change.shape[1] - 3
+    best = _met(change, i, expiry, kind, start, end, spare, spare_slots[other], spare_nexts)
+    if best < 0:
+        if kind == _TAKE_SPARE:
+            _push(stack, places, _TAKE, start, end)
+        return
+    first, last = max(start, spare[best, width]), min(end, spare[best, width + 1])
+    _push(stack, places, kind, start, first)
+    _push(stack, places, kind, last, end)
+    if kind == _PROMOTE:
+        append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot)
+        _emit(facts, counts[0] - 1, first, last, 1, out, places)
+    cut_row(
+        spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other
+    )  # fmt: skip
 
 
 class NegativeRow(UsageError):
@@ -230,7 +267,7 @@ class Merged:
     With `best_only` spare derivations are not kept, and nothing can be taken away.
     """
 
-    __slots__ = ("_best_only", "_key", "expiry", "facts", "spare")
+    __slots__ = ("_best_only", "_dated", "_key", "_latest", "expiry", "facts", "spare")
 
     def __init__(
         self,
@@ -245,6 +282,8 @@ class Merged:
         self.spare = Arrangement(columns)
         self.expiry = expiry
         self._key = tuple(key)
+        self._dated = self._key[:1] == (0,)
+        self._latest = BEGIN_WORD
 
     @property
     def nbytes(self) -> int:
@@ -260,16 +299,18 @@ class Merged:
         """
         if not len(change):
             return change
+        if self._surely_new(change):
+            self.facts.append(change[:, :-1])
+            return change
         if len(change) > 1 and bool((change[:, -1] < 0).any()):
             change = np.concatenate([change[change[:, -1] > 0], change[change[:, -1] < 0]])
         else:
             change = change.copy()
         facts, spare = self.facts, self.spare
-        first, spare_first = len(facts), len(spare)
-        mine, other = facts.index(self._key), spare.index(self._key)
-        places = np.array([0, -1, 0], np.int64)
         facts.reserve(len(change) + _ROOM)
         spare.reserve(_ROOM)
+        mine, other = facts.index(self._key), spare.index(self._key)
+        places = np.array([0, -1, 0], np.int64)
         stack = np.empty((16, 3), np.int64)
         out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
         while True:
@@ -290,15 +331,35 @@ class Merged:
                     other.grow(spare.rows)
                 continue
             more = min(len(change) - int(places[0]), _MANY) + _ROOM
+            mine.linked, other.linked = len(facts), len(spare)
             facts.reserve(more)
             spare.reserve(more)
+            mine, other = facts.index(self._key), spare.index(self._key)
             if places[2] + _ROOM > len(out):
                 out = np.concatenate([out, np.empty_like(out)])
             if places[1] + _ROOM > len(stack):
                 stack = np.concatenate([stack, np.empty_like(stack)])
-        facts.link(first, mine)
-        spare.link(spare_first, other)
+        mine.linked, other.linked = len(facts), len(spare)
         return out[: places[2]]
+
+    def _surely_new(self, change: Change) -> bool:
+        """Whether no fact of a change is known, nor twice in it: all of them come after all others.
+
+        Cost: O(change); nothing where few rows come. Streams are in the order of their times.
+        """
+        first, nulls = change[:, 0], change[:, -4]
+        if len(change) < _MANY_NEW or not self._dated or bool((change[:, -1] != 1).any()):
+            self._dated = self._dated and not bool((nulls & 1).any())
+            self._latest = max(self._latest, int(first.max()))
+            return False
+        if bool((nulls & 1).any()) or bool((change[:, -3] >= change[:, -2]).any()):
+            self._dated = False
+            return False
+        latest, self._latest = self._latest, max(self._latest, int(first.max()))
+        if int(first.min()) <= latest:
+            return False
+        columns = [np.ascontiguousarray(change[:, at]) for at in self._key]
+        return surely_apart([*columns, np.ascontiguousarray(nulls)], len(change))
 
     def begin_again(self, rows: I64Array) -> None:
         """Let these be all facts, without anything spare. Shapes: (n, columns + 2)."""

@@ -19,6 +19,8 @@ BEGIN_WORD, END_WORD = -(1 << 63), (1 << 63) - 1
 Change: TypeAlias = I64Array
 """Updates with diffs. Shapes: (n, columns + 3): columns, start, end, diff."""
 
+Word: TypeAlias = "int | np.int64"
+"""A word, a place or a number of a row in a compiled loop."""
 _FACTOR = 0x9E37_79B9_7F4A_7C15
 
 
@@ -28,7 +30,7 @@ def no_change(columns: int) -> Change:
 
 
 @inlined
-def hash_of(rows: I64Array, row: int, columns: I64Array) -> np.uint64:
+def hash_of(rows: I64Array, row: Word, columns: I64Array) -> np.uint64:
     """A hash of some columns of a row, whose upper bits depend on every word."""
     state = np.uint64(_FACTOR)
     for at in range(columns.size):
@@ -39,8 +41,8 @@ def hash_of(rows: I64Array, row: int, columns: I64Array) -> np.uint64:
 
 @inlined
 def same_columns(
-    left: I64Array, i: int, left_columns: I64Array, left_nulls: int,
-    right: I64Array, j: int, right_columns: I64Array, right_nulls: int,
+    left: I64Array, i: Word, left_columns: I64Array, left_nulls: Word,
+    right: I64Array, j: Word, right_columns: I64Array, right_nulls: Word,
 ) -> bool:  # fmt: skip
     """Whether two rows have equal values in the given columns; null equals null alone."""
     same = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _LOOKED_AT = 16
@@ -24,7 +24,7 @@ SUM_WORDS = 3
 
 @inlined
 def _add(
-    sums: I64Array, row: int, groups: int, change: I64Array, i: int, values: int, diff: int
+    sums: I64Array, row: Word, groups: Word, change: I64Array, i: Word, values: Word, diff: Word
 ) -> None:
     """Let a contribution count."""
     nulls = change[i, groups + 2 + values]
@@ -39,9 +39,9 @@ def _add(
 
 
 @inlined
-def _alike(sums: I64Array, row: int, groups: int, time: int, expiry: int, end: int) -> bool:
+def _alike(sums: I64Array, row: Word, groups: Word, time: Word, expiry: Word, end: Word) -> bool:
     width = sums.shape[1]
-    return (
+    return bool(
         sums[row, width - 1] == end
         and sums[row, groups] == time
         and sums[row, groups + 1] == expiry
@@ -202,15 +202,16 @@ class Sums:
         Cost: O(change), if a group has few different ends.
         """
         rows, columns = self.rows, np.arange(self._groups)
-        index = rows.index(range(self._groups))
         touched = np.empty(len(change), np.int64)
         first = 0
         while first < len(change):
             rows.reserve(min(len(change) - first, 1 << 12))
+            index = rows.index(range(self._groups))
             said, first = _accumulate(
                 change, columns, self._values, since, rows.rows, rows.counts, index.slots,
                 index.nexts, index.used, first, touched,
             )  # fmt: skip
+            index.linked = len(rows)
             if said == _GROW:
                 index.grow(rows.rows)
         return _touched_groups(change, rows.rows, columns, index.slots, int(index.used[1]), touched)
@@ -230,7 +231,8 @@ class Sums:
         size = 64
         chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
         out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
-        parts, mixed = [], []
+        parts: list[I64Array] = []
+        mixed: list[tuple[int, I64Array]] = []
         while True:
             said = _sweep(
                 rows.rows, index.nexts, heads, since, self._groups, places, chain, events, out

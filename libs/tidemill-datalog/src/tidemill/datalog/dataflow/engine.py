@@ -19,7 +19,8 @@ from tidemill.arrangement.interval_updates import (
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
-from tidemill.datalog.dataflow.lowering import lower, pairs
+from tidemill.datalog.dataflow.deltas import pairs
+from tidemill.datalog.dataflow.lowering import lower
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.iterating import Iteration
 from tidemill.datalog.dataflow.operators.matching import Matches

@@ -14,7 +14,6 @@ from tidemill.datalog.columnar.columns import Column, Texts
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.values import widen
 
 TIME = 0
 """The column of a fact's time; arguments follow."""
@@ -87,7 +86,7 @@ def word_of(value: Any, kind: Type, texts: Texts) -> tuple[int, bool]:
     if kind is Type.TEXT and type(value) is str:
         return texts.number(value), False
     if kind is Type.FLOAT and type(value) in (int, float):
-        return int(np.float64(widen(value) + 0.0).view(np.int64)), False
+        return int(np.float64(float(value) + 0.0).view(np.int64)), False
     if kind is Type.BOOL and type(value) is bool:
         return int(value), False
     raise NotInDataflow(f"a value of another type in a column of type {kind.value}")

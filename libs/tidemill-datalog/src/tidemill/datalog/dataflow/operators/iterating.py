@@ -146,4 +146,5 @@ def differing(change: Change) -> Change:
     diffs = np.add.reduceat(change[:, -1], firsts)
     found = change[firsts]
     found[:, -1] = diffs
-    return found[diffs != 0]
+    rest: Change = found[diffs != 0]
+    return rest

@@ -79,7 +79,8 @@ class Matches:
     def _filter(self, step: Filter, matches: Change) -> Change:
         kept, failures = self.expressions.truth(step.condition, matches)
         self.fail(failures, matches, step.silent)
-        return matches if kept.all() else matches[kept]
+        rest: Change = matches if kept.all() else matches[kept]
+        return rest
 
     def _compute(self, step: Compute, matches: Change) -> Change:
         words, nulls, failures = self.expressions.words(step.expression, step.kind, matches)
@@ -88,10 +89,12 @@ class Matches:
         null = np.zeros(len(matches), np.int64) if nulls is None else nulls.astype(np.int64)
         if step.check:
             same = (matches[:, column] == words) & ((mask >> column & 1) == null)
-            return matches[same if kept is None else same & kept]
+            agreeing: Change = matches[same if kept is None else same & kept]
+            return agreeing
         matches[:, column] = words
         matches[:, self.plan.columns.nulls] = mask & ~(1 << column) | null << column
-        return matches if kept is None else matches[kept]
+        sound: Change = matches if kept is None else matches[kept]
+        return sound
 
     def _clock(self, step: Clock, matches: Change) -> Change:
         ticks = self._ticks.get(id(step))

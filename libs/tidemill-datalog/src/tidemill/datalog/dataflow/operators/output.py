@@ -75,4 +75,5 @@ def netted(moves: I64Array) -> I64Array:
     found = moves[firsts]
     found[:, -1] = diffs
     found = found[diffs != 0]
-    return found[np.lexsort((found[:, -1], found[:, width]))]
+    ordered: I64Array = found[np.lexsort((found[:, -1], found[:, width]))]
+    return ordered

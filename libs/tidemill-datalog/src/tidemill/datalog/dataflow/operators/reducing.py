@@ -122,11 +122,11 @@ class Reduction:
         rows = self._matches.rows(matches)
         schema, groups, first = self._schema, self._groups, self._first
         out = np.zeros((len(rows), self._width + 3), np.int64)
-        nulls = rows[:, schema.nulls]
+        bits = rows[:, schema.nulls]
         out[:, :groups] = rows[:, first : schema.expiry]
-        mask = (nulls >> first) & ((1 << groups) - 1)
+        mask = (bits >> first) & ((1 << groups) - 1)
         if not self._plan.by_time:
-            out[:, groups] = np.where(nulls & 1, BEGIN_WORD, rows[:, TIME])
+            out[:, groups] = np.where(bits & 1, BEGIN_WORD, rows[:, TIME])
         out[:, groups + 1] = rows[:, schema.expiry]
         for at, (words, null) in enumerate(values, groups + 2):
             out[:, at] = words

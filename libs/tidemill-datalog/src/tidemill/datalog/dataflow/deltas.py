@@ -1,0 +1,228 @@
+"""Delta plans: the operators that follow from the change of one collection, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import JoinShape
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.dataflow.plan import (
+    Clock,
+    Compute,
+    Filter,
+    Join,
+    Operator,
+    Subtract,
+)
+from tidemill.datalog.dataflow.schema import (
+    TIME,
+    NotInDataflow,
+    Schema,
+)
+from tidemill.datalog.evaluation.expressions import Scope
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Constant,
+    RuleForm,
+    Term,
+    Type,
+    Variable,
+    Wildcard,
+    variables_of,
+)
+from tidemill.datalog.evaluation.joins import clock_time
+from tidemill.datalog.evaluation.linear import NO_LIMITS, limits_of
+
+
+class RuleColumns(Protocol):
+    """What delta plans of a rule share: its atoms, and the columns of its matches.
+
+    `own` are columns of what atoms match, by atom and column of the collection; `asked` those that
+    atoms under `not` are asked for; `constants` hold literals.
+    """
+
+    rule: RuleForm
+    scope: Scope
+    atoms: tuple[AtomForm, ...]
+    variables: dict[str, tuple[int, Type]]
+    constants: dict[tuple[object, Type], int]
+    own: dict[tuple[int, int], int]
+    asked: dict[tuple[int, int], int]
+
+    def places(self, number: int) -> list[tuple[int, Term, Type]]:
+        """The columns of an atom's facts with their terms: (column, term, type)."""
+        ...
+
+    def schema(self, predicate: str) -> Schema:
+        """The columns of a collection."""
+        ...
+
+    def cover(self, number: int, absent: AbsentForm) -> str:
+        """The collection that an atom under `not` asks."""
+        ...
+
+    def moderate(self) -> Scope:
+        """The scope where numbers can be added without overflow."""
+        ...
+
+
+class Steps:
+    """The operators of one delta plan, in their order, and what is bound so far."""
+
+    def __init__(self, lowering: RuleColumns, absent: int | None) -> None:
+        self._of = lowering
+        self._absent = absent
+        self._bound: set[int] = set(lowering.constants.values())
+        self._done: set[int] = set()
+        self.steps: list[Operator] = []
+
+    def bound_places(self, number: int) -> int:
+        """How many columns of an atom are known."""
+        of = self._of
+        return sum(
+            of.own[number, place] in self._bound
+            for place, term, _ in of.places(number)
+            if not isinstance(term, Wildcard)
+        )
+
+    def atom(self, number: int) -> JoinShape:
+        """The shape of a match with an atom; its columns are bound then."""
+        of = self._of
+        atom = of.atoms[number]
+        schema = of.schema(atom.predicate)
+        keys, copies, checks, known = [], [], [], 0
+        before = set(self._bound)
+        asked = {place: term for place, term, _ in of.places(number)}
+        for place, term in asked.items():
+            if isinstance(term, Wildcard):
+                known |= 1 << place if place == TIME else 0
+                continue
+            column = of.own[number, place]
+            known |= 1 << place if place == TIME else 0
+            if column in before:
+                keys.append((column, place))
+            elif column in self._bound:
+                checks.append((column, place))
+            else:
+                copies.append((column, place))
+                self._bound.add(column)
+        for place in schema.key:
+            column = of.own.get((number, place), -1)
+            if column >= 0 and column not in self._bound:
+                copies.append((column, place))
+                self._bound.add(column)
+        return JoinShape(
+            pairs(keys), pairs(copies), pairs(checks),
+            "time" not in atom.suppressed,
+            -1 if "expires" in atom.suppressed else schema.expiry, known,
+        )  # fmt: skip
+
+    def cover(self, number: int) -> JoinShape:
+        """The shape of a match that begins with the values of an atom under `not`."""
+        of = self._of
+        keys, copies, checks = [], [], []
+        for at, (place, _) in enumerate(of.rule.absent[number].columns(), 1):
+            column = of.asked[number, place]
+            if column in of.constants.values():
+                keys.append((column, at))
+            elif column in self._bound:
+                checks.append((column, at))
+            else:
+                copies.append((column, at))
+                self._bound.add(column)
+        return JoinShape(pairs(keys), pairs(copies), pairs(checks), False, -1)
+
+    def join(self, number: int, changed: bool) -> None:
+        """Match one more atom."""
+        self._conditions()
+        predicate = self._of.atoms[number].predicate
+        self.steps.append(Join(predicate, self.atom(number), changed))
+
+    def _conditions(self, all_: bool = False) -> None:
+        """The conditions that may be judged now: none before one that may fail, but at the end."""
+        of = self._of
+        clocks = [atom for atom in of.atoms if atom.is_clock]
+        if clocks and not all_:
+            return
+        for at, condition in enumerate(of.rule.conditions):
+            if at in self._done:
+                continue
+            fallible = of.scope.fallible(condition)
+            columns = {of.variables[name][0] for name in variables_of(condition)}
+            if all_ or (not fallible and columns <= self._bound):
+                self.steps.append(Filter(condition, self._absent is not None))
+                self._done.add(at)
+            elif fallible:
+                return
+
+    def _clocks(self) -> None:
+        of = self._of
+        waiting = [number for number, atom in enumerate(of.atoms) if atom.is_clock]
+        while waiting:
+            ready = [n for n in waiting if self._clock_bound(n)]
+            if not ready:
+                raise NotInDataflow("a clock whose arguments no atom before it binds")
+            number = ready[0]
+            waiting.remove(number)
+            self._clock(number)
+
+    def _clock_bound(self, number: int) -> bool:
+        clock = self._of.atoms[number].clock
+        assert clock is not None
+        names = variables_of(clock[0]) | variables_of(clock[1])
+        return all(self._of.variables[name][0] in self._bound for name in names)
+
+    def _clock(self, number: int) -> None:
+        of = self._of
+        atom = of.atoms[number]
+        assert atom.clock is not None
+        time, columns = clock_time(atom), tuple(of.own[number, at] for at in range(3))
+        limits, bound = NO_LIMITS, columns[0] in self._bound
+        if isinstance(time, Variable) and not bound:
+            names = {n for n, (column, _) in of.variables.items() if column in self._bound}
+            limits = limits_of(time.name, of.rule.conditions, names, of.moderate())
+        if not bound and not limits.high:
+            raise NotInDataflow("a clock without an upper limit")
+        self.steps.append(
+            Clock(
+                atom.clock[0],
+                atom.clock[1],
+                (columns[0], columns[1], columns[2]),
+                bound,
+                limits,
+                "time" not in atom.suppressed, self._absent is not None,
+            )
+        )  # fmt: skip
+        self._bound.update(columns)
+
+    def finish(self) -> None:
+        """Clocks, conditions and the atoms under `not`, but for one whose change this is about."""
+        of, absent = self._of, self._absent
+        self._clocks()
+        self._conditions(all_=True)
+        for number, form in enumerate(of.rule.absent):
+            columns, theirs = [], []
+            for at, (place, term) in enumerate(form.columns(), 1):
+                column = of.asked[number, place]
+                kind = of.schema(form.predicate).kind(place)
+                if not isinstance(term, Variable | Constant) or (
+                    isinstance(term, Variable) and of.variables[term.name][0] != column
+                ):
+                    silent = absent is not None and absent >= number
+                    self.steps.append(Compute(term, column, kind, number == absent, silent))
+                columns.append(column)
+                theirs.append(at)
+            if number != absent:
+                name = of.cover(number, form)
+                self.steps.append(
+                    Subtract(name, np.array(columns, np.int64), np.array(theirs, np.int64))
+                )
+
+
+def pairs(found: Sequence[tuple[int, int]]) -> I64Array:
+    """Pairs of columns as kernels take them. Shapes: (2, n)."""
+    return np.array(found, np.int64).reshape(-1, 2).T.copy()

@@ -1,0 +1,316 @@
+"""Lowering of one rule: the columns of its matches, its delta plans, its head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations
+from typing import Protocol
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.datalog.dataflow.deltas import Steps, pairs
+from tidemill.datalog.dataflow.plan import (
+    MODERATE,
+    UNIT,
+    Begin,
+    DeltaPlan,
+    Head,
+    MatchColumns,
+    Reduce,
+    RulePlan,
+)
+from tidemill.datalog.dataflow.schema import (
+    COLUMNS_MAX,
+    KINDS,
+    TIME,
+    NotInDataflow,
+    Schema,
+)
+from tidemill.datalog.evaluation.expressions import Scope, type_of
+from tidemill.datalog.evaluation.forms import (
+    WIDEN,
+    AbsentForm,
+    AtomForm,
+    Call,
+    Constant,
+    Expression,
+    RuleForm,
+    Term,
+    Type,
+    Variable,
+    Wildcard,
+)
+from tidemill.datalog.evaluation.joins import clock_time
+from tidemill.datalog.evaluation.tables import Bounds
+
+_ATOMS_ALIKE_MAX = 4
+_UNIT_ATOM = AtomForm(UNIT, ())
+LINEAR = frozenset({"count", "sum", "average"})
+
+
+class Collections(Protocol):
+    """The collections of the program, as rules are lowered one after the other."""
+
+    schemas: dict[str, Schema]
+
+    def cover(self, predicate: str, columns: tuple[int, ...]) -> str:
+        """The collection that says when a fact with given values in some columns is present."""
+        ...
+
+    def scope(self, rule: RuleForm) -> Scope:
+        """What is known of the variables of a rule."""
+        ...
+
+    def word(self, value: object, kind: Type) -> tuple[int, bool]:
+        """The word of a literal, and whether it is null."""
+        ...
+
+    def lattice_type(self, predicate: str, lattice: str) -> Type:
+        """The declared type of a lattice's values."""
+        ...
+
+
+class RuleLowering:
+    """Lowers one rule: its columns, a delta plan for each change, its head."""
+
+    def __init__(self, program: Collections, rule: RuleForm) -> None:
+        self.program = program
+        self.rule = rule
+        self.scope = program.scope(rule)
+        atoms = rule.atoms
+        if all(atom.is_clock for atom in atoms):
+            atoms = (_UNIT_ATOM, *atoms)
+        self.atoms = atoms
+        self._template: list[tuple[int, bool]] = []
+        self.variables: dict[str, tuple[int, Type]] = {}
+        self.constants: dict[tuple[object, Type], int] = {}
+        self.own: dict[tuple[int, int], int] = {}
+        self.asked: dict[tuple[int, int], int] = {}
+        self._refuse()
+
+    def _refuse(self) -> None:
+        rule = self.rule
+        if rule.lingers:
+            raise NotInDataflow("~expires in a body")
+        for absent in rule.absent:
+            if absent.is_clock or absent.widened:
+                raise NotInDataflow("a clock or a widened value under `not`")
+            for name, terms in absent.lattices:
+                if name != "time" or isinstance(terms[0], Wildcard):
+                    raise NotInDataflow(f"@{name} under `not`")
+
+    def plan(self) -> RulePlan:
+        full = self._needs_identity()
+        for number, atom in enumerate(self.atoms):
+            self._allocate(number, atom, full)
+        for number, absent in enumerate(self.rule.absent):
+            self._allocate_absent(number, absent)
+        head_plan, reduce = self._head(), self._reduce()
+        columns = self._columns()
+        if columns.width > COLUMNS_MAX:
+            raise NotInDataflow(f"a rule whose matches have more than {COLUMNS_MAX} columns")
+        return RulePlan(self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce)
+
+    def moderate(self) -> Scope:
+        """The same names for numbers that can be added without overflow; clocks look at that."""
+        known = Bounds(-MODERATE, MODERATE, True)
+        bounds = {
+            name: known if self.scope.types.get(name) is Type.INT else each
+            for name, each in self.scope.bounds.items()
+        }
+        return replace(self.scope, bounds=bounds)
+
+    # Columns of matches.
+
+    def _needs_identity(self) -> bool:
+        rule = self.rule
+        expressions: list[Expression] = [*rule.conditions, *rule.head.terms, *rule.head.time]
+        expressions += rule.head.expires
+        expressions += [term for _, terms in rule.head.lattices for term in terms]
+        expressions += [each for absent in rule.absent for each in absent.expressions()]
+        clocks = [atom.clock for atom in rule.atoms if atom.clock is not None]
+        if any(not isinstance(each, Constant) for clock in clocks for each in clock):
+            return True
+        return (
+            rule.outlives
+            or bool(rule.head.time or rule.head.expires)
+            or any(self.scope.fallible(expression) for expression in expressions)
+        )
+
+    def _column(self, word: int = 0, null: bool = False) -> int:
+        self._template.append((word, null))
+        return len(self._template) - 1
+
+    def _constant(self, value: object, kind: Type) -> int:
+        key = (value if value is None else (type(value), value), kind)
+        if key not in self.constants:
+            self.constants[key] = self._column(*self.program.word(value, kind))
+        return self.constants[key]
+
+    def places(self, number: int) -> list[tuple[int, Term, Type]]:
+        """The columns of an atom's facts with their terms: (column, term, type)."""
+        atom = self.atoms[number]
+        schema = self.program.schemas[atom.predicate]
+        found: list[tuple[int, Term, Type]] = [
+            (at, term, schema.kinds[at - 1]) for at, term in enumerate(atom.terms, 1)
+        ]
+        for name, terms in atom.lattices:
+            if name == "time":
+                found.append((TIME, terms[0], Type.INT))
+                continue
+            place = schema.place(name)
+            if place is None or len(terms) != 1 or name == "expires":
+                raise NotInDataflow(f"a match of @{name}")
+            found.append((place, terms[0], schema.kind(place)))
+        return found
+
+    def _allocate(self, number: int, atom: AtomForm, full: bool) -> None:
+        if atom.is_clock:
+            for at in range(3):
+                self.own[number, at] = self._column()
+            time = clock_time(atom)
+            if isinstance(time, Variable):
+                self.variables.setdefault(time.name, (self.own[number, 0], Type.INT))
+                self.own[number, 0] = self.variables[time.name][0]
+            elif isinstance(time, Constant):
+                self.own[number, 0] = self._constant(time.value, Type.INT)
+            for name, _ in atom.lattices:
+                if name != "time":
+                    raise NotInDataflow(f"a match of @{name} on a clock")
+            return
+        for place, term, kind in self.places(number):
+            if isinstance(term, Variable):
+                known = self.variables.get(term.name)
+                wanted = self.rule.types.get(term.name, kind)
+                if wanted is not kind and wanted is not Type.ANY:
+                    raise NotInDataflow("whole numbers that are joined with floats")
+                if known is None:
+                    known = self.variables[term.name] = self._column(), kind
+                if known[1] is not kind:
+                    raise NotInDataflow("columns of different types that are joined")
+                self.own.setdefault((number, place), known[0])
+            elif isinstance(term, Constant):
+                self.own.setdefault((number, place), self._constant(term.value, kind))
+        if full:
+            schema = self.program.schemas[atom.predicate]
+            for place in schema.key:
+                if (number, place) not in self.own:
+                    self.own[number, place] = self._column()
+
+    def _allocate_absent(self, number: int, absent: AbsentForm) -> None:
+        schema = self.program.schemas[absent.predicate]
+        for place, term in absent.columns():
+            kind = schema.kind(place)
+            if isinstance(term, Variable) and self.rule.types.get(term.name) is kind:
+                self.asked[number, place] = self.variables[term.name][0]
+            elif isinstance(term, Constant):
+                self.asked[number, place] = self._constant(term.value, kind)
+            else:
+                self.asked[number, place] = self._column()
+
+    def _columns(self) -> MatchColumns:
+        facts = []
+        for number, atom in enumerate(self.rule.atoms):
+            number += len(self.atoms) - len(self.rule.atoms)
+            size = 3 if atom.is_clock else len(self.program.schemas[atom.predicate].key)
+            facts.append(tuple(self.own.get((number, at), -1) for at in range(size)))
+        identity = sorted(
+            {column for (number, at), column in self.own.items()}
+            | {column for column, _ in self.variables.values()}
+        )
+        width = len(self._template) + 3
+        return MatchColumns(dict(self.variables), tuple(facts), tuple(identity), width)
+
+    # Delta plans.
+
+    def _deltas(self) -> Iterable[DeltaPlan]:
+        occurrences: dict[str, list[int]] = {}
+        for number, atom in enumerate(self.atoms):
+            if not atom.is_clock:
+                occurrences.setdefault(atom.predicate, []).append(number)
+        for predicate, numbers in occurrences.items():
+            if len(numbers) > _ATOMS_ALIKE_MAX:
+                raise NotInDataflow(f"a rule with more than {_ATOMS_ALIKE_MAX} atoms alike")
+            for size in range(1, len(numbers) + 1):
+                for changed in combinations(numbers, size):
+                    sign = 1 if size % 2 else -1
+                    yield self._delta(predicate, sign, changed, None)
+        for number, absent in enumerate(self.rule.absent):
+            yield self._delta(self.cover(number, absent), -1, (), number)
+
+    def cover(self, number: int, absent: AbsentForm) -> str:
+        """The collection that an atom under `not` asks."""
+        columns = tuple(place for place, _ in absent.columns())
+        return self.program.cover(absent.predicate, columns)
+
+    def _delta(
+        self, source: str, sign: int, changed: tuple[int, ...], absent: int | None
+    ) -> DeltaPlan:
+        steps = Steps(self, absent)
+        shape = steps.atom(changed[0]) if absent is None else steps.cover(absent)
+        waiting = [
+            number
+            for number, atom in enumerate(self.atoms)
+            if not atom.is_clock and number not in changed[:1]
+        ]
+        while waiting:
+            chosen = max(waiting, key=lambda number: (steps.bound_places(number), -number))
+            waiting.remove(chosen)
+            steps.join(chosen, chosen in changed)
+        steps.finish()
+        words = np.array([word for word, _ in self._template] + [0, END_WORD, 0], np.int64)
+        nulls = sum(1 << at for at, (_, null) in enumerate(self._template) if null)
+        words[-1] = nulls | 1 << (len(words) - 3)
+        return DeltaPlan(source, sign, Begin(words, shape), tuple(steps.steps))
+
+    # What a match becomes.
+
+    def _head(self) -> Head:
+        head = self.rule.head
+        schema = self.program.schemas[head.predicate]
+        copies, computed = [], []
+        for at, (term, kind) in enumerate(zip(head.terms, schema.kinds, strict=True), 1):
+            known = self.variables.get(term.name) if isinstance(term, Variable) else None
+            if isinstance(term, Constant) and kind in KINDS:
+                copies.append((self._constant(term.value, kind), at))
+            elif known is not None and known[1] is kind:
+                copies.append((known[0], at))
+            else:
+                widened = kind is Type.FLOAT and type_of(term, self.rule.types) is Type.INT
+                computed.append((at, Call(WIDEN, (term,)) if widened else term, kind))
+        return Head(
+            copies=pairs(copies),
+            computed=tuple(computed),
+            time=head.time,
+            expires=head.expires,
+            timed="time" not in head.suppressed,
+            expiring="expires" not in head.suppressed,
+            outlives=self.rule.outlives,
+        )
+
+    def _reduce(self) -> Reduce | None:
+        head = self.rule.head
+        if not head.aggregates:
+            return None
+        kinds = []
+        for name, terms in head.lattices:
+            kind = type_of(terms[0], self.rule.types)
+            declared = self.program.lattice_type(head.predicate, name)
+            if kind is Type.INT and declared is Type.FLOAT and name not in LINEAR:
+                raise NotInDataflow(f"@{name} of whole numbers among floats")
+            if kind is Type.INT and name == "sum" and declared is Type.FLOAT:
+                raise NotInDataflow("@sum of whole numbers among floats")
+            if kind not in KINDS:
+                raise NotInDataflow(f"@{name} of values of type {kind.value}")
+            kinds.append(kind)
+        linear = all(
+            name == "count" or (name in LINEAR and kind is Type.INT)
+            for (name, _), kind in zip(head.lattices, kinds, strict=True)
+        )
+        return Reduce(head.lattices, tuple(kinds), bool(head.time), linear)
+
+    def schema(self, predicate: str) -> Schema:
+        """The columns of a collection."""
+        return self.program.schemas[predicate]

@@ -1,7 +1,7 @@
-"""The dataflow beside the engines of today, in one run: python -m bench.dataflow [--rows N].
+"""The dataflow beside the engines of today, in one run: make bench-dataflow.
 
-Answers are compared first. Of each rule: rows a second in steps of 50,000 rows beside the columns,
-the median time of a step of one row beside the rows, and the bytes that a kept row takes.
+Answers are compared first. Each rule runs in steps of 50,000 rows beside the engine on columns, and
+in steps of one row beside the engine on rows. Times are those of the processor.
 """
 
 from __future__ import annotations

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.dataflow.streams import Rows
 from tidemill.arrangement.interval_updates import END_WORD, Change
-from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar import Column, Columns
+from tidemill.datalog.columnar import Column, Columns, Texts
 from tidemill.datalog.columnar.columns import absent_times
-from tidemill.datalog.dataflow import DataflowEngine, Schema
+from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.schema import rows_of_presences
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.incremental import IncrementalEngine
@@ -33,7 +33,7 @@ class Side(Protocol):
         """Input rows in the form that the engine takes; its time does not count."""
 
     def step(self, upper: int, given: Mapping[str, Any]) -> Any:
-        """What changes below `upper`."""
+        """Changes below `upper`."""
 
     def words(self, changes: Any) -> dict[str, Words]:
         """Changes as rows of words by predicate: diff, instant, arguments, time, lattices."""
@@ -63,10 +63,20 @@ class Dataflow:
         return self.engine.step(upper)
 
     def words(self, changes: Any) -> dict[str, Words]:
-        return {name: _words(told.schema, told.moves) for name, told in changes.items()}
+        return {name: _words(told) for name, told in changes.items()}
 
 
-def _words(schema: Schema, moves: I64Array) -> Words:
+def stable(numbers: Words, texts: Texts) -> Words:
+    """Words for texts that do not depend on the order in which an engine met them."""
+    return np.array([crc32(text.encode()) for text in texts.texts(numbers)], np.int64)
+
+
+def _words(told: Told) -> Words:
+    schema, moves = told.schema, told.moves.copy()
+    for column in range(1, schema.nulls):
+        if column != schema.expiry and schema.kind(column) is Type.TEXT:
+            known = (moves[:, schema.nulls] >> column & 1) == 0
+            moves[known, column] = stable(moves[known, column], told.texts)
     lattices = sorted(range(len(schema.lattices)), key=lambda at: schema.lattices[at][0])
     places = [*range(1, schema.expiry), 0, *(schema.expiry + 1 + at for at in lattices)]
     return np.column_stack([moves[:, -1], moves[:, -2], moves[:, places]])
@@ -110,9 +120,14 @@ class Windows:
         for name, change in changes.items():
             assert isinstance(change, ColumnChanges), "the columns do not take this program"
             facts = change.facts
-            nulls_at_zero = [facts.lattices[each] for each in sorted(facts.lattices)]
-            columns = [*facts.arguments, facts.time, *nulls_at_zero]
-            words = [np.ascontiguousarray(c.values).view(np.int64) for c in columns]
+            lattices = [facts.lattices[each] for each in sorted(facts.lattices)]
+            columns = [*facts.arguments, facts.time, *lattices]
+            words = []
+            for column in columns:
+                values = np.ascontiguousarray(column.values).view(np.int64).copy()
+                if column.kind is Type.TEXT:
+                    values[column.known] = stable(values[column.known], facts.texts)
+                words.append(values)
             found[name] = np.column_stack([change.diffs, change.times, *words])
         return found
 
@@ -142,7 +157,7 @@ def _word(instant: float | None) -> int:
 
 
 def digest(parts: Sequence[Mapping[str, Words]]) -> dict[str, str]:
-    """What all steps have changed of each predicate, in an order that does not depend on steps."""
+    """A digest of the changes of each predicate, the same however steps are cut."""
     by_name: dict[str, list[Words]] = {}
     for part in parts:
         for name, words in part.items():

@@ -1,4 +1,4 @@
-"""What the engines are measured on: streams of the rules that users run, and the demo's views."""
+"""Inputs of the measurements: streams of the rules that users run, and the demo's views."""
 
 from __future__ import annotations
 

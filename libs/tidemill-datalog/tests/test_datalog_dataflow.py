@@ -1,4 +1,4 @@
-"""Laws of the engine `dataflow`: at every instant below its frontier it says what the program says."""
+"""Laws of the engine `dataflow`: at every instant it says what the program says."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plain(given_: Inputs) -> Inputs:
 
 
 class Held:
-    """What an engine has told, added up."""
+    """The sum of the changes that an engine has told."""
 
     def __init__(self, engine: DataflowEngine) -> None:
         self.engine = engine

@@ -16,10 +16,10 @@ class JoinShape:
     """Which columns of a match and of a row of the right side have to do with each other.
 
     Shapes: (2, n) each, columns of the match above those of the row. `keys` are equal, and the row
-    is looked up by them; `copies` are taken into the match; `checks` are equal after that. A match
-    ends with its time, its expiry and its nulls: the time becomes the greater one where `timed`,
-    the expiry the lesser one, read from column `expiring` of the row unless that is -1. Column 0 of
-    a row is its time. No column in the mask `known` of the row may be null.
+    is looked up by them; `copies` are taken into the match; `checks` are equal after that. The last
+    columns of a match are its time, expiry and nulls. The time becomes the greater one where
+    `timed`. The expiry becomes the lesser one; -1 for `expiring` leaves it. Column 0 of a row is
+    its time. No column in the mask `known` of the row may be null.
     """
 
     keys: I64Array
@@ -221,7 +221,7 @@ def _subtract(
 
 
 def subtract(left: Change, right: Arrangement, columns: I64Array, theirs: I64Array) -> Change:
-    """What is left of each match outside the intervals of the rows that agree with it.
+    """Each match outside the intervals of the rows that agree with it.
 
     Shapes: `columns` of the match are compared with `theirs` of the rows. Cost: O(left + rows of
     the right with the key of one on the left, and again for each piece).

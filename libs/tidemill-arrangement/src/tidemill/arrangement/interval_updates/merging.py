@@ -362,7 +362,7 @@ class Merged:
         return surely_apart([*columns, np.ascontiguousarray(nulls)], len(change))
 
     def begin_again(self, rows: I64Array) -> None:
-        """Let these be all facts, without anything spare. Shapes: (n, columns + 2)."""
+        """Replace all facts, and forget the spare derivations. Shapes: (n, columns + 2)."""
         self.facts.clear()
         self.spare.clear()
         self.facts.append(rows)

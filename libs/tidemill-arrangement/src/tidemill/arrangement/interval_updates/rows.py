@@ -1,8 +1,8 @@
 """Interval updates as rows of words.
 
-An update is one row of a matrix of 64-bit words: the *columns* of what is updated, then the start
-and the end of its interval, and in a change also its diff. The last column before the start holds
-a bit for each column whose value is null; the word of a null is 0, so equal rows are equal words.
+An update is one row of a matrix of 64-bit words: columns, start, end, and in a change its diff. The
+last column before the start holds a bit for each column whose value is null. The word of a null is
+0, so equal rows are equal words.
 """
 
 from __future__ import annotations

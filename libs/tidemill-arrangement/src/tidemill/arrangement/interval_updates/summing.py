@@ -1,10 +1,10 @@
 """Counts and exact sums of groups, as functions of the instant.
 
-A contribution is a row (group, time, expiry, values, nulls) with its interval. Contributions of a
-group with equal times, expiries and intervals are added up when they come, and so are those that
-differ only in starts which are past. So a group takes the memory of its different ends. A sum of
-whole numbers is two words, the sums of the upper and of the lower halves of the numbers: neither
-overflows below 2^31 contributions.
+A contribution is a row (group, time, expiry, values, nulls) with its interval. Contributions with
+equal groups, times, expiries and intervals are added up when they come. Contributions that differ
+only in starts below the frontier follow. So a group takes the memory of its different ends. A sum
+is two words, for the upper and the lower halves of whole numbers. Neither overflows below 2^31
+contributions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUM_WORDS = 3
 def _add(
     sums: I64Array, row: Word, groups: Word, change: I64Array, i: Word, values: Word, diff: Word
 ) -> None:
-    """Let a contribution count."""
+    """Add a contribution to a sum."""
     nulls = change[i, groups + 2 + values]
     sums[row, groups + 2] += diff
     for at in range(values):
@@ -219,10 +219,10 @@ class Sums:
     def stretches(
         self, heads: I64Array, since: I64Array
     ) -> tuple[I64Array, list[tuple[int, I64Array]]]:
-        """What the groups say from an instant on, each its own.
+        """Stretches of the groups, each from an instant of its own on.
 
-        Shapes: stretches (n, columns + 2) with start and end; of groups whose contributions differ
-        in their times or expiries the number among `heads` and the contributions instead.
+        Shapes: stretches (n, columns + 2) with start and end. A group of different times or
+        expiries is answered by its number among `heads` and its contributions.
         Cost: O(rows of the groups · the different instants of one).
         """
         rows = self.rows

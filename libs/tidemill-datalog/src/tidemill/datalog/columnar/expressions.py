@@ -101,7 +101,7 @@ class Calculator:
         return column, self._failed
 
     def judged(self, expression: Expression) -> tuple[BoolArray, BoolArray | None]:
-        """Where a condition is true, and the rows that fail, None for none. Raises: Unsuited."""
+        """Flags of a true condition and of the rows that fail, None for none. Raises: Unsuited."""
         self._failed = None
         return self._true(self._evaluate(expression)), self._failed
 

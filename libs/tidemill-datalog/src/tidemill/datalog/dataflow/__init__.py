@@ -1,7 +1,7 @@
 """The dataflow: one plan, one representation, each operator once.
 
 A program is lowered to a plan of collections and operators (`plan`, `lowering`). A collection is an
-arrangement of interval updates; operators turn changes into changes (`operators`); the engine hands
+arrangement of interval updates. Operators turn changes into changes (`operators`). The engine hands
 them on in the order of its strategy (`engine`, `scheduler`). Importing it imports numba.
 """
 

@@ -39,10 +39,10 @@ from tidemill.datalog.evaluation.linear import NO_LIMITS, limits_of
 
 
 class RuleColumns(Protocol):
-    """What delta plans of a rule share: its atoms, and the columns of its matches.
+    """The common part of the delta plans of a rule: its atoms, and the columns of its matches.
 
-    `own` are columns of what atoms match, by atom and column of the collection; `asked` those that
-    atoms under `not` are asked for; `constants` hold literals.
+    `own` are the columns of matched facts, by atom and column of the collection. Atoms under `not`
+    are asked for the columns in `asked`; `constants` hold literals.
     """
 
     rule: RuleForm
@@ -81,7 +81,7 @@ class Steps:
         self.steps: list[Operator] = []
 
     def bound_places(self, number: int) -> int:
-        """How many columns of an atom are known."""
+        """Number of columns of an atom that are known."""
         of = self._of
         return sum(
             of.own[number, place] in self._bound

@@ -1,4 +1,4 @@
-"""The engine `dataflow`: collections as arrangements of interval updates, kept up to date by steps."""
+"""The engine `dataflow`: arrangements of interval updates, kept up to date by steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tidemill.time import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a step has changed of one collection: rows (columns, instant, diff), by instant."""
+    """Changes of one collection in a step: rows (columns, instant, diff), by instant."""
 
     schema: Schema
     moves: I64Array
@@ -80,7 +80,7 @@ class _Rule:
             )  # fmt: skip
 
     def take(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]) -> Change:
-        """What a change means for the predicate of the head: rows, or matches to be reduced."""
+        """A change of the predicate of the head: rows, or matches to be reduced."""
         matches = self.matches.of_change(delta, change, facts)
         if len(matches):
             matches = self.matches.timed(self.matches.sound(matches))
@@ -203,9 +203,9 @@ class DataflowEngine:
         return kept + sum(rule.nbytes for rule in self._rules)
 
     def feed(self, predicate: str, change: Change) -> None:
-        """Let input rows be present on their intervals, or no more.
+        """Add input rows on their intervals, or take them away.
 
-        What begins below `upper` begins there. Shapes: those of the schema of the predicate.
+        Intervals from below `upper` begin there. Shapes: those of the schema of the predicate.
         """
         if predicate not in self.schemas:
             return
@@ -217,7 +217,7 @@ class DataflowEngine:
         self._pending.put(predicate, change)
 
     def feed_presences(self, predicate: str, presences: Sequence[Presence], diff: int = 1) -> None:
-        """As `feed`, for records."""
+        """Records in the place of rows; see `feed`."""
         if predicate in self.schemas:
             schema = self.schemas[predicate]
             self.feed(predicate, rows_of_presences(schema, presences, self.texts, diff))
@@ -248,7 +248,7 @@ class DataflowEngine:
         return self.all_errors.presences(self._upper)
 
     def _take(self, collection: str, change: Change) -> None:
-        """Let a collection change, and all that reads it know of that."""
+        """Take a change into a collection, and hand it to all readers."""
         iteration = self._iterations.get(collection)
         if iteration is not None:
             for name, found in iteration.take(self._facts):

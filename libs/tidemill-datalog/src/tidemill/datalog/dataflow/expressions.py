@@ -38,7 +38,7 @@ class Expressions:
         self._compiled: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[str, ...]]] = {}
 
     def truth(self, expression: Expression, matches: Change) -> tuple[BoolArray, Failures]:
-        """Where a condition is true; null counts as false, and so does what fails."""
+        """Flags of the matches with a true condition; null and failures count as false."""
         if len(matches) > FEW:
             try:
                 calculator = self._calculator(matches)

@@ -153,7 +153,7 @@ class _Lowering:
         return name
 
     def scope(self, rule: RuleForm) -> Scope:
-        """What is known of the variables of a rule: their types."""
+        """Types of the variables of a rule."""
         vocabulary = self._checked.vocabulary
         names = {name for atom in rule.atoms for name in atom.variables()}
         bounds = dict.fromkeys(names, UNBOUNDED)

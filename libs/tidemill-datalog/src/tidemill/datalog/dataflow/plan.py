@@ -1,9 +1,9 @@
 """The plan of a program: collections, and the operators that derive one from others.
 
-A *collection* is kept once, as an arrangement; a *rule* is a graph of stateless operators from the
-change of one collection to a change of another, one *delta plan* for each way in which a change can
-reach it. Operators over matches share the columns of their rule: variables and constants, the
-keys of facts where identity matters, then time, expiry and nulls of the match.
+A *collection* is kept once, as an arrangement. A *rule* turns the change of one collection into a
+change of another. It has a *delta plan* of stateless operators for each way in which a change can
+reach it. Operators over matches share the columns of their rule: variables, constants, the keys of
+facts where identity matters. Time, expiry and nulls of the match come last.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock"
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlan:
-    """What follows for a rule from the change of one collection, in the order of its operators.
+    """The operators that follow in a rule from the change of one collection, in their order.
 
-    Diffs are multiplied by `sign`: the facts under `not` count against their rule, and a change
-    that is met at several atoms at once has been counted too often.
+    Diffs are multiplied by `sign`: the facts under `not` count against their rule. A change that
+    is met at several atoms at once has been counted too often.
     """
 
     source: str
@@ -117,7 +117,7 @@ class DeltaPlan:
 
 @dataclass(frozen=True, slots=True)
 class MatchColumns:
-    """Where the values of a rule's matches stand.
+    """Columns of the values of a rule's matches.
 
     `variables` have a column and a type; `facts` are, for each atom, the columns of its key, time
     first, where errors and identities need them. `width` counts time, expiry and nulls, the last
@@ -147,7 +147,7 @@ class MatchColumns:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How a match becomes a row of the collection that its rule derives.
+    """The row that a match becomes in the collection of its rule.
 
     `copies` are columns of the match above those of the row; `computed` other arguments by column.
     """

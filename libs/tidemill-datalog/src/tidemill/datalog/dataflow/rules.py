@@ -60,7 +60,7 @@ class Collections(Protocol):
         ...
 
     def scope(self, rule: RuleForm) -> Scope:
-        """What is known of the variables of a rule."""
+        """Types and bounds of the variables of a rule."""
         ...
 
     def word(self, value: object, kind: Type) -> tuple[int, bool]:
@@ -265,7 +265,7 @@ class RuleLowering:
         words[-1] = nulls | 1 << (len(words) - 3)
         return DeltaPlan(source, sign, Begin(words, shape), tuple(steps.steps))
 
-    # What a match becomes.
+    # Heads.
 
     def _head(self) -> Head:
         head = self.rule.head

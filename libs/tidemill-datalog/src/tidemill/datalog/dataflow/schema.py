@@ -50,7 +50,7 @@ class Schema:
 
     @property
     def columns(self) -> int:
-        """How many there are."""
+        """The number of columns."""
         return self.nulls + 1
 
     @property

@@ -68,7 +68,7 @@ def evaluate_case(
 def _on_dataflow(
     options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int
 ) -> Answer:
-    """As `evaluate_case`, on the dataflow. Raises: CaseError for what it does not evaluate."""
+    """The answer of the dataflow. Raises: CaseError for a construct that it does not evaluate."""
     from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
 
     facts: list[FactChange] = []

@@ -24,7 +24,7 @@ Fail = Callable[[str, Change], None]
 """Takes a reason and the matches that fail for it."""
 
 _OUTSIDE = {"inf": END, "beginning": BEGINNING}
-"""What limits say where a variable is null."""
+"""Names of infinite limits, which stand for a null."""
 TICKS_MAX = 1 << 26
 """Ticks that one change may meet in one rule."""
 

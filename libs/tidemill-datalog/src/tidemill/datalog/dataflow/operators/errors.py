@@ -48,7 +48,7 @@ class Errors:
 
 
 def _stretches(spans: dict[Span, int]) -> list[Interval]:
-    """Where updates add up to more than nothing."""
+    """Stretches in which updates add up to more than nothing."""
     moves: dict[int, int] = {}
     for (start, end), diff in spans.items():
         moves[start] = moves.get(start, 0) + diff

@@ -1,8 +1,8 @@
 """Recursion: the facts of predicates that are derived from each other, to their fixed point.
 
-What comes goes round by round: the facts that are new in a round are matched in the next one. Facts
-that end by themselves cost nothing when they end, for their derivations end with them. Where
-something is taken away from what a recursion reads, its facts are found anew from that instant on.
+Additions go round by round: the facts that are new in a round are matched in the next one. Facts
+that end by themselves cost nothing when they end, for their derivations end with them. A retraction
+from an input of the recursion makes it find its facts again from that instant on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Derive = Callable[[int, DeltaPlan, Change], Change]
 class Iteration:
     """The facts of one recursive component.
 
-    `rules` are the predicate and the delta plans of each rule, those of them that begin with one
-    changed atom; `forget` takes back what a rule said to fail from an instant on. Facts are kept without the derivations that are spare: those may rest on each
-    other.
+    `rules` are the predicate and the delta plans of each rule, those that begin with one changed
+    atom. `forget` takes back from an instant on the errors of a rule. Facts are kept without spare
+    derivations, which may rest on each other.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Iteration:
     def take(self, facts: Mapping[str, Arrangement]) -> Iterable[tuple[str, Change]]:
         """Take in all that waits; what that changes of the predicates.
 
-        Raises: LimitPassed beyond the rounds that are allowed. Cost: of what comes, the matches that
-        come; where something goes, all facts that hold from then on.
+        Raises: LimitPassed beyond the rounds that are allowed. Cost: the matches that come; with
+        a retraction, all facts that hold from then on.
         """
         waiting, self._waiting = self._waiting, []
         first = END_WORD
@@ -80,7 +80,7 @@ class Iteration:
         self, number: int, rows: Change, new: dict[str, list[Change]],
         told: dict[str, list[Change]],
     ) -> None:  # fmt: skip
-        """Let facts be derived; those that are new are matched in the next round."""
+        """Take derived facts in; new ones are matched in the next round."""
         if not len(rows):
             return
         name = self._rules[number][0]

@@ -1,4 +1,4 @@
-"""What is said of a collection: its rows begin and end below the frontier, once each."""
+"""Changes of a collection as told: each begin and end of a row below the frontier, once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Output:
         self._runs: list[tuple[I64Array, int]] = []
 
     def take(self, change: Change) -> None:
-        """Let rows be present on their intervals, or no more."""
+        """Add rows on their intervals, or take them away."""
         if not len(change):
             return
         width = self._columns

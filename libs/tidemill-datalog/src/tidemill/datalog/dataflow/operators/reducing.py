@@ -1,7 +1,7 @@
 """Aggregates of one rule: the solutions of each group, and the record that they make.
 
-Counts and sums of whole numbers move by what changes (`Sums`); the groups of other lattices are
-read again from the first instant at which one of their solutions came or went.
+Counts and sums of whole numbers move by what changes (`Sums`). Groups of other lattices are read
+again from the first instant of a change.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Reduction:
         return sums + self._contributions.nbytes
 
     def take(self, matches: Change, facts: Arrangement, since: int) -> Change:
-        """What matches, with their times and expiries, change of the facts of the head.
+        """The change of the facts of the head by matches with their times and expiries.
 
         `facts` are those of the predicate so far. Cost: of counts and sums O(change); else the
         solutions of the groups that change.
@@ -137,7 +137,7 @@ class Reduction:
         return out
 
     def _before(self, groups: I64Array, since: I64Array, facts: Arrangement) -> Change:
-        """What the groups have said from an instant on, taken away."""
+        """Facts of the groups from an instant on, taken away."""
         schema, size = self._schema, self._groups
         left = np.zeros((len(groups), schema.columns + 3 + 3), np.int64)
         left[:, self._first : schema.expiry] = groups[:, :size]
@@ -187,7 +187,7 @@ class Reduction:
         return rows
 
     def _one_by_one(self, stretches: I64Array) -> Change:
-        """As `_finished` for sums of any size."""
+        """Rows of stretches with sums of any size; see `_finished`."""
         schema, groups = self._schema, self._groups
         rows = []
         for stretch in stretches.tolist():
@@ -310,7 +310,7 @@ class Reduction:
         return row
 
     def _seen(self, name: str, values: Sequence[Any]) -> Any:
-        """What is seen of a lattice over some solutions. Raises: Failed."""
+        """The value of a lattice over some solutions. Raises: Failed."""
         if name in TALLIES:
             if name == "count":
                 return sum(value is not None for value in values)

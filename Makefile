@@ -114,6 +114,7 @@ RECORDS ?= 3000000
 bench-pipeline: setup ## from records in Kafka to definite answers beside Flink; RECORDS=300000 and BENCH="--only hot --profile FOLDER" narrow it
 	@infra/setup.sh kafka redis objectstore
 	@$(PY) -m bench.pipeline --records $(RECORDS) $(BENCH)
+
 .PHONY: bench-dataflow
 bench-dataflow: setup ## the dataflow beside the other engines, answers compared first; BENCH="--only join --rows 100000" narrows it
 	@$(PY) -m bench.dataflow $(BENCH)

@@ -22,6 +22,7 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.errors import UsageError
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.registry import Options, run_case
 from tidemill.testkit.tidelog import (
@@ -32,7 +33,6 @@ from tidemill.testkit.tidelog import (
     inputs,
     programs,
 )
-from tidemill.time import UsageError
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
 LAW = settings(

@@ -22,7 +22,7 @@ from tidemill.arrangement.interval_updates.rows import (
 )
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 from tidemill.arrangement.relational import surely_apart
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 _ADD, _TAKE_SPARE, _TAKE, _PROMOTE = 0, 1, 2, 3
 _ROOM = 4

@@ -39,7 +39,7 @@ from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.time import UsageError
+from tidemill.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

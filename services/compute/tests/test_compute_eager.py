@@ -406,7 +406,7 @@ async def test_without_the_look_ahead_nothing_fires_before_it_is_definite(
         early._looked = True
         return []
 
-    monkeypatch.setattr(EarlyEvents, "found", nothing)
+    monkeypatch.setattr(EarlyEvents, "find", nothing)
     world = World(1)
     await world.create()
     for upper in (*range(2, INSTANTS + 1, 3), LAST, LAST + 1):

@@ -13,8 +13,8 @@ from tidemill.arrangement.updates import DIFF, TIME, stamp
 from tidemill.catalog.record_rows import shape_of_output, shape_of_relation
 from tidemill.datalog.checked import CheckedProgram
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.living import LivingInput
-from tidemill_compute.views.maintaining import Direct
+from tidemill_compute.views.input_state import InputState
+from tidemill_compute.views.maintaining import UntickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start
 
@@ -32,8 +32,8 @@ class Kept:
         given = {name: (name, shape) for name, shape in shapes.items()}
         outputs = {self._wanted: ("v/out", shape_of_output(checked, self._wanted))}
         target = ViewTarget("v", checked, given, outputs, "v/errors", "v/state")
-        self._inputs = {name: LivingInput(replace(s, predicate=name)) for name, s in shapes.items()}
-        self._maintainer = Direct(target, ComputeSettings())
+        self._inputs = {name: InputState(replace(s, predicate=name)) for name, s in shapes.items()}
+        self._maintainer = UntickedMaintainer(target, ComputeSettings())
         self._maintainer.begin(Start(0, True), self._inputs)
         self._lower = 0
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.made.tables import TableCollection
+from tidemill.catalog.made.views import ViewCollections
 from tidemill.catalog.store import Stored
 from tidemill.errors import TidemillError, UnknownCollection
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
@@ -162,19 +163,19 @@ async def test_w1_an_apply_refused_at_any_stage_records_nothing(
 def refuse_at(stage: str, process: Whole, patched: pytest.MonkeyPatch) -> None:
     """Let the view `bad` fail at one stage of an apply, in a way that nobody foresaw."""
     catalog, planned = process.context.catalog, process.context.catalog.plan_view
-    prepare, made = ViewPart.prepare, ViewPart.__init__
+    prepare, made = ViewCollections.prepare, ViewCollections.__init__
 
     def plan_view(stored: Stored) -> object:
         if stored.resource.name == "bad":
             raise KeyError(stage)
         return planned(stored)
 
-    async def prepared(self: ViewPart) -> None:
+    async def prepared(self: ViewCollections) -> None:
         await prepare(self)
         if self.name == "View/bad":
             raise KeyError(stage)
 
-    def make(self: ViewPart, stored: Stored, *others: object) -> None:
+    def make(self: ViewCollections, stored: Stored, *others: object) -> None:
         if stored.resource.name == "bad":
             raise KeyError(stage)
         made(self, stored, *others)  # type: ignore[arg-type]
@@ -182,9 +183,9 @@ def refuse_at(stage: str, process: Whole, patched: pytest.MonkeyPatch) -> None:
     if stage == "plan":
         patched.setattr(catalog, "plan_view", plan_view)
     elif stage == "make":
-        patched.setattr(ViewPart, "__init__", make)
+        patched.setattr(ViewCollections, "__init__", make)
     else:
-        patched.setattr(ViewPart, "prepare", prepared)
+        patched.setattr(ViewCollections, "prepare", prepared)
 
 
 async def test_w1_a_change_refused_while_it_is_carried_out_is_taken_back(

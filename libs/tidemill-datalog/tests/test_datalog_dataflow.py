@@ -195,6 +195,18 @@ def test_what_has_ended_takes_no_memory() -> None:
     assert sizes[-1] <= 1.5 * sizes[2]
 
 
+def test_a_recursion_takes_what_comes_before_what_goes_in_one_step() -> None:
+    schema = InputSchema("e", "relation", (("", "int"), ("", "int")))
+    text = "t(x, y) := e(x, y); t(x, z) := t(x, y) ^ e(y, z);"
+    engine = DataflowEngine(check(parse(text), InputSchemas({"e": schema})))
+    engine.feed_presences("e", [Presence(Record("e", edge), 0) for edge in ((1, 2), (5, 6))])
+    engine.step(1)
+    engine.feed_presences("e", [Presence(Record("e", (2, 3)), 2)])
+    engine.feed_presences("e", [Presence(Record("e", (5, 6)), 7)], -1)
+    told = sorted((at, str(record), diff) for at, record, diff in engine.step(9)["t"].records())
+    assert told == [(2, "t(1, 3)", 1), (2, "t(2, 3)", 1), (7, "t(5, 6)", -1)]
+
+
 CASES = sorted((Path(__file__).parent / "cases").glob("*.yaml"))
 RUN_AT_LEAST = 35
 """Cases of our own that the dataflow answers; the number may only rise."""

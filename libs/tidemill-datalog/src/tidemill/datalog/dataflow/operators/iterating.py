@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import END_WORD, Arrangement, Change, Merged
+from tidemill.arrangement.interval_updates import Arrangement, Change, Merged
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.plan import DeltaPlan
 from tidemill.datalog.evaluation.limits import LimitPassed
@@ -62,12 +62,8 @@ class Iteration:
         a retraction, all facts that hold from then on.
         """
         waiting, self._waiting = self._waiting, []
-        first = END_WORD
-        for _, delta, change in waiting:
-            gone = change[change[:, -1] * delta.sign < 0]
-            if len(gone):
-                first = min(first, int(gone[:, -3].min()))
-        if first < END_WORD:
+        if any(bool((change[:, -1] * delta.sign < 0).any()) for _, delta, change in waiting):
+            first = min(int(change[:, -3].min()) for _, _, change in waiting)
             return self._anew(first, facts)
         told: dict[str, list[Change]] = {}
         new: dict[str, list[Change]] = {}

@@ -165,6 +165,9 @@ def digest(parts: Sequence[Mapping[str, Words]]) -> dict[str, str]:
     found = {}
     for name, words in by_name.items():
         rows = np.concatenate(words)
-        rows = rows[np.lexsort(rows.T[::-1])]
+        different, places = np.unique(rows[:, 1:], axis=0, return_inverse=True)
+        diffs = np.zeros(len(different), np.int64)
+        np.add.at(diffs, places.reshape(-1), rows[:, 0])
+        rows = np.column_stack([diffs, different])[diffs != 0]
         found[name] = f"{len(rows)}:{sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()[:12]}"
     return found

@@ -161,6 +161,7 @@ class Controller:
                     self._context.catalog.plan(served(stored))
                     await self._prepare(stored)
                 except Exception as error:  # it is tried again, and says why
+                    self._context.catalog.forget(stored.resource.name)
                     log.error("not begun again", resource=str(stored.resource), error=told(error))
 
     async def _put(self, resources: Sequence[Stored]) -> None:

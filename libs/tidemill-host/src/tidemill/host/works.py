@@ -36,6 +36,8 @@ class Works:
     def _make_anew(self, stored: Stored, make: Callable[[], Runner]) -> Runner:
         """Raises: why the resource cannot be planned, or its work not be made."""
         self._context.catalog.plan(served(stored))
+        # NB: its last try may have met inputs whose change was refused after all.
+        self._context.making.make(stored)
         return make()
 
     def _part(self, stored: Stored, role: str, share: int | None, confirm: Confirm) -> Runner:

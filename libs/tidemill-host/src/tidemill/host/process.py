@@ -149,7 +149,6 @@ async def opened(
             context.collections, context.clock, chosen.audit, chosen.name_of_process,
             tends=answers_users(chosen),
         )  # fmt: skip
-        await context.collections.open()
         for risk in risks:
             log.warning("acknowledged writes may be lost", risk=risk)
         said = Said()
@@ -216,7 +215,8 @@ async def _context(
         Feeds(readers, claims.peers, clock), launcher, places,
         LastTried(root / "last_tried.json", clock, chosen.without),
     )  # fmt: skip
-    return consensus.risks, claims, board, context
+    await collections.open()
+    return consensus.risks, claims, board, context  # known once the stores are open
 
 
 Claimants: TypeAlias = Callable[[str, str], Claiming]

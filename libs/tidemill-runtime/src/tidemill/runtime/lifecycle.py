@@ -272,14 +272,16 @@ class Supervisor:
 def _signals(
     loop: asyncio.AbstractEventLoop, received: Callable[[signal.Signals], None]
 ) -> Iterator[None]:
-    """Call `received` for SIGTERM and SIGINT while the body runs."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Call `received` for SIGTERM and SIGINT while the body runs; then handlers are as before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
         loop.add_signal_handler(number, received, number)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 class Closable(Protocol):

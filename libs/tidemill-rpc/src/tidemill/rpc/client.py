@@ -30,7 +30,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
-from tidemill.rpc.outcomes import CALL_S, Explain, ends, raise_failure
+from tidemill.rpc.outcomes import CALL_S, Explain, ends, messages_of
 from tidemill.rpc.reaching import why_unreachable
 from tidemill.time import SourceFrontier
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
@@ -77,7 +77,7 @@ class AsyncClient:
         request = query.SnapshotRequest(collection=collection, as_of=as_of, wait_s=wait_s)
         call = self._query.Snapshot(request, timeout=self._timeout_s + (wait_s or 0.0))
         return codecs.answer_in(
-            [message.part async for message in raise_failure(call, explain=self._explain)]
+            [message.part async for message in messages_of(call, explain=self._explain)]
         )
 
     async def ask(self, goal: str, as_of: int | None = None, wait_s: float | None = None) -> Answer:
@@ -85,7 +85,7 @@ class AsyncClient:
         request = query.AskRequest(goal=goal, as_of=as_of, wait_s=wait_s)
         call = self._query.Ask(request, timeout=self._timeout_s + (wait_s or 0.0))
         return codecs.answer_in(
-            [message.part async for message in raise_failure(call, explain=self._explain)]
+            [message.part async for message in messages_of(call, explain=self._explain)]
         )
 
     async def subscribe(
@@ -98,7 +98,7 @@ class AsyncClient:
         """Changes from `start` on; leaving the loop ends the call on the server too."""
         request = query.SubscribeRequest(goal=goal, start=start, snapshot=snapshot, until=until)
         call = self._query.Subscribe(request)
-        async with aclosing(raise_failure(call, explain=self._explain)) as messages:
+        async with aclosing(messages_of(call, explain=self._explain)) as messages:
             async for message in messages:
                 yield codecs.event_in(message)
 
@@ -128,7 +128,7 @@ class AsyncClient:
         request = query.TablesRequest(names=names, as_of=as_of, wait_s=wait_s)
         call = self._query.Tables(request, timeout=self._timeout_s + (wait_s or 0.0))
         received: dict[str, list[query.Answer]] = {}
-        async for message in raise_failure(call, explain=self._explain):
+        async for message in messages_of(call, explain=self._explain):
             received.setdefault(message.name, []).append(message.part)
         return {name: codecs.answer_in(found) for name, found in received.items()}
 

@@ -12,7 +12,7 @@ import grpc.aio
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.messages import Delivered, Work
-from tidemill.rpc.outcomes import begun, ends, raise_failure
+from tidemill.rpc.outcomes import begun, ends, messages_of
 from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
 from tidemill_protos.ingest.v1 import ingest_pb2_grpc
 from tidemill_protos.work.v1 import work_pb2 as work
@@ -64,7 +64,7 @@ class ServiceClient:
                 yield ingest.DeliverRequest(credit=await granted.get())
 
         call = begun(self._ingest.Deliver, requests())
-        async with aclosing(codecs.deliveries_in(raise_failure(call))) as deliveries:
+        async with aclosing(codecs.deliveries_in(messages_of(call))) as deliveries:
             async for delivered in deliveries:
                 yield delivered
                 granted.put_nowait(1)

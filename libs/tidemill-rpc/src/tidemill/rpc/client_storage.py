@@ -20,7 +20,7 @@ from tidemill.rpc.messages import (
     HolderInfo,
     Right,
 )
-from tidemill.rpc.outcomes import ends, raise_failure
+from tidemill.rpc.outcomes import ends, messages_of
 from tidemill.time import Frontier
 from tidemill_protos.storage.v1 import storage_pb2 as storage
 from tidemill_protos.storage.v1 import storage_pb2_grpc
@@ -170,7 +170,7 @@ class StorageCalls:
             capability=codecs_storage.capability_out(held), at=at, snapshot=snapshot, up_to=up_to,
             columns=columns, where=[codecs_storage.condition_out(each) for each in where],
         )  # fmt: skip
-        async with aclosing(raise_failure(self._stub.SubscribeAt(request))) as messages:
+        async with aclosing(messages_of(self._stub.SubscribeAt(request))) as messages:
             async for message in messages:
                 yield codecs_storage.updates_in(message)
 

@@ -51,7 +51,7 @@ async def ends(call: Any, *, writes: bool = False, explain: Explain = _nothing) 
     raise await _explain(found, explain)
 
 
-async def raise_failure(call: Any, *, explain: Explain = _nothing) -> AsyncGenerator[Any, None]:
+async def messages_of(call: Any, *, explain: Explain = _nothing) -> AsyncGenerator[Any, None]:
     """The messages of a streaming call; the call ends when the loop over them is left."""
     found: TidemillError | None = None
     try:

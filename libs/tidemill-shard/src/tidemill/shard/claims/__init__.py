@@ -31,9 +31,8 @@ of all claims before it.
   fence.
 * `await claimant.owners()` gives the owner of each item: for status pages, and to find the
   replica to talk to.
-* A process that shares its stores with no other one has the sole claimant
-  (`SoleClaimant`). It owns every item at
-  once, and keeps nothing in Consensus.
+* A process that shares its stores with no other one has the sole claimant (`SoleClaimant`). It
+  owns every item at once, and keeps nothing in Consensus.
 """
 
 from tidemill.shard.claims.claimant import LEASE_S, Claim, Claimant, Claiming, Owned

@@ -27,7 +27,7 @@ BINARY = PEER / "target/release/tidemill-bench-peer"
 
 
 def one_run(command: list[str]) -> Any:
-    """What a run says in its last line."""
+    """The last line of a run."""
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(said.stdout.splitlines()[-1])
 

@@ -1,11 +1,11 @@
-"""How soon a reader in another process knows a binding: told on a topic, looked for, or streamed by
-its minter.
+"""Delay until a reader in another process knows a binding: told on a topic, looked for, or streamed
+by its minter.
 
     python -m bench.bindings
 
 One binding after the other is appended to a remap collection over Redis (appendfsync always). All
-three readers wait for the same one, and each has to know it before the next is made: what they know
-is equal by construction. Times are from the beginning of the append, so the first line is the floor
+three readers wait for the same one, and each has to know it before the next is made. Their
+knowledge is equal by construction. Times are from the beginning of the append, so the first line is the floor
 of all others.
 """
 

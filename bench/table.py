@@ -1,4 +1,4 @@
-"""Where results are kept, and the table that people read."""
+"""The file of results, and the table that people read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START, END = "<!-- table of make bench -->", "<!-- end of the table -->"
 
 
 def about_this_run(seed: int) -> dict[str, str]:
-    """What the figures were measured on, with and how."""
+    """The machine, the programs and the method of the figures."""
     info = Path("/proc/cpuinfo").read_text()
     models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
     memory_kb = int(Path("/proc/meminfo").read_text().split()[1])

@@ -52,19 +52,19 @@ def path_of(kind: str, name: str = "") -> str:
     return f"{GROUP}/namespaces/{NAMESPACE}/{PLURALS[kind]}" + (f"/{name}" if name else "")
 
 
-async def connected(kubeconfig: str) -> KubernetesApi:
+async def connect(kubeconfig: str) -> KubernetesApi:
     configuration = Configuration()
     await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     return KubernetesApi(configuration, "tidemill-operator")
 
 
-async def made(api: KubernetesApi, document: dict[str, Any]) -> dict[str, Any]:
+async def make(api: KubernetesApi, document: dict[str, Any]) -> dict[str, Any]:
     """Create as kubectl does: unknown fields are refused."""
     query = {"fieldValidation": "Strict"}
     return await api.call("POST", path_of(document["kind"]), document, query)
 
 
-async def changed(api: KubernetesApi, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+async def change(api: KubernetesApi, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     document = await api.call("GET", path_of(kind, name))
     return await api.call("PUT", path_of(kind, name), {**document, "spec": spec})
 
@@ -93,12 +93,12 @@ def cluster() -> Iterator[str]:
 @pytest.fixture
 async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
     """The administrator's API, with the chart installed."""
-    api = await connected(cluster)
+    api = await connect(cluster)
     with helm.Config(kubeconfig_path=cluster, namespace=NAMESPACE) as config:
         if not config.list():
             config.install(CHART, "tidemill", VALUES, create_namespace=True)
 
-    async def established() -> bool:
+    async def has_definitions() -> bool:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         found, _ = await api.list(path)
         ready = [
@@ -107,7 +107,7 @@ async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
         ]  # fmt: skip
         return len(ready) == len(KINDS)
 
-    await until(established, "the definitions are not established")
+    await until(has_definitions, "the definitions are not established")
     await until(lambda: api.list(path_of("Hold")), "the definitions are not served")
     yield api
     await api.close()
@@ -115,7 +115,7 @@ async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
 
 async def test_the_server_enforces_the_rules(api: KubernetesApi) -> None:
     hold = {"collection": "flights", "frontier": 5}
-    await made(api, declared("Hold", "one", hold))
+    await make(api, declared("Hold", "one", hold))
     wrong: list[tuple[dict[str, Any], str]] = [
         (declared("Source", "two", {**SPECS["Source"], "kafka": {"topic": "t"}}), "exactly one of"),
         (declared("Source", "two", {**SPECS["Source"], "colums": []}), "colums"),
@@ -130,14 +130,14 @@ async def test_the_server_enforces_the_rules(api: KubernetesApi) -> None:
     ]
     for document, says in wrong:
         with pytest.raises(UsageError, match=says):
-            await made(api, document)
+            await make(api, document)
     for spec, says in (
         ({**hold, "frontier": 4}, "forward"),
         ({**hold, "collection": "x"}, "cannot change"),
     ):
         with pytest.raises(UsageError, match=says):
-            await changed(api, "Hold", "one", spec)
-    await changed(api, "Hold", "one", {**hold, "frontier": 6})
+            await change(api, "Hold", "one", spec)
+    await change(api, "Hold", "one", {**hold, "frontier": 6})
     await api.call("DELETE", path_of("Hold", "one"))
 
 
@@ -185,14 +185,14 @@ async def table(api: KubernetesApi, kind: str) -> list[dict[str, Any]]:
     """The table of kubectl get, as the server makes it."""
     reply = await api._client.call_api(
         "GET", api._client.configuration.host + path_of(kind),
-        {**await _authorised(api), "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
+        {**await _authorise(api), "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
     )  # fmt: skip
     found = json.loads(await reply.read())
     names = [column["name"] for column in found["columnDefinitions"]]
     return [dict(zip(names, row["cells"], strict=True)) for row in found["rows"]]
 
 
-async def _authorised(api: KubernetesApi) -> dict[str, str]:
+async def _authorise(api: KubernetesApi) -> dict[str, str]:
     headers: dict[str, str] = {}
     await api._client.update_params_for_auth(headers, None, ["BearerToken"], "", "GET", None)
     return headers
@@ -202,7 +202,7 @@ async def test_objects_become_views_by_the_rights_of_the_chart(
     api: KubernetesApi, cluster: str, tmp_path: Path
 ) -> None:
     kubeconfig = await account(api, cluster, tmp_path)
-    limited = await connected(str(kubeconfig))
+    limited = await connect(str(kubeconfig))
     for method, path in (
         ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
         ("DELETE", path_of("View", "x")),
@@ -218,14 +218,14 @@ async def test_objects_become_views_by_the_rights_of_the_chart(
             AsyncClient(address) as client,
             operating(kubeconfig, address, "first", tmp_path) as first,
         ):
-            await made(api, declared("View", "late"))
+            await make(api, declared("View", "late"))
 
             async def reason() -> bool:
                 view = await api.call("GET", path_of("View", "late"))
                 return condition(view, "Ready") == ("False", "UnknownCollection")
 
             await until(reason, "the view does not say what it lacks")
-            await made(api, declared("Source", "flights"))
+            await make(api, declared("Source", "flights"))
 
             async def ready() -> bool:
                 (row,) = await table(api, "View")
@@ -236,38 +236,38 @@ async def test_objects_become_views_by_the_rights_of_the_chart(
             assert list(row)[:6] == ["Name", "READY", "SINCE", "UPPER", "LAG", "AGE"]
             before = row["UPPER"]
 
-            async def moved() -> bool:
+            async def has_moved() -> bool:
                 (now,) = await table(api, "View")
                 return bool(now["UPPER"] > before and str(now["LAG"]).endswith("s"))
 
-            await until(moved, "the frontier stands still")
-            await _refused(api)
+            await until(has_moved, "the frontier stands still")
+            await _refuse_deletion(api)
             async with operating(kubeconfig, address, "second", tmp_path) as second:
-                await _handed_over(api, first, second)
+                await _hand_over(api, first, second)
                 await api.call("DELETE", path_of("View", "late"))
 
-                async def gone() -> bool:
+                async def is_gone() -> bool:
                     return not (await api.list(path_of("Source")))[0]
 
-                await until(gone, (tmp_path / "second.log").read_text())
+                await until(is_gone, (tmp_path / "second.log").read_text())
             assert await client.get() == []
 
 
-async def _refused(api: KubernetesApi) -> None:
+async def _refuse_deletion(api: KubernetesApi) -> None:
     """A source that a view uses stays, and an event says why."""
     await api.call("DELETE", path_of("Source", "flights"))
 
-    async def told() -> list[str]:
+    async def read_refusals() -> list[str]:
         events, _ = await api.list(f"/api/v1/namespaces/{NAMESPACE}/events")
         return [e["message"] for e in events if e["reason"] == "DeletionRefused"]
 
-    messages = await until(told, "no event")
+    messages = await until(read_refusals, "no event")
     assert "Source/flights is used by View/late" in messages[0]
     source = await api.call("GET", path_of("Source", "flights"))
     assert condition(source, "DeletionBlocked") == ("True", "InUse")
 
 
-async def _handed_over(
+async def _hand_over(
     api: KubernetesApi, first: asyncio.subprocess.Process, second: asyncio.subprocess.Process
 ) -> None:
     """The second operator works after the first was killed, and not before."""
@@ -275,10 +275,10 @@ async def _handed_over(
     assert (await api.call("GET", path))["spec"]["holderIdentity"] == "first"
     first.kill()
 
-    async def taken() -> bool:
+    async def is_taken() -> bool:
         return bool((await api.call("GET", path))["spec"]["holderIdentity"] == "second")
 
-    await until(taken, "nobody took the lease")
+    await until(is_taken, "nobody took the lease")
     assert second.returncode is None
 
 
@@ -291,7 +291,7 @@ async def test_releases_go_forth_and_back_and_leave_what_users_declared(
         found = await api.call("GET", f"{path}/deployments/tidemill-operator")
         return int(found["spec"]["replicas"])
 
-    await made(api, declared("Hold", "kept", {"collection": "flights"}))
+    await make(api, declared("Hold", "kept", {"collection": "flights"}))
     with helm.Config(kubeconfig_path=cluster, namespace=NAMESPACE) as config:
         config.upgrade(CHART, "tidemill", {**VALUES, "operator": {"replicas": 2}})
         assert await replicas() == 2

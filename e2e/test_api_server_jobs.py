@@ -52,7 +52,7 @@ def cluster() -> Iterator[str]:
         yield server.address
 
 
-async def connected(kubeconfig: str) -> KubernetesApi:
+async def connect(kubeconfig: str) -> KubernetesApi:
     configuration = Configuration()
     await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     return KubernetesApi(configuration, "tests")
@@ -63,7 +63,7 @@ async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
     """The administrator's API, with the chart installed and a namespace that enforces the
     standard.
     """
-    api = await connected(cluster)
+    api = await connect(cluster)
     with helm.Config(kubeconfig_path=cluster, namespace=NAMESPACE) as config:
         if not config.list():
             labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -121,7 +121,7 @@ async def test_a_launcher_does_its_work_with_the_rights_of_the_chart(
     """Without a node no driver is ever scheduled: it is made, followed, told of, deleted, made
     anew.
     """
-    limited = await connected(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path))
+    limited = await connect(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path))
     for path in (f"/api/v1/namespaces/{JOBS}/secrets", f"/api/v1/namespaces/{NAMESPACE}/pods"):
         with pytest.raises(UsageError, match="forbidden"):
             await limited.call("GET", path)
@@ -140,7 +140,7 @@ async def test_a_launcher_does_its_work_with_the_rights_of_the_chart(
 async def test_a_driver_may_make_executors_and_read_no_secret(
     api: KubernetesApi, cluster: str, tmp_path: Path
 ) -> None:
-    driver = await connected(await account(api, cluster, JOBS, "tidemill-spark", tmp_path))
+    driver = await connect(await account(api, cluster, JOBS, "tidemill-spark", tmp_path))
     _, executor = pods()
     query = {"dryRun": "All"}
     await driver.call("POST", PODS, executor, query)
@@ -184,8 +184,8 @@ async def test_k2_admission_refuses_what_is_no_pod_of_a_job(
     made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}}
     await api.call("POST", f"/api/v1/namespaces/{JOBS}/serviceaccounts", made)
     users = {
-        "launcher": await connected(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path)),
-        "driver": await connected(await account(api, cluster, JOBS, "tidemill-spark", tmp_path)),
+        "launcher": await connect(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path)),
+        "driver": await connect(await account(api, cluster, JOBS, "tidemill-spark", tmp_path)),
     }  # fmt: skip
     query = {"dryRun": "All"}
     for user, pod in zip(users.values(), pods(), strict=True):

@@ -63,13 +63,13 @@ def users(folder: Path) -> Path:
     return folder / "users.yaml"
 
 
-async def connected(kubeconfig: str) -> KubernetesApi:
+async def connect(kubeconfig: str) -> KubernetesApi:
     configuration = Configuration()
     await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     return KubernetesApi(configuration, "tests")
 
 
-async def made(api: KubernetesApi, kind: str, namespace: str, name: str, reads: str = "") -> None:
+async def make(api: KubernetesApi, kind: str, namespace: str, name: str, reads: str = "") -> None:
     spec: dict[str, Any] = {"columns": [{"name": "n", "type": "int"}]}
     if kind == "View":
         spec = {"program": "late(n) := f(n);", "inputs": {"f": reads}}
@@ -79,7 +79,7 @@ async def made(api: KubernetesApi, kind: str, namespace: str, name: str, reads: 
     await api.call("POST", path_of(kind, namespace), document)
 
 
-async def granted(api: KubernetesApi, name: str, to: str) -> None:
+async def grant(api: KubernetesApi, name: str, to: str) -> None:
     """The owner lets another namespace read its table."""
     document = await api.call("GET", path_of("Table", "air", name))
     document["metadata"]["annotations"] = {"tidemill.dev/read-by": to}
@@ -131,7 +131,7 @@ async def test_k3_two_namespaces_cannot_reach_each_other(tmp_path: Path) -> None
         kubernetes_server("namespaces") as server,
         up_process(tmp_path, "--config", str(tmp_path / "settings.yaml")) as tidemill,
     ):
-        api = await connected(server.address)
+        api = await connect(server.address)
         for name in TENANTS:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await api.call("POST", "/api/v1/namespaces", body)
@@ -156,12 +156,12 @@ async def test_k3_two_namespaces_cannot_reach_each_other(tmp_path: Path) -> None
         async with operating(api, server.address, address, certificates.authority, tmp_path):
             for _ in range(300):
                 try:
-                    await made(api, "Table", "air", "air-flights")
+                    await make(api, "Table", "air", "air-flights")
                     break
                 except UsageError:  # the definitions are not served yet
                     await asyncio.sleep(0.1)
-            await made(api, "Table", "air", "air-shared")
-            await made(api, "Table", "rail", "rail-own")
+            await make(api, "Table", "air", "air-shared")
+            await make(api, "Table", "rail", "rail-own")
             for namespace, name in (
                 ("air", "air-flights"),
                 ("air", "air-shared"),
@@ -170,18 +170,18 @@ async def test_k3_two_namespaces_cannot_reach_each_other(tmp_path: Path) -> None
                 await becomes("Table", namespace, name, "True", "Running")
             # A view does not read a collection without a grant of its owner, nor take another's
             # name.
-            await made(api, "View", "rail", "rail-sneak", reads="air-flights")
-            await made(api, "View", "rail", "rail-seen", reads="air-shared")
-            await made(api, "Table", "rail", "air-more")
+            await make(api, "View", "rail", "rail-sneak", reads="air-flights")
+            await make(api, "View", "rail", "rail-seen", reads="air-shared")
+            await make(api, "Table", "rail", "air-more")
             await becomes("View", "rail", "rail-sneak", "False", "NotGranted")
             await becomes("View", "rail", "rail-seen", "False", "NotGranted")
             await becomes("Table", "rail", "air-more", "False", "Denied")
             # The owner's grant is one half, the grants of the user are the other.
-            await granted(api, "air-flights", "rail")
-            await granted(api, "air-shared", "rail")
+            await grant(api, "air-flights", "rail")
+            await grant(api, "air-shared", "rail")
             await becomes("View", "rail", "rail-sneak", "False", "Denied")
             await becomes("View", "rail", "rail-seen", "True", "Running")
             # The name is free for whoever may have it.
-            await made(api, "Table", "air", "air-more")
+            await make(api, "Table", "air", "air-more")
             await becomes("Table", "air", "air-more", "True", "Running")
         await api.close()

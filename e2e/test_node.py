@@ -284,6 +284,7 @@ def test_sizes_of_images(cluster: Cluster) -> None:
         *(f"localhost/tidemill-{service}:0.1.0" for service in (*ROLES, "operator")),
     }
     assert together < sizes["localhost/tidemill:0.1.0"] + 100
+    assert max(size for name, size in sizes.items() if "/tidemill-" in name) <= 250
     for line in lines:
         cluster.note("image", line)
 

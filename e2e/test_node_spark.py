@@ -49,7 +49,7 @@ def expected_rows() -> Counter[tuple[str, int]]:
     return Counter((f"N{n % 700}", n % 90) for n in good)
 
 
-async def filled() -> None:
+async def fill() -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=KAFKA)
     await admin.start()
     if TOPIC in await admin.list_topics():
@@ -80,7 +80,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
     for manifests in ("namespaces.yaml", "servers"):
         said("kubectl", "apply", "-f", str(MANIFESTS / manifests))
     cluster.settled(SERVERS)
-    asyncio.run(filled())
+    asyncio.run(fill())
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}  # type: ignore[index]  # a mapping among texts
     said("kubectl", "apply", "-f", "-", text=json.dumps(namespace))

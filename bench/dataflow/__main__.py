@@ -1,7 +1,8 @@
 """The dataflow beside the engines of today, in one run: make bench-dataflow.
 
 Answers are compared first. Each rule runs in steps of 50,000 rows beside the engine on columns, and
-in steps of one row beside the engine on rows. Times are those of the processor.
+in steps of one row beside the engine on rows. Times are those of the processor. `durable` measures
+whole views, from inputs in a store to answers in it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.dataflow.durable import durable
 from bench.dataflow.sides import Dataflow, Followed, Side, Windows, digest
 from bench.dataflow.streams import RULES, checked, demo, steps_of, stream
+from bench.dataflow.touched import closure, touched
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import NotInDataflow
@@ -26,6 +29,7 @@ from tidemill.datalog.parser import parse
 STEP_ROWS = 50_000
 HOUR_MS = 3_600_000
 SINGLES = 300
+SMALL = ("closure", "touched")
 Steps = list[tuple[int, dict[str, Any]]]
 
 
@@ -123,7 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=[*RULES, "demo", "memory"])
+    every = [*RULES, "demo", "memory", *SMALL, "durable"]
+    parser.add_argument("--only", nargs="*", default=every)
     chosen = parser.parse_args()
     for name in RULES:
         if name not in chosen.only:
@@ -156,6 +161,13 @@ def main() -> None:
                 print(f"{name}: not on the dataflow yet: {missing}")
     if "memory" in chosen.only:
         memory()
+    for name in RULES if "durable" in chosen.only else ():
+        durable(name, chosen.rows, chosen.runs)
+    if "closure" in chosen.only:
+        closure(1_000)
+    if "touched" in chosen.only:
+        for many in (100, 1_000):
+            touched(many, 5 * chosen.runs)
 
 
 if __name__ == "__main__":

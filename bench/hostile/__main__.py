@@ -1,11 +1,11 @@
-"""What a friendly user notices of a hostile one: times of its questions while the other does its
+"""Effects of a hostile user on a friendly one: times of its questions while the other does its
 worst.
 
 `python -m bench.hostile` starts `tidemill up` with two users, a source of 200,000 rows and a view
-of it. The friend asks for single rows, half of them as of some seconds ago, at a steady rate;
-quiet, then under one attack, quiet again, under the next one, and at the end under all of them.
-Friend, attacker and server are processes of their own; on one machine the attacker runs at the
-lowest priority, since its own work is none of the server's.
+of it. The friend asks for single rows at a steady rate, half of them as of some seconds ago. Quiet
+stretches and attacks take turns; the last attack is all of them at once. Friend, attacker and
+server are processes of their own. The attacker runs at the lowest priority, since its own work is
+none of the server's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BEGIN_S = 25.0
 """Pause before the first question: views that have just read their history prepare indexes."""
 
 SETTLE_S = 2.0
-"""What was under way when an attack ends has so long to end as well."""
+"""Seconds for calls that are under way when an attack ends."""
 
 WORLD = f"""\
 {HEAD}kind: Source
@@ -143,8 +143,8 @@ def _friendly(place: Place, seconds: float, seed: int) -> dict[str, list[float]]
 
 @dataclass
 class Line:
-    """What was measured under one attack, round by round: percentiles, and quotients to those of
-    quiet around it.
+    """Figures under one attack, round by round: percentiles, and quotients to those of quiet around
+    it.
     """
 
     p50: list[float] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""What a hostile user does within its limits, and what a friendly one asks meanwhile, each in a
+"""Calls of a hostile user within its limits, and questions of a friendly one meanwhile, each in a
 process of its own.
 
-Both are asynchronous: the friend asks at a steady rate, whatever has been answered; whoever attacks
-has so many calls under way all the time, and counts how they ended.
+Both are asynchronous. The friend asks at a steady rate, whatever has been answered. The attacker has
+a number of calls under way all the time, and counts how they ended.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ KEYS = 200_000
 NODES = 250
 """Nodes of the chain whose closure is a view of the hostile user."""
 CALLS_PER_S = 10
-"""How many questions the friend asks in a second."""
+"""Questions of the friend in a second."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the server is, and by what its users are known."""
+    """The addresses of the server, and the files of its users."""
 
     grpc: str
     http: str
@@ -45,7 +45,7 @@ class Place:
     keys: Path
 
     def dialer(self, user: str) -> Dialer:
-        """How a user calls it."""
+        """The dialer of a user."""
         return Dialer(TlsFiles(authority=self.authority), token_file=self.keys / f"{user}.token")
 
     def client(self, user: str) -> AsyncClient:
@@ -63,7 +63,7 @@ def told_wrong() -> str:
 
 
 def long_document() -> str:
-    """As long as documents may be: many tables, the last of them wrong."""
+    """The longest document that is taken: many tables, the last of them wrong."""
     columns = ", ".join(f"{{name: c{n}, type: int}}" for n in range(20))
     table = f"{HEAD}kind: Table\nmetadata: {{name: eve-%d}}\nspec: {{columns: [{columns}]}}\n---\n"
     each = len(table) + 4
@@ -100,7 +100,7 @@ async def programs(place: Place, client: AsyncClient, rng: random.Random) -> Non
     await client.apply([ResourceDocument(long_program(rng.randrange(1 << 30)), "program.yaml")])
 
 
-async def nested(place: Place, client: AsyncClient, rng: random.Random) -> None:
+async def apply_nested(place: Place, client: AsyncClient, rng: random.Random) -> None:
     await client.apply([ResourceDocument(deep_yaml(), "deep.yaml")])
 
 
@@ -128,7 +128,7 @@ async def scans(place: Place, client: AsyncClient, rng: random.Random) -> None:
 
 
 async def joins(place: Place, client: AsyncClient, rng: random.Random) -> None:
-    """What a cross join in SQL asks of the server: whole collections."""
+    """The calls that a cross join in SQL makes: whole collections."""
     await client.tables(["current/now", "readings", "eve-reach/path"])
 
 
@@ -145,12 +145,12 @@ async def pushes(place: Place, client: AsyncClient, rng: random.Random) -> None:
 
 
 async def bodies(place: Place, client: AsyncClient, rng: random.Random) -> None:
-    await _posted(place, b"1\n" * (8 << 20), {})
+    await _post(place, b"1\n" * (8 << 20), {})
 
 
-async def packed(place: Place, client: AsyncClient, rng: random.Random) -> None:
+async def push_packed(place: Place, client: AsyncClient, rng: random.Random) -> None:
     body = gzip.compress(bytes(16 << 20), 1)
-    await _posted(place, body, {"Content-Encoding": "gzip"})
+    await _post(place, body, {"Content-Encoding": "gzip"})
 
 
 async def churn(place: Place, client: AsyncClient, rng: random.Random) -> None:
@@ -174,7 +174,7 @@ async def calls(place: Place, client: AsyncClient, rng: random.Random) -> None:
     await client.ask("eve-reach/path(1, x)")
 
 
-async def _posted(place: Place, body: bytes, headers: dict[str, str]) -> None:
+async def _post(place: Place, body: bytes, headers: dict[str, str]) -> None:
     token = (place.keys / "eve.token").read_text()
     context = ssl.create_default_context(cafile=str(place.authority))
     connector = aiohttp.TCPConnector(ssl=context)
@@ -193,7 +193,7 @@ class HttpRefused(TidemillError):
 ATTACKS: dict[str, tuple[Attack, int]] = {
     "documents": (documents, 8),
     "programs": (programs, 8),
-    "nested": (nested, 8),
+    "nested": (apply_nested, 8),
     "reasons": (reasons, 16),
     "absences": (absences, 16),
     "large-reasons": (large_reasons, 8),
@@ -203,7 +203,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "subscriptions": (subscriptions, 300),
     "pushes": (pushes, 8),
     "bodies": (bodies, 8),
-    "packed": (packed, 8),
+    "packed": (push_packed, 8),
     "churn": (churn, 16),
     "texts": (texts, 32),
     "calls": (calls, 64),
@@ -212,7 +212,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
 
 
 def code_of(error: Exception) -> str:
-    """What a caller was answered, in a word; with the limit, where it was one."""
+    """The answer to a caller, in a word; with the limit, where it was one."""
     if isinstance(error, HttpRefused):
         return str(error)
     setting = error.details.get("setting") if isinstance(error, TidemillError) else None

@@ -1,8 +1,8 @@
-"""Many sources at rest: what they cost, and how long applying more of them takes.
+"""Many sources at rest: their cost, and the time for applying more of them.
 
 `python -m bench.scale` starts `tidemill up` on a folder of its own, applies as many http sources as
-asked for, lets them rest, and reads from outside what the process does then: seconds of the
-processor, resident memory, versions that the store gained. At the end some more sources are
+asked for, and waits until they rest. Then it reads from outside the costs of the process: seconds
+of the processor, resident memory, versions that the store gained. At the end some more sources are
 applied, and timed.
 """
 
@@ -40,6 +40,14 @@ spec:
 """
 
 
+VIEW = """\
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {{name: v{name}}}
+spec: {{program: "both(n) := s{first}(n) ^ s{second}(n);"}}
+"""
+
+
 class Server:
     """One `tidemill up` in a folder, read from outside."""
 
@@ -54,7 +62,7 @@ class Server:
             )
 
     def address(self) -> str:
-        """Where it listens, once it does."""
+        """Its address, once it listens."""
         told = self._state / "grpc.address"
         end_s = time.monotonic() + START_S_MAX
         while not told.exists() or not told.read_text().endswith("\n"):
@@ -74,15 +82,15 @@ class Server:
         return pages * PAGE / 1e6
 
     def descriptors(self) -> int:
-        """How many files it has open."""
+        """Number of its open files."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def threads(self) -> int:
-        """How many threads it has."""
+        """Number of its threads."""
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
     def versions(self) -> int:
-        """How many versions have ever been written: the newest number of every collection, added
+        """Number of versions that were ever written: the newest number of every collection, added
         up.
         """
         file = sqlite3.connect(f"file:{self._state / 'consensus.sqlite'}?mode=ro", uri=True)
@@ -110,7 +118,7 @@ def served(profile: Path | None) -> Iterator[tuple[Server, Client]]:
 
 
 def applied_s(client: Client, first: int, count: int) -> float:
-    """How long applying so many more sources takes."""
+    """Seconds for applying so many more sources."""
     text = "---\n".join(SOURCE.format(name=f"s{n}") for n in range(first, first + count))
     began_s = time.perf_counter()
     while True:
@@ -122,20 +130,33 @@ def applied_s(client: Client, first: int, count: int) -> float:
         return time.perf_counter() - began_s
 
 
+def apply_views(client: Client, views: int, sources: int) -> None:
+    """Apply so many views, each of two sources."""
+    each = (
+        VIEW.format(name=n, first=n * 5 % sources, second=(n * 5 + 1) % sources)
+        for n in range(views)
+    )
+    client.apply(ResourceDocument("---\n".join(each), "views.yaml"))
+
+
 def measured(
-    server: Server, client: Client, sources: int, more: int, settle_s: float, rest_s: float
-) -> dict[str, float]:
-    """The figures of so many sources at rest, and of applying more."""
+    server: Server, client: Client, sources: int, views: int, more: int, settle_s: float,
+    rest_s: float,
+) -> dict[str, float]:  # fmt: skip
+    """The figures of so many sources and views at rest, and of applying more sources."""
     batch = 50
     for first in range(0, sources, batch):
         took_s = applied_s(client, first, min(batch, sources - first))
         print(f"# {first + batch} sources: the last {batch} took {took_s:.1f} s", flush=True)
+    if views and sources:
+        apply_views(client, views, sources)
     time.sleep(settle_s)
     began_s, used_s, versions = time.perf_counter(), server.processor_s(), server.versions()
     time.sleep(rest_s)
     passed_s = time.perf_counter() - began_s
     figures = {
         "sources": sources,
+        "views": views,
         "commits_per_s": (server.versions() - versions) / passed_s,
         "cores": (server.processor_s() - used_s) / passed_s,
         "resident_mb": server.resident_mb(),
@@ -155,6 +176,7 @@ def main() -> None:
     """Measure, print, and keep the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("--sources", type=int, nargs="+", default=[0, 100, 1000])
+    parser.add_argument("--views", type=int, default=0, help="views, each of two sources")
     parser.add_argument("--more", type=int, default=50)
     parser.add_argument(
         "--rest", type=float, default=30.0, help="seconds of rest that are measured"
@@ -166,7 +188,9 @@ def main() -> None:
     kept = []
     for sources in chosen.sources:
         with served(chosen.profile) as (server, client):
-            figures = measured(server, client, sources, chosen.more, chosen.settle, chosen.rest)
+            figures = measured(
+                server, client, sources, chosen.views, chosen.more, chosen.settle, chosen.rest
+            )
         kept.append({name: round(value, 3) for name, value in figures.items()})
         print(json.dumps(kept[-1]), flush=True)
     if chosen.keep:

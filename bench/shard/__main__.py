@@ -15,7 +15,7 @@ from bench.shard.worlds import worlds
 RESULTS = Path("bench/results")
 
 
-async def measured(seed: int, count: int) -> list[Figure]:
+async def measure(seed: int, count: int) -> list[Figure]:
     """Every figure, said as soon as it is known."""
     found: list[Figure] = []
 
@@ -30,13 +30,13 @@ async def measured(seed: int, count: int) -> list[Figure]:
             note(await writing.latencies(world, seed))
             note(await writing.throughput(world, seed))
             note(await writing.fan_out(world, seed))
-            note(await writing.opening(world))
+            note(await writing.open_long_log(world))
         note(await reading.large(seed, count))
     return found
 
 
 def _load() -> str:
-    """How many threads wanted to run during the last minute, beside ours."""
+    """The load average of the last minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         "rows of the large collection": f"{chosen.rows:,}",
     }
     busy = [_load()]
-    found = asyncio.run(measured(chosen.seed, chosen.rows))
+    found = asyncio.run(measure(chosen.seed, chosen.rows))
     busy.append(_load())
     about["load of the machine before and after"] = ", ".join(busy)
     RESULTS.mkdir(exist_ok=True)

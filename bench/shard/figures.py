@@ -28,7 +28,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the floor; above one is more than it."""
+        """The value divided by its floor; above one is more than the floor."""
         return None if self.floor is None else self.value / self.floor
 
 
@@ -39,7 +39,7 @@ def quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on and with."""
+    """The machine and the programs of the figures."""
     info = Path("/proc/cpuinfo").read_text()
     models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
     said = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True)

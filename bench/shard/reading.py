@@ -138,7 +138,7 @@ def _read_block(folder: Path, random: np.random.Generator) -> int:
 
 
 def _forget_pages(folder: Path) -> None:
-    """Let the operating system forget what it holds of the objects."""
+    """Make the operating system forget its copies of the objects."""
     for file in (folder / "blob").rglob("part-*"):
         descriptor = os.open(file, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""What is measured on: stores with their floors, and the rows that are written."""
+"""Stores with their floors, and the rows that are written to them."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ async def fan_out(world: World, seed: int, subscribers: int = SUBSCRIBERS) -> li
     ]
 
 
-async def opening(world: World, versions: int = 10_000) -> list[Figure]:
+async def open_long_log(world: World, versions: int = 10_000) -> list[Figure]:
     """A process that knows nothing opens a collection with a long log."""
     store = world.open()
     for name, count in (("short", 1), ("long", versions)):

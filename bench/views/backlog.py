@@ -94,13 +94,13 @@ class Service:
         first = np.searchsorted(times, sole_time((await self.collections.status(name)).upper))
         await self.append(name, updates.slice(first), upper)
 
-    async def reached(self, upper: int) -> None:
+    async def wait_for_upper(self, upper: int) -> None:
         """Wait until all that the view writes is definite below `upper`."""
         for name in (*(c for c, _ in self.target.outputs.values()), "v/errors"):
             await self.collections.wait_for_upper(name, upper - 1, 600.0)
 
     async def digests(self) -> dict[str, str]:
-        """What the view has written, update by update."""
+        """The output of the view, update by update."""
         found = {}
         for name, _ in self.target.outputs.values():
             rows = consolidate(await self.collections.read_updates(name))
@@ -124,14 +124,14 @@ def updates_of(presences: list[Presence], shape: PredicateShape, upper: int) -> 
     return by_time(update_table([c for c in changes if c[1] < upper], shape.schema))
 
 
-async def caught_up(service: Service, given: Mapping[str, pa.Table], upper: int) -> float:
+async def time_catching_up(service: Service, given: Mapping[str, pa.Table], upper: int) -> float:
     """Seconds of the processor that the view takes to catch up with a backlog."""
     await service.create()
     for name in service.shapes:
         await service.fill(name, given[name], upper)
     start = process_time()
     task = asyncio.create_task(service.view.maintain_forever())
-    reached = asyncio.create_task(service.reached(upper))
+    reached = asyncio.create_task(service.wait_for_upper(upper))
     await asyncio.wait((task, reached), return_when=asyncio.FIRST_COMPLETED)
     seconds = process_time() - start
     if task.done():
@@ -152,7 +152,7 @@ def measured(
     async def work() -> tuple[float, dict[str, str]]:
         with tempfile.TemporaryDirectory() as directory:
             service = Service(Path(directory), checked, shapes)
-            return await caught_up(service, given, upper), await service.digests()
+            return await time_catching_up(service, given, upper), await service.digests()
 
     return asyncio.run(work())
 
@@ -253,7 +253,7 @@ def single(alive: int, changes: int) -> Report:
             for name in service.shapes:
                 await service.fill(name, given[name], upper)
             task = asyncio.create_task(service.view.maintain_forever())
-            await service.reached(upper)
+            await service.wait_for_upper(upper)
             for at in range(upper, upper + changes):
                 row = (f"order-{at}", at, f"shop-{at % 50}", at, at + LIFE_MS)
                 placed = shapes["placed"].schema
@@ -261,7 +261,7 @@ def single(alive: int, changes: int) -> Report:
                 await service.append("paid", stamp(shapes["paid"].schema.empty_table(), at), at + 1)
                 start, worked = perf_counter(), process_time()
                 await service.append("placed", more, at + 1)
-                await service.reached(at + 1)
+                await service.wait_for_upper(at + 1)
                 seconds.append(perf_counter() - start)
                 busy.append(process_time() - worked)
             task.cancel()

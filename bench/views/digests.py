@@ -51,7 +51,7 @@ class Chain:
         self._total = 0
 
     def add(self, columns: Columns, diffs: npt.NDArray[np.int64]) -> None:
-        """What one step changed."""
+        """The changes of one step."""
         self._total = (self._total * 31 + int(digest(columns, diffs), 16)) % 2**64
 
     def __str__(self) -> str:

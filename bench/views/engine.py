@@ -104,11 +104,11 @@ class Windows:
         self._windows = ColumnWindows(checked, sharing=sharing)
 
     def keep(self, name: str, columns: Sequence[I64Array]) -> None:
-        """Let timeless rows be present from now on."""
+        """Make timeless rows present from now on."""
         self._windows.feed(name, row_columns(columns, self._windows.texts))
 
     def step(self, upper: int, given: Mapping[str, Events | Passing]) -> Mapping[str, Changed]:
-        """What changes at the instants below `upper`."""
+        """Changes at the instants below `upper`."""
         texts = self._windows.texts
         for name, rows in given.items():
             if isinstance(rows, Passing):
@@ -128,7 +128,7 @@ class Ticks:
         self._kept = {name: list(records(name, columns)) for name, columns in kept.items()}
 
     def tick(self, at: int, given: Mapping[str, Sequence[I64Array]]) -> FactChanges:
-        """What differs from the tick before."""
+        """The difference from the tick before."""
         rows = {name: records(name, columns) for name, columns in given.items()}
         return self._ticker.tick(at, {**self._kept, **rows}).changes.facts
 
@@ -198,7 +198,7 @@ def begun(changes: Changed) -> Columns:
 
 
 def stretches(changes: Changed) -> Columns:
-    """What begins and ends, as columns of words: diff, instant, then the facts."""
+    """Facts that begin and end, as columns of words: diff, instant, then the facts."""
     assert isinstance(changes, ColumnChanges)
     return [changes.diffs, changes.times, *words_of_facts(changes.facts)]
 

@@ -1,4 +1,4 @@
-"""What all sides are given, from fixed seeds; needs NumPy alone, as peers have an environment of
+"""The input of all sides, from fixed seeds; needs NumPy alone, as peers have an environment of
 their own.
 
 Streams come in batches of `BATCH` events in the order of their arrival. Inside a batch times are in

@@ -1,6 +1,4 @@
-"""What is measured: a job that several sides do on the same input, and the rows of the table that
-it fills.
-"""
+"""A job that several sides do on the same input, and the rows of the table that it fills."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ Sizes = tuple[int, ...]
 
 @dataclass
 class Report:
-    """What one side says of one run: figures by name, and digests of results by what they are of.
+    """The report of one side about one run: figures by name, and digests of results by their
+    subject.
 
     Two sides are compared in every digest that both have.
     """
@@ -42,8 +41,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a row is to reach: a value of ours at most or at least, or our advantage over the best
-    peer.
+    """The aim of a row: a value of ours at most or at least, or our advantage over the best peer.
 
     `kind` is "most" or "least" for a value in the unit of the row, "times" for a ratio.
     """

@@ -86,7 +86,7 @@ class Service:
                 await self.collections.wait_for_upper(name, upper - 1, 600.0)
 
     async def digests(self) -> dict[str, str]:
-        """What every view has written, update by update."""
+        """The output of every view, update by update."""
         found = {}
         for target in self.targets:
             for name, _ in target.outputs.values():
@@ -117,7 +117,7 @@ def backlog(rows: int) -> pa.Table:
 
 
 def held_bytes() -> int:
-    """What the process holds, without what is only kept for reuse."""
+    """Bytes of the process, without memory that is only kept for reuse."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -125,7 +125,7 @@ def held_bytes() -> int:
     return int(fields["VmRSS"].split()[0]) * 1024
 
 
-async def kept(
+async def measure_kept(
     rows: int, views: int, way: Way, shared: bool, changes: int
 ) -> tuple[int, float, dict[str, str]]:
     """Bytes that views hold, seconds of the processor for one change, and what they wrote."""
@@ -152,8 +152,8 @@ def alone(
     rows: int, views: int, way: Way, shared: bool, changes: int
 ) -> tuple[int, float, dict[str, str]]:
     """The same in a process that has loaded and compiled all it needs, and holds nothing."""
-    asyncio.run(kept(WARM_ROWS, 1, way, shared, WARM_CHANGES))
-    return asyncio.run(kept(rows, views, way, shared, changes))
+    asyncio.run(measure_kept(WARM_ROWS, 1, way, shared, WARM_CHANGES))
+    return asyncio.run(measure_kept(rows, views, way, shared, changes))
 
 
 def sharing(rows: int, views: int, changes: int) -> Report:

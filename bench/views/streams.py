@@ -51,7 +51,7 @@ FIRST = 5
 """Batches at the beginning whose freshness is not counted, here and on the other sides."""
 Columns = Sequence[npt.NDArray[np.int64]]
 Step = Callable[[int], Columns]
-"""What a batch has brought of the predicate that is asked for, as columns."""
+"""Rows that a batch has brought of the predicate that is asked for, as columns."""
 Found = list[tuple[int, Columns]]
 
 
@@ -101,7 +101,7 @@ def measured(
 
 
 def slices(stream: Stream, together: int) -> list[tuple[Columns, npt.NDArray[np.int64]]]:
-    """What the steps of a stream take in, `together` batches each: columns and times."""
+    """Input of the steps of a stream, `together` batches each: columns and times."""
     size = together * BATCH
     places = [slice(at * size, (at + 1) * size) for at in range(len(stream.times) // size)]
     return [([c[place] for c in stream.columns], stream.times[place]) for place in places]
@@ -111,7 +111,7 @@ def slices(stream: Stream, together: int) -> list[tuple[Columns, npt.NDArray[np.
 
 
 def strata(events: int, paced: int, pace: int) -> Report:
-    """How many sensors of each region have no bad reading, tick by tick; the ticks are instants."""
+    """Number of sensors of each region without a bad reading, by tick; the ticks are instants."""
     checked = program(STRATA, {"check": ("relation", 2), "region": ("relation", 2)})
     sensors = np.arange(500, dtype=np.int64)
     stream = checks(max(events, paced))

@@ -1,4 +1,4 @@
-"""Where the results of views are kept, and the table that people read."""
+"""The file of the results of views, and the table that people read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEAD = ["| what | ours | the others | best by ours | aim | reached | runs | date
 
 
 def about_this_run() -> dict[str, str]:
-    """What the figures were measured on and with."""
+    """The machine and the programs of the figures."""
     info = Path("/proc/cpuinfo").read_text()
     models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
     memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
@@ -95,14 +95,14 @@ def line_of(row: dict[str, Any], measured: str = "") -> str:
 
 
 def ratio_of(unit: str, ours: float, theirs: float) -> float:
-    """How many times better ours is."""
+    """Our figure as a multiple of the best other one; above one ours is better."""
     return ours / theirs if unit == "/s" else theirs / ours
 
 
 def aim_of(
     aim: tuple[str, float] | None, unit: str, ours: float, best: float | None
 ) -> tuple[str, str]:
-    """What a row is to reach, and whether it does."""
+    """The aim of a row, and whether the row reaches it."""
     if aim is None:
         return "", ""
     kind, value = aim

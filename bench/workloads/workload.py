@@ -1,4 +1,4 @@
-"""What is measured: one run of either side, and the rows of the table that it fills."""
+"""One run of either side, and the rows of the table that it fills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from time import perf_counter
 
 @dataclass
 class Report:
-    """What one run gives: named figures in seconds or bytes, and what the result adds up to."""
+    """The figures of one run: seconds or bytes by name, and sums of the result."""
 
     figures: dict[str, float] = field(default_factory=dict)
     digest: str = ""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The images in an archive of OCI: image-sizes.py ARCHIVE prints each with its size, and what all
-of them take together.
+of them take together. Exit status 1 if the image of a service is larger than its limit.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import json
 import sys
 import tarfile
 from collections import Counter
+
+SERVICE_MB_MAX = 250
+"""Size of the image of one service, in MB to fetch."""
 
 
 def sizes(archive: str) -> list[tuple[str, int, int]]:
@@ -37,5 +40,9 @@ def sizes(archive: str) -> list[tuple[str, int, int]]:
 
 
 if __name__ == "__main__":
-    for name, size, own in sizes(sys.argv[1]):
+    found = sizes(sys.argv[1])
+    for name, size, own in found:
         print(f"{name}: {size / 1e6:.0f} MB, {own / 1e6:.2f} of them its own")
+    large = [n for n, size, _ in found if "/tidemill-" in n and size > SERVICE_MB_MAX * 1e6]
+    if large:
+        sys.exit(f"larger than {SERVICE_MB_MAX} MB: {', '.join(large)}")

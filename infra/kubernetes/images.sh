@@ -42,7 +42,7 @@ base() {
     >"$cache/debootstrap.log" 2>&1 || { tail -n 20 "$cache/debootstrap.log" >&2; die "debootstrap failed"; }
   # As in python:3.11-slim-bookworm: commands python and pip, and a pip that installs into the system.
   ln -sf python3 "$folder/root/usr/bin/python"
-  rm -rf "$folder"/root/usr/lib/python3*/EXTERNALLY-MANAGED "$folder"/root/var/cache/apt/archives/*.deb \
+  rm -rf "$folder"/root/usr/lib/python3*/EXTERNALLY-MANAGED "$folder"/root/var/cache/apt/archives/*.deb "$folder"/root/var/lib/apt/lists/* \
     "$folder"/root/usr/share/locale/*
   # Whoever redistributes packages of Debian keeps their licences.
   find "$folder/root/usr/share/doc" -type f ! -name copyright -delete
@@ -95,7 +95,7 @@ build() {
   tidy_store
   # A layout of OCI holds a layer once however many images have it; an archive of docker would hold it in each.
   layout=$(mktemp -d -p "$cache")
-  for tag in "${tags[@]}"; do in_store push -q --compression-format gzip --compression-level 1 "$tag" "oci:$layout:$tag"; done
+  for tag in "${tags[@]}"; do in_store push -q --compression-format gzip --compression-level 6 "$tag" "oci:$layout:$tag"; done
   # The name as containerd and docker read it.
   sed -i 's/"org.opencontainers.image.ref.name":"\([^"]*\)"/&,"io.containerd.image.name":"\1"/g' "$layout/index.json"
   rm -f "$cache"/images/*tidemill_*.tar

@@ -75,7 +75,7 @@ class _Source(pw.io.python.ConnectorSubject):
 
 
 def calm(checks: pw.Table) -> pw.Table:
-    """How many sensors of each region have no bad value in a tick."""
+    """Number of sensors of each region without a bad value in a tick."""
     sensors = checks.groupby(pw.this.tick, pw.this.sensor).reduce(
         pw.this.tick, pw.this.sensor, worst=pw.reducers.max(pw.this.value)
     )

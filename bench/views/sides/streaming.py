@@ -1,5 +1,5 @@
-"""What the streaming sides share: batches that come in at once or at a pace, results with their
-instants, figures of both.
+"""Code that the streaming sides share: batches at once or at a rate, results with their instants,
+figures of both.
 """
 
 from __future__ import annotations

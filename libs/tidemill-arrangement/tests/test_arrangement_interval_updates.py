@@ -9,15 +9,34 @@ import numpy as np
 import pytest
 
 from tidemill.arrangement.interval_updates import (
+    COUNT,
     END_WORD,
+    MEAN,
+    SUM,
     Arrangement,
     JoinShape,
     Latch,
     Merged,
     NegativeRow,
     Sums,
+    begin,
+    contribute,
+    cut_moves,
+    finish,
     join,
+    net_moves,
+    replaced,
     subtract,
+    tick,
+)
+from tidemill.arrangement.interval_updates.novelty import Novelty
+from tidemill.testkit.twins.interval_updates import (
+    all_new,
+    finished,
+    holds,
+    lives_of,
+    moves_of,
+    ticked,
 )
 
 LAST = 10
@@ -169,7 +188,7 @@ def test_sums_are_those_of_the_contributions_at_every_instant(seed: int) -> None
 
 
 def test_a_match_lives_from_when_it_held_first_until_its_own_end() -> None:
-    latch = Latch(4, (0,), 2)
+    latch = Latch((0,), 2)
 
     def take(*rows: Row) -> list[list[int]]:
         return latch.take(matrix([(7, 0, 50, 0, *row) for row in rows], 7)).tolist()
@@ -190,3 +209,165 @@ def test_an_arrangement_forgets_what_has_ended() -> None:
     assert arranged.nbytes < 400_000
     rows = arranged.living()
     assert set(range(99_991, 100_000)) <= set(rows[:, 0].tolist())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_moves_are_the_begins_and_ends_below_an_instant(seed: int) -> None:
+    rng = Random(seed)
+    rows = [
+        (rng.randint(0, 1), 0, *rng.choice([interval(rng), (3, END_WORD)]), rng.choice((1, -1)))
+        for _ in range(rng.randint(0, 40))
+    ]
+    now, later = cut_moves(matrix(rows, 5), 5)
+    assert (now[:, -2] < 5).all()
+    assert (later[:, -2] >= 5).all()
+    for part, lower, upper in ((now, -1, 5), (later, 5, END_WORD)):
+        found = net_moves(part.copy())
+        assert found[:, -2:].tolist() == sorted(found[:, -2:].tolist())
+        in_order = sorted(map(tuple, found.tolist()), key=lambda move: (*move[-2:], move))
+        assert in_order == moves_of(rows, lower, upper)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_rows_that_are_admitted_are_new(seed: int) -> None:
+    rng, novelty, shown = Random(seed), Novelty((0, 2), (0, 1, 2)), list[Row]()
+    admitted = 0
+    for step in range(8):
+        first = 3 * step - rng.choice((0, 0, 0, 1))
+        change = [
+            (
+                rng.randint(first, first + 2),
+                rng.randint(0, 9),
+                rng.randint(0, first + 2),
+                0,
+                5,
+                9,
+                1,
+            )
+            for _ in range(rng.randint(1, 4) if seed % 2 else rng.randint(1, 90))
+        ]
+        if rng.random() < 0.5:
+            change.sort(key=lambda row: max(row[0], row[2]))
+        if novelty.admit(matrix(change, 7)):
+            admitted += 1
+            assert all_new(shown, change, (0, 1, 2))
+        shown += change
+    assert admitted or not seed % 2
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_latch_says_of_a_stream_what_it_says_row_by_row(seed: int) -> None:
+    """Rows (time, key, expiry, nulls); matches come in the order of time, and some go again."""
+    rng, latch, plain = Random(seed), Latch((0, 1), 2, (0,)), Latch((0, 1), 2)
+    changes: list[Row] = []
+    told: Counter[Row] = Counter()
+    for now in range(0, 60, 10):
+        change = [
+            (time, rng.randint(0, 3), time + 15, 0, time, time + rng.choice((5, 20)), 1)
+            for time in sorted(rng.choices(range(now, now + 10), k=rng.randint(1, 4)))
+        ]
+        change = list({row[:2]: row for row in change}.values())
+        if changes and rng.random() < 0.5:
+            row = rng.choice(changes)
+            if row[-1] > 0 and (*row[:-1], -1) not in changes:
+                change.append((*row[:-1], -1))
+        changes += change
+        for taken in (latch.take(matrix(change, 7)), plain.take(matrix(change, 7))):
+            for row in taken.tolist():
+                told[tuple(row[:-1])] += row[-1]
+    lives = {(key[0], key[1], key[0] + 15, 0, *key[2:]) for key in lives_of(changes, (0, 1), 2)}
+    assert {row for row, count in told.items() if count} == lives
+    assert set(told.values()) <= {0, 2}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_guards_are_comparisons_within_a_match(seed: int) -> None:
+    """Matches (a, b, time, expiry, nulls) of rows (time, a, b, expiry, nulls)."""
+    rng = Random(seed)
+    rows = []
+    for _ in range(20):
+        a, b, nulls = rng.randint(0, 2), rng.randint(0, 2), rng.choice((0, 0, 2, 4, 6))
+        rows.append((0, a * (nulls & 2 == 0), b * (nulls & 4 == 0), 9, nulls, 0, 9, 1))
+    sign, word = seed % 4, rng.randint(0, 2)
+    left, right = rng.choice([(0, 1), (1, 0), (0, -1), (-1, 1)])
+    shape = JoinShape(
+        NO_PAIRS, pairs((0, 1), (1, 2)), NO_PAIRS, False, -1,
+        guards=np.array([(sign, left, right, word)]),
+    )  # fmt: skip
+    template, expected = np.array([0, 0, 0, 9, 0]), []
+    for row in rows:
+        values = [None if row[4] & 2 else row[1], None if row[4] & 4 else row[2], word]
+        if holds(sign, values[left], values[right]):
+            expected.append((row[1], row[2], row[4] >> 1))
+    for found in (
+        begin(matrix(rows, 8), template, shape),
+        join(matrix([(*template.tolist(), 0, 9, 1)], 8), arranged(rows), shape),
+    ):
+        assert sorted((row[0], row[1], row[4]) for row in found.tolist()) == sorted(expected)
+
+
+def arranged(rows: list[Row]) -> Arrangement:
+    found = Arrangement(len(rows[0]) - 3)
+    found.append(matrix(rows, len(rows[0]))[:, :-1])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_become_rows_with_exact_values(seed: int) -> None:
+    """Rows (time, group, expiry, count, sum, mean, nulls), with the time or without it in them."""
+    rng, kinds = Random(seed), [COUNT, SUM, MEAN]
+    with_time = seed % 2
+    first, groups = (0, 2) if with_time else (1, 1)
+    stretches, width = [], groups + 2 + 1 + 9 + 1
+    for _ in range(rng.randint(1, 9)):
+        sums = [count for _ in kinds for count in (rng.randint(0, 2), rng.randint(-9, 9), 7)]
+        group = [rng.randint(0, 3) for _ in range(groups)]
+        stretches.append((*group, 5, 99, 1, *sums, 0, 3, 8))
+    found = finish(matrix(stretches, width + 2), groups, first, np.array(kinds), 7)
+    assert found is not None
+    for row, stretch in zip(found.tolist(), stretches, strict=True):
+        assert row[first : first + groups] == list(stretch[:groups])
+        assert (row[first + groups], row[-3:]) == (99, [3, 8, 1])
+        values = [None if row[6] >> at & 1 else row[at] for at in (3, 4, 5)]
+        if values[2] is not None:
+            values[2] = float(np.int64(values[2]).view(np.float64))
+        assert values == finished(stretch, groups, kinds)
+    large = list(stretches[0])
+    large[groups + 6 : groups + 9] = [1, 1 << 22, 0]
+    assert finish(matrix([tuple(large)], width + 2), groups, first, np.array(kinds), 7) is None
+    again = contribute(found, first, first + groups, groups + 3)
+    expected = [
+        [*row[:groups], 0 if with_time else row[groups], 99, 0, 3, 8, 1] for row in stretches
+    ]
+    assert again.tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_facts_of_groups_are_taken_away_from_an_instant_on(seed: int) -> None:
+    """Facts (time, group, expiry, nulls); a group is (group, nulls, start, end)."""
+    rng = Random(seed)
+    facts = [(0, rng.randint(0, 3), 9, 1, *interval(rng), 1) for _ in range(rng.randint(1, 40))]
+    since = {group: rng.randint(0, LAST) for group in rng.sample(range(4), rng.randint(1, 4))}
+    groups = matrix([(group, 0, 0, 0) for group in since], 4)
+    found = replaced(groups, np.array(list(since.values())), arranged(facts), 1, 2)
+    assert sorted(map(tuple, found.tolist())) == sorted(
+        (*row[:4], max(row[4], since[row[1]]), row[5], -1)
+        for row in facts
+        if row[1] in since and max(row[4], since[row[1]]) < row[5]
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tick_begins_a_match_and_gives_its_time(seed: int) -> None:
+    rng = Random(seed)
+    matches = [
+        (0, 0, 0, 0 if null else rng.randint(0, 9), 99, 8 * null, *interval(rng), 1)
+        for null in rng.choices((0, 1), k=5)
+    ]
+    rows, times = rng.choices(range(5), k=8), [rng.randint(0, LAST) for _ in range(8)]
+    clock = np.arange(5), np.arange(5) + 1
+    found = tick(
+        matrix(matches, 9), np.array(rows), np.array(times), clock, np.array([0, 1, 2]), True
+    )
+    expected = [ticked(matches[r], t, r, r + 1) for r, t in zip(rows, times, strict=True)]
+    assert found.tolist() == [match for match in expected if match is not None]

@@ -18,6 +18,7 @@ from tidemill.arrangement.updates import (
     data_schema,
     empty_updates,
     negate,
+    overdrawn,
     stamp,
     update_schema,
 )
@@ -101,6 +102,21 @@ def test_accumulate_gives_multiplicities(listed: list[tuple[Row, int, int]], as_
     assert found == accumulated(U64_TIME, listed, as_of)
 
 
+@given(updates)
+@settings(max_examples=60, deadline=None)
+def test_overdrawn_are_the_updates_behind_which_a_record_is_there_less_than_not_at_all(
+    listed: list[tuple[Row, int, int]],
+) -> None:
+    """Twin: accumulation at each time of an update."""
+    found = {(tuple(row[:4]), row[4]) for row in rows_of(overdrawn(table_of(listed)))}
+    wrong = {
+        (row, time)
+        for row, time in consolidated(listed)
+        if accumulated(U64_TIME, listed, time).get(row, 0) < 0
+    }
+    assert found == wrong
+
+
 def test_accumulating_the_cuts_is_accumulating_the_whole() -> None:
     table = table_of([(("a", 1, 0.5, True), time, 1) for time in (0, 3, 7, U64_MAX)])
     assert between(table, 3, 7).column("_time").to_pylist() == [3]
@@ -116,6 +132,7 @@ def test_a_table_without_data_columns_is_one_record() -> None:
     table = pa.table({"_time": [1, 1, 2], "_diff": [2, 3, -5]}, schema=update_schema(nothing))
     assert consolidate(table).to_pylist() == [{"_time": 1, "_diff": 5}, {"_time": 2, "_diff": -5}]
     assert accumulate(table, 1).to_pylist() == [{"_diff": 5}]
+    assert overdrawn(table).num_rows == 0
     assert accumulate(table, 2).num_rows == 0
     assert accumulate(table, 0).num_rows == 0
 

@@ -174,3 +174,13 @@ def test_w1_columns_that_the_view_names_are_looked_at_too() -> None:
     (finding,) = check_files({"e.yaml": EVENTS, "v.yaml": late})
     assert (finding.position.line, finding.position.column) == (5, 19)
     assert "has a column `time` already: the @time of the event; give" in finding.message
+
+
+def test_an_engine_that_lacks_a_construct_is_refused_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = f"{SOURCE}---\n" + view("v", "p(x) := flights(x, _);", "  engine: dataflow\n")
+    assert told(a=text) == []
+    monkeypatch.setattr("tidemill.datalog.dataflow.missing_in", lambda checked: "a construct")
+    (finding,) = check_files({"a.yaml": text})
+    assert "the dataflow does not evaluate a construct; choose auto" in finding.message

@@ -33,16 +33,16 @@ class World:
         with suppress(AlreadyUsed):
             await self.collections.create("t", Description(ROWS))
 
-        async def reached() -> int:
+        async def follow() -> int:
             return self.reached
 
-        follows = reached if timeline else None
+        follows = follow if timeline else None
         return TableWriter("t", self.collections, self.clock, follows)
 
     async def upper(self) -> int:
         return sole_time((await self.collections.status("t")).upper)
 
-    async def stored(self) -> list[tuple[str, int]]:
+    async def read_rows(self) -> list[tuple[str, int]]:
         table = await self.collections.read_updates("t")
         return sorted(zip(table["name"].to_pylist(), table["_time"].to_pylist(), strict=True))
 
@@ -54,7 +54,7 @@ async def test_inserts_are_at_the_instant_of_the_clock_each_at_its_own() -> None
     assert await table.insert(*rows("c")) == 5_001
     world.clock.move(1.0)
     assert await table.insert(*rows("d")) == 6_000
-    assert await world.stored() == [("a", 5_000), ("b", 5_000), ("c", 5_001), ("d", 6_000)]
+    assert await world.read_rows() == [("a", 5_000), ("b", 5_000), ("c", 5_001), ("d", 6_000)]
 
 
 async def test_two_writers_at_once_both_land() -> None:
@@ -62,7 +62,7 @@ async def test_two_writers_at_once_both_land() -> None:
     table = await world.table()
     times = await asyncio.gather(*(table.insert(*rows(name)) for name in "abcd"))
     assert len(set(times)) == 4
-    assert [name for name, _ in await world.stored()] == list("abcd")
+    assert [name for name, _ in await world.read_rows()] == list("abcd")
 
 
 async def test_a_table_that_nobody_writes_is_readable_up_to_now() -> None:
@@ -86,7 +86,7 @@ async def test_a_table_on_another_timeline_waits_for_its_first_rows_then_follows
     await world.clock.advance(2.0)
     assert await world.upper() == 700
     assert await table.insert(*rows("b")) == 700
-    assert await world.stored() == [("a", 0), ("b", 700)]
+    assert await world.read_rows() == [("a", 0), ("b", 700)]
     advancing.cancel()
     await asyncio.gather(advancing, return_exceptions=True)
 
@@ -114,7 +114,7 @@ async def test_a_repeated_token_inserts_once() -> None:
     table = await world.table()
     assert await table.insert(*rows("a"), token="first") == 5_000
     assert await table.insert(*rows("a"), token="first") == 5_000
-    assert await world.stored() == [("a", 5_000)]
+    assert await world.read_rows() == [("a", 5_000)]
 
 
 @pytest.mark.rule("UP6")
@@ -133,7 +133,7 @@ async def test_v9_a_token_that_comes_with_other_rows_is_refused() -> None:
     with pytest.raises(UsageError, match="its token came with other updates before"):
         await restarted.insert(*rows("c"), token="first")
     assert await restarted.insert(*rows("a", "b"), token="first") == at
-    assert await world.stored() == [("a", at), ("b", at)]
+    assert await world.read_rows() == [("a", at), ("b", at)]
 
 
 async def test_w12_a_retry_of_a_removal_is_known_by_its_token() -> None:

@@ -165,13 +165,13 @@ def test_query_waits_only_if_it_is_told_to(served: Served, monkeypatch: pytest.M
     asked: list[float | None] = []
     snapshot = MemoryHandlers.snapshot
 
-    async def noting(
+    async def note_and_snapshot(
         self: MemoryHandlers, collection: str, as_of: int | None, wait_s: float | None
     ) -> Answer:
         asked.append(wait_s)
         return await snapshot(self, collection, as_of, wait_s)
 
-    monkeypatch.setattr(MemoryHandlers, "snapshot", noting)
+    monkeypatch.setattr(MemoryHandlers, "snapshot", note_and_snapshot)
     for options in ((), ("--wait",), ("--timeout", "2.5"), ("--wait", "--timeout", "2.5")):
         assert served.run("query", "flights", *options).exit_code == 0
     assert asked == [None, 60.0, 2.5, 2.5]

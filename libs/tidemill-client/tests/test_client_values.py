@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 
 import pyarrow as pa
 import pytest
 
+import tidemill.client
+from tidemill.client import Client
 from tidemill.client.rows import read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
 from tidemill.errors import Exhausted, UsageError
@@ -69,3 +72,14 @@ def test_s9_sql_that_wants_more_memory_than_it_may_is_refused_and_says_so() -> N
     assert counted.column("n").to_pylist() == [100_000_000]
     with pytest.raises(UsageError, match="no size"):
         select("select 1", {}, "much")
+
+
+def test_sql_without_duckdb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.delitem(sys.modules, "tidemill.client.sql")
+    monkeypatch.delattr(tidemill.client, "sql")
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(UsageError, match=r"duckdb is not installed: install tidemill-client\[sql\]"),
+    ):
+        client.sql("select 1")

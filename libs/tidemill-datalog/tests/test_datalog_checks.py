@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from tidemill.datalog import check_definitions
-from tidemill.datalog.ast import Expression, walk
+from tidemill.datalog.ast import Expression, Span, walk
 from tidemill.datalog.check import check
-from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.diagnostics import SHOWN_MAX, Diagnostic, ProgramErrors
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import DEPTH_MAX, parse
 
@@ -566,3 +566,15 @@ def test_s7_parentheses_by_the_hundreds_are_no_recursion_of_ours() -> None:
     assert codes_of("p(" + "(" * 5_000 + "1" + ")" * 5_000 + ");") == []
     assert codes_of("t(1); p(x) := t(x) if " + "-(" * 400 + "x" + ")" * 400 + " > 2;") == ["E009"]
     assert codes_of("t(1); p(x) := t(x) if " + "x + " * 400 + "1 > 2;") == ["E009"]
+
+
+@pytest.mark.parametrize(("column", "cut"), [(1, " …"), (5_000, "……"), (10_000, "… ")])
+def test_a3_of_a_long_line_what_is_around_the_mistake_is_shown(column: int, cut: str) -> None:
+    """A3: the width of a line of 16 kB took the event loop a tenth of a second."""
+    line = "".join(chr(ord("a") + n % 26) for n in range(10_000))
+    span = Span(2, column, 2, column + 1)
+    says = Diagnostic("S100", "wrong", span, "f").render(f"short\n{line}\nshort")
+    _, shown, under = says.split("\n")
+    assert len(shown) < SHOWN_MAX + 10
+    assert shown[under.index("^")] == line[column - 1]
+    assert ("…" if shown[5] == "…" else " ") + ("…" if shown[-1] == "…" else " ") == cut

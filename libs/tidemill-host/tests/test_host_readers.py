@@ -73,7 +73,7 @@ class Refused(Endless):
 async def connected(source: Endless) -> AsyncIterator[tuple[Readers, ServiceClient]]:
     readers = Readers()
     source.failed = readers.offer("Source/s", source, source.commit)
-    server = await serve("127.0.0.1:0", services=ServiceHandlers(ingest=readers))
+    server = await serve("127.0.0.1:0", services=lambda _: ServiceHandlers(ingest=readers))
     client = ServiceClient(f"127.0.0.1:{server.port}", Dialer())
     try:
         yield readers, client

@@ -61,7 +61,7 @@ class Unchanged:
 
 
 class Place:
-    """Replicas of the role compute in virtual time; `fails` says where work fails, and with what."""
+    """Replicas of the role compute in virtual time; `fails` says where work fails, and how."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop(Random(5))
@@ -96,14 +96,14 @@ class Place:
         return work
 
     def run(self, story: Callable[[], Awaitable[None]]) -> None:
-        async def told() -> None:
+        async def run_story() -> None:
             try:
                 await story()
             finally:
                 for work in self._working:
                     await work.stop()
 
-        self.loop.run_until_complete(told())
+        self.loop.run_until_complete(run_story())
 
 
 class Tries:

@@ -22,7 +22,7 @@ from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Supervised
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard.claims.ending import CANCEL_AGAIN_S, ended
+from tidemill.shard.claims.ending import CANCEL_AGAIN_S, end_task
 
 
 class FailsWhenItStops:
@@ -96,7 +96,7 @@ async def test_a_part_that_fails_stalls_the_work_and_is_no_cancellation() -> Non
         while supervised.health.reason != "Stalled":
             await asyncio.sleep(0)
     assert supervised.health.message == "the topic was recreated"
-    await ended(working, ManualClock())
+    await end_task(working, ManualClock())
 
 
 class ComesLater:
@@ -135,7 +135,7 @@ async def test_what_is_waited_for_may_come_later() -> None:
     await clock.advance(10.0)
     await asyncio.wait_for(runner.began.wait(), 240)
     assert supervised.health.ready
-    await ended(working, ManualClock())
+    await end_task(working, ManualClock())
 
 
 class ForgetsOnce:
@@ -168,7 +168,7 @@ async def test_work_that_forgets_a_cancellation_is_cancelled_again() -> None:
     supervised = Supervised(runner, clock, ProcessSettings())
     working = asyncio.create_task(supervised.run())
     await runner.began.wait()
-    stopping = asyncio.create_task(ended(working, clock))
+    stopping = asyncio.create_task(end_task(working, clock))
     async with asyncio.timeout(240):
         while not stopping.done():
             await clock.advance(CANCEL_AGAIN_S)
@@ -239,7 +239,7 @@ async def test_w2_what_nobody_foresaw_breaks_one_resource_which_is_tried_again(
     assert supervised.broken == 6
     assert supervised.health.ready
     assert runner.prepared == 7  # before each try
-    await ended(working, ManualClock())
+    await end_task(working, ManualClock())
 
 
 @pytest.mark.parametrize(
@@ -271,4 +271,4 @@ async def test_only_what_a_person_can_change_stalls(error: TidemillError, reason
         await clock.advance(3_600.0)
         assert runner.runs == 1
     assert supervised.broken == 0
-    await ended(working, ManualClock())
+    await end_task(working, ManualClock())

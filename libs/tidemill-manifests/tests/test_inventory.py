@@ -9,11 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.manifests.inventory import closure, generated, jars_of, locked, packages_of
+from tidemill.manifests.inventory import (
+    IMAGES,
+    WHOLE,
+    Package,
+    closure,
+    contents_of,
+    generated,
+    jars_of,
+    licence_of,
+    locked,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
 BUILT = (ROOT / "services/server/Dockerfile").read_text()
+INSTALLED = (ROOT / "services/server/install.sh").read_text()
+CONTENTS = contents_of(ROOT)
 
 
 def test_the_lists_notice_and_bill_are_those_of_the_lock() -> None:
@@ -22,13 +34,12 @@ def test_the_lists_notice_and_bill_are_those_of_the_lock() -> None:
 
 
 def test_every_package_of_an_image_has_its_hashes_and_its_licence() -> None:
-    services, spark = packages_of(ROOT)
-    names = {each.name for each in services}
+    names = {each for image in IMAGES if image != WHOLE for each in CONTENTS[image].packages}
     assert {"aiohttp", "pyarrow", "numba", "yarl"} <= names  # what is named, and what that brings
-    assert {each.name for each in spark} >= {"pyspark", "py4j", "pandas"}
+    assert set(CONTENTS[WHOLE].packages) >= {*names, "pyspark", "py4j", "pandas"}
     assert not names & {"pytest", "hypothesis", "matplotlib", "pyspark", "mypy", "ruff"}
-    for each in (*services, *spark):
-        assert LOCK[each.name][0] == each.version
+    for name in CONTENTS[WHOLE].packages:
+        each = Package(name, *LOCK[name], licence_of(name))
         assert "--hash=sha256:" in each.lines
         assert each.licence not in ("not stated", "in the package"), each.name
         assert not re.search(r"\b(A?GPL|LGPL|SSPL)", each.licence), each.name
@@ -48,23 +59,35 @@ def test_what_is_needed_and_not_locked_is_refused() -> None:
         closure(["aiohttp"], {name: each for name, each in LOCK.items() if name != "yarl"})
 
 
-def test_the_bill_names_every_package_and_jar_once() -> None:
-    bill = json.loads((ROOT / "services/server/sbom.cdx.json").read_text())
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_bill_of_an_image_names_every_package_and_jar_once(image: str) -> None:
+    bill = json.loads((ROOT / f"services/server/images/{image}.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    services, spark = packages_of(ROOT)
-    jars = [name for name, _ in jars_of(ROOT)]
+    jars = [name for name, _ in jars_of(ROOT)] if image == WHOLE else []
     refs = [each["bom-ref"] for each in bill["components"]]
-    assert refs == [*(each.purl for each in (*services, *spark)), *jars]
+    purls = [f"pkg:pypi/{name}@{LOCK[name][0]}" for name in CONTENTS[image].packages]
+    assert refs == [*purls, *jars]
     assert len(refs) == len(set(refs))
 
 
+def test_the_notice_names_the_images_of_each_package() -> None:
+    text = (ROOT / "NOTICE").read_text()
+    parts = dict(re.findall(r"^In (.+):\n\n((?:  .+\n)+)", text, re.MULTILINE))
+    assert "  pyarrow " in parts["every image"]
+    assert "  pyspark " in parts["tidemill"]
+    assert "  numba " in parts["tidemill-reclock, tidemill-compute, tidemill-query, tidemill"]
+    listed = [line.split()[0] for held in parts.values() for line in held.splitlines()]
+    jars = [name for name, _ in jars_of(ROOT)]
+    assert sorted(e.rstrip(":") for e in listed) == sorted([*CONTENTS[WHOLE].packages, *jars])
+
+
 def test_the_image_installs_from_the_index_by_hash_alone() -> None:
-    for command in re.findall(r"pip install[^&]*", BUILT.replace("\\\n", " ")):
-        if "/wheels/*.whl" in command:
-            assert "--no-deps" in command  # our own, built from this folder
-            continue
-        assert "--require-hashes" in command, command
+    commands = re.findall(r"pip install[^&\n]*", BUILT.replace("\\\n", " ") + INSTALLED)
+    assert len(commands) == 3  # tools of the build, packages, members
+    for command in commands:
         assert "--no-deps" in command, command
+        if "/wheels/*.whl" not in command:  # our own, built from this folder
+            assert "--require-hashes" in command, command
     assert "sha256sum --strict --quiet -c jars.sha256" in BUILT
     assert "--require-hashes -r infra/installer.lock" in (ROOT / "infra/setup.sh").read_text()
 

@@ -5,10 +5,15 @@ answered.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import grpc.aio
@@ -17,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import Exhausted
+from tidemill.errors import Exhausted, Unavailable
 from tidemill.rpc.admission import Admissions, Bucket, CallLimits
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
@@ -25,6 +30,7 @@ from tidemill.rpc.identity import Grant, Principal, Role, Tokens
 from tidemill.rpc.messages import Event, Progress
 from tidemill.rpc.server import serve
 from tidemill.rpc.status import Unauthenticated
+from tidemill.rpc.strangers import Strangers, _connections, _place_of
 from tidemill.runtime.clock import ManualClock
 from tidemill.testkit.handlers_memory import MemoryHandlers
 from tidemill.time import frontier
@@ -103,7 +109,7 @@ def client_of(port: int, user: str) -> AsyncClient:
     return AsyncClient(f"127.0.0.1:{port}", timeout_s=WAIT_S_MAX, dialer=Named(name=user))
 
 
-async def refused(client: AsyncClient) -> Exhausted:
+async def meet_refusal(client: AsyncClient) -> Exhausted:
     with pytest.raises(Exhausted) as caught:
         await client.collections()
     return caught.value
@@ -119,14 +125,14 @@ async def test_s9_calls_of_one_user_are_bounded_and_the_others_are_answered() ->
         hers = [asyncio.ensure_future(eve.explain("v")) for _ in range(3)]
         while handlers.waiting < 3:
             await asyncio.sleep(0.01)
-        error = await refused(eve)
+        error = await meet_refusal(eve)
         assert str(error).startswith("call refused: eve has 3 calls under way; ask again later")
         assert error.details["setting"] == "limits.calls_per_user"
         await bob.collections()
         his = asyncio.ensure_future(bob.explain("v"))
         while handlers.waiting < 4:
             await asyncio.sleep(0.01)
-        assert (await refused(joe)).details["setting"] == "limits.calls"
+        assert (await meet_refusal(joe)).details["setting"] == "limits.calls"
         handlers.go.set()
         await asyncio.gather(*hers, his)
         for client in (eve, bob, joe):
@@ -153,12 +159,12 @@ async def test_s9_the_rate_of_calls_is_of_each_user() -> None:
     ):
         for _ in range(4):
             await eve.collections()
-        assert (await refused(eve)).details["setting"] == "limits.calls_per_s"
+        assert (await meet_refusal(eve)).details["setting"] == "limits.calls_per_s"
         await bob.collections()
         clock.move(1)
         await eve.collections()
         await eve.collections()
-        await refused(eve)
+        await meet_refusal(eve)
 
 
 async def test_s9_bytes_that_were_sent_are_a_debt() -> None:
@@ -168,9 +174,9 @@ async def test_s9_bytes_that_were_sent_are_a_debt() -> None:
     ):
         handlers.go.set()
         await eve.explain("v")  # 1,000 bytes, of which 600 were there
-        assert (await refused(eve)).details["setting"] == "limits.bytes_per_s"
+        assert (await meet_refusal(eve)).details["setting"] == "limits.bytes_per_s"
         clock.move(1)
-        await refused(eve)
+        await meet_refusal(eve)
         clock.move(3)
         await eve.explain("v")
 
@@ -186,6 +192,116 @@ async def test_s9_connections_are_bounded_and_those_that_are_open_live() -> None
         for client in clients:
             await client.collections()
             await client.close()
+
+
+@asynccontextmanager
+async def strangers(port: int, count: int) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """So many connections that say nothing; of each, what is done once the server has ended it."""
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+
+    async def drain(reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            while await reader.read(1_000):
+                pass
+
+    waiting = [asyncio.create_task(drain(reader)) for reader, _ in opened]
+    try:
+        yield waiting
+    finally:
+        for _, writer in opened:
+            writer.close()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def passes(clock: ManualClock, seconds: float, until: Callable[[], bool]) -> bool:
+    """Whether a condition holds before so many seconds of the server's clock are over."""
+    for _ in range(int(seconds / 0.25)):
+        if until():
+            return True
+        clock.move(0.25)
+        await asyncio.sleep(0.05)
+    return until()
+
+
+async def test_s9_without_a_part_for_them_strangers_shut_users_out() -> None:
+    limits = CallLimits(connections=8, strangers=8, stranger_s=inf)
+    async with limited(limits) as (_, port, clock), strangers(port, 8) as waiting:
+        assert not await passes(clock, 5, lambda: any(task.done() for task in waiting))
+        with pytest.raises(Unavailable):
+            await client_of(port, "bob").collections()
+
+
+async def test_s9_strangers_have_a_part_of_the_connections_and_users_the_others() -> None:
+    limits = CallLimits(connections=8, strangers=3, stranger_s=inf)
+    async with (
+        limited(limits) as (_, port, clock),
+        client_of(port, "eve") as eve,
+    ):
+        await eve.collections()
+        async with strangers(port, 7) as waiting:
+            assert await passes(clock, 60, lambda: sum(task.done() for task in waiting) >= 4)
+            async with client_of(port, "bob") as bob:
+                await bob.collections()
+                await eve.collections()
+            assert not await passes(clock, 5, lambda: sum(t.done() for t in waiting) > 4)
+
+
+async def test_s9_a_connection_that_stays_strange_ends_and_those_of_users_live() -> None:
+    async with (
+        limited(CallLimits(stranger_s=10)) as (_, port, clock),
+        client_of(port, "eve") as eve,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as nobody,
+        strangers(port, 2) as waiting,
+    ):
+        stream = eve.subscribe("v", snapshot=False)
+        assert isinstance(await anext(stream), Progress)
+        going_on = asyncio.ensure_future(anext(stream))
+        watch = health_pb2_grpc.HealthStub(nobody).Watch(health_pb2.HealthCheckRequest())
+        await watch.read()
+        watching = asyncio.ensure_future(watch.read())
+        assert not await passes(clock, 8, lambda: any(task.done() for task in waiting))
+        assert await passes(clock, 60, lambda: all(t.done() for t in (*waiting, watching)))
+        assert isinstance(watching.exception(), grpc.aio.AioRpcError)
+        assert not await passes(clock, 30, going_on.done)
+        going_on.cancel()
+        await asyncio.gather(going_on, return_exceptions=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.floats(0, 3)), max_size=40))
+def test_s9_no_connection_of_a_user_is_ended_and_no_stranger_stays(
+    steps: list[tuple[int, bool, float]],
+) -> None:
+    """Connections open, become known and close in any order; each step looks at them."""
+    now_s = 0.0
+    ours = Strangers(2, 5.0, lambda: now_s)
+    since: dict[tuple[str, int], float] = {}
+    known: set[tuple[str, int]] = set()
+    for port, says, pause_s in steps:
+        place = ("127.0.0.1", port)
+        if says and place in since:
+            ours.know(f"ipv4:127.0.0.1:{port}")
+            known.add(place)
+        elif place in since and place not in known:
+            del since[place]
+        else:
+            since.setdefault(place, now_s)
+        due = ours.due(since, now_s)
+        strange = sorted(since.keys() - known, key=lambda each: since[each])
+        assert not known & set(due)
+        assert len(strange) - len(set(due)) <= 2
+        assert all(now_s - since[each] < 5 for each in strange if each not in due)
+        for each in due:
+            del since[each]
+        now_s += pause_s
+
+
+def test_s9_a_peer_is_the_place_that_its_socket_says() -> None:
+    assert _place_of("ipv4:127.0.0.1:50051") == ("127.0.0.1", 50051)
+    assert _place_of("ipv6:%5B::1%5D:7") == ("::1", 7)
+    assert _place_of("ipv6:%5B::ffff:10.0.0.1%5D:7") == ("10.0.0.1", 7)
+    assert _place_of("unix:") is None
 
 
 async def test_a6_bytes_that_are_no_message_are_refused_after_it_is_known_who_sends_them() -> None:
@@ -263,7 +379,7 @@ async def test_a3_rows_of_a_user_wait_for_those_before_them_and_others_do_not() 
     written: list[str] = []
 
     async def write(user: str, rows: int) -> None:
-        await admissions.pace_rows(user, rows)
+        await admissions.throttle_rows(user, rows)
         written.append(f"{user} {rows}")
 
     async with asyncio.TaskGroup() as tasks:
@@ -280,12 +396,12 @@ async def test_a3_rows_of_a_user_wait_for_those_before_them_and_others_do_not() 
 async def test_a3_a_push_that_is_given_up_while_it_waits_owes_no_rows() -> None:
     clock = ManualClock()
     admissions = Admissions(CallLimits(rows_per_s=100.0), clock.monotonic_s, clock.sleep)
-    await admissions.pace_rows("eve", 500)
-    given_up = asyncio.create_task(admissions.pace_rows("eve", 1 << 40))
+    await admissions.throttle_rows("eve", 500)
+    given_up = asyncio.create_task(admissions.throttle_rows("eve", 1 << 40))
     await clock.settle()
     given_up.cancel()
     await asyncio.gather(given_up, return_exceptions=True)
-    after = asyncio.create_task(admissions.pace_rows("eve", 100))
+    after = asyncio.create_task(admissions.throttle_rows("eve", 100))
     await clock.settle()
     assert not after.done()  # the first push is still owed
     await clock.advance(3.1)
@@ -295,10 +411,10 @@ async def test_a3_a_push_that_is_given_up_while_it_waits_owes_no_rows() -> None:
 async def test_a3_bytes_of_a_body_wait_for_those_before_them() -> None:
     clock = ManualClock()
     admissions = Admissions(CallLimits(bytes_per_s=100.0), clock.monotonic_s, clock.sleep)
-    await admissions.pace_bytes("eve", 200)  # a burst of two seconds
-    reading = asyncio.create_task(admissions.pace_bytes("eve", 300))
+    await admissions.throttle_bytes("eve", 200)  # a burst of two seconds
+    reading = asyncio.create_task(admissions.throttle_bytes("eve", 300))
     await clock.settle()
-    await admissions.pace_bytes("ann", 200)
+    await admissions.throttle_bytes("ann", 200)
     await clock.advance(2.9)
     assert not reading.done()
     await clock.advance(0.2)
@@ -325,4 +441,32 @@ async def test_a3_rows_are_not_paced_without_a_limit() -> None:
     clock = ManualClock()
     admissions = Admissions(CallLimits(), clock.monotonic_s, clock.sleep)
     for _ in range(3):
-        await admissions.pace_rows("eve", 1 << 40)
+        await admissions.throttle_rows("eve", 1 << 40)
+
+
+ASK = """
+import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    print("locked")
+else:
+    print("free")
+"""
+
+
+def lock_of(file: Path) -> str:
+    """Whether another process finds the file locked or free."""
+    asked = [sys.executable, "-c", ASK, str(file)]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_look_at_connections_releases_no_lock_on_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "database"
+    with file.open("wb") as opened:
+        fcntl.lockf(opened, fcntl.LOCK_EX)
+        list(_connections(1))
+        assert lock_of(file) == "locked"
+        # The fault that this is about: whoever closes a copy releases the lock of all.
+        os.close(os.dup(opened.fileno()))
+        assert lock_of(file) == "free"

@@ -49,7 +49,7 @@ class Busy(MemoryHandlers):
         return await waited
 
 
-async def drained(stream: AsyncIterator[object]) -> None:
+async def drain(stream: AsyncIterator[object]) -> None:
     """Take what is still to come, until the stream ends."""
     while True:
         await asyncio.wait_for(anext(stream), 60)
@@ -64,7 +64,7 @@ async def test_a_stream_whose_connection_breaks_at_any_moment_is_unavailable() -
                     await anext(events)
                 proxy.cut()
                 with pytest.raises(Unavailable):
-                    await drained(events)
+                    await drain(events)
         assert proxy.passed["open"] >= BREAKS  # each break made a new connection necessary
 
 
@@ -91,7 +91,7 @@ async def test_a_connection_that_is_closed_beside_its_calls_cancels_nobody() -> 
         with pytest.raises(Indeterminate):
             await pushing
         with pytest.raises(Unavailable):
-            await drained(events)
+            await drain(events)
 
 
 async def test_a_connection_that_was_closed_meanwhile_is_unavailable() -> None:
@@ -100,7 +100,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_unavailable() -> None:
     with pytest.raises(Unavailable):
         await client.probe("s")
     with pytest.raises(Unavailable):
-        await drained(client.deliver("s", {}))
+        await drain(client.deliver("s", {}))
 
 
 class Endless:
@@ -125,7 +125,7 @@ class Idle:
 
 
 async def test_rows_whose_connection_breaks_in_both_directions_are_unavailable() -> None:
-    server = await serve("127.0.0.1:0", services=ServiceHandlers(Endless(), Idle()))
+    server = await serve("127.0.0.1:0", services=lambda _: ServiceHandlers(Endless(), Idle()))
     proxy = Proxy(server.port)
     await proxy.start()
     try:
@@ -136,7 +136,7 @@ async def test_rows_whose_connection_breaks_in_both_directions_are_unavailable()
                 await asyncio.wait_for(anext(rows), 60)
             proxy.cut()
             with pytest.raises(Unavailable):
-                await drained(rows)
+                await drain(rows)
             await client.close()
     finally:
         await proxy.stop()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pyarrow as pa
 import pytest
@@ -97,6 +98,28 @@ async def test_a_subscriber_that_stops_reading_is_cut_off_with_the_place_to_go_o
     # One was taken and three were queued: the second progress was the last one sent.
     assert seen == [CHANGE, Progress(frontier(1)), CHANGE, Progress(frontier(2))]
     assert caught.value.details == {"upper": frontier(2), "resume_at": 1}
+
+
+async def test_a3_long_changes_are_encoded_beside_the_event_loop_a_message_at_a_time() -> None:
+    long, threads = Changes(pa.table({"n": pa.array(range(50_000))})), list[int]()
+
+    async def changes() -> AsyncIterator[Event]:
+        yield CHANGE
+        yield long
+
+    def encode(event: Event) -> Iterator[Event]:
+        for _ in range(20 if event is long else 1):
+            threads.append(threading.get_ident())
+            yield event
+
+    messages = Delivery(changes(), encode, PATIENT).messages()
+    assert [await anext(messages) for _ in range(2)] == [CHANGE, long]
+    for _turn in range(200):
+        await asyncio.sleep(0)
+    assert len(threads) <= 2 + PATIENT.messages_max + 1
+    assert [await anext(messages) for _ in range(19)] == [long] * 19
+    assert [each == threading.get_ident() for each in threads] == [True] + [False] * 20
+    await messages.aclose()
 
 
 async def test_a_subscriber_cut_off_before_any_progress_has_no_place_to_go_on() -> None:

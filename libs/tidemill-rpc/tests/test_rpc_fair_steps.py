@@ -120,7 +120,7 @@ def test_a_call_in_turns_ends_as_it_does_without(
             await asyncio.sleep(0)
         return f"{user} {hops}"
 
-    async def ended(fair: bool) -> list[object]:
+    async def run_all(fair: bool) -> list[object]:
         async def one(work: Work, steps: FairSteps, user: str, hops: int, how: str) -> str:
             made = call(work, user, hops, how)
             return await (steps.steps_of(user, made) if fair else made)
@@ -144,7 +144,7 @@ def test_a_call_in_turns_ends_as_it_does_without(
             assert steps.goes_at_once("somebody else")
         return [repr(each) for each in found]
 
-    assert asyncio.run(ended(True)) == asyncio.run(ended(False))
+    assert asyncio.run(run_all(True)) == asyncio.run(run_all(False))
 
 
 async def test_a_stream_in_turns_gives_what_it_gives_without() -> None:

@@ -170,7 +170,7 @@ async def test_a_server_that_is_not_of_grpc_takes_a_new_certificate_without_a_re
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async def trusted(authority: Path) -> bool:
+    async def trusts(authority: Path) -> bool:
         """Whether who trusts an authority gets a connection."""
         trust = ssl.create_default_context(cafile=str(authority))
         try:
@@ -182,17 +182,17 @@ async def test_a_server_that_is_not_of_grpc_takes_a_new_certificate_without_a_re
 
     server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    assert await trusted(ours.authority)
+    assert await trusts(ours.authority)
     # A certificate whose key has not been written yet: the pair before goes on.
     key = (ours.folder / "web.key").read_bytes()
     theirs.issued("web")
     new = (ours.folder / "web.key").read_bytes()
     (ours.folder / "web.key").write_bytes(key)
-    assert await trusted(ours.authority)
+    assert await trusts(ours.authority)
     assert "does not belong" in told[0]
     (ours.folder / "web.key").write_bytes(new)
-    assert await trusted(theirs.authority)
-    assert not await trusted(ours.authority)
+    assert await trusts(theirs.authority)
+    assert not await trusts(ours.authority)
     server.close()
     with pytest.raises(UsageError, match="needs a certificate"):
         server_context(TlsFiles(authority=ours.authority), told.append)

@@ -73,7 +73,7 @@ def values_in(directory: Path, start: int, stop: int, topic: str = "t") -> list[
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
-async def filled(directory: Path, appends: int = 5, segment_bytes_max: int = 64 << 20) -> Path:
+async def fill(directory: Path, appends: int = 5, segment_bytes_max: int = 64 << 20) -> Path:
     """A log with ten records for each append; its only partition's directory."""
     async with opened(directory, segment_bytes_max=segment_bytes_max) as log:
         await log.create_topic("t", 1)
@@ -156,7 +156,7 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Pat
 
 
 async def test_a_write_that_was_cut_off_anywhere_is_taken_back(tmp_path: Path) -> None:
-    segment = await filled(tmp_path, appends=4) / f"{0:020d}.log"
+    segment = await fill(tmp_path, appends=4) / f"{0:020d}.log"
     told = segment.with_name(TOLD)
     before = told.read_bytes()
     async with opened(tmp_path) as log:
@@ -174,7 +174,7 @@ async def test_a_write_that_was_cut_off_anywhere_is_taken_back(tmp_path: Path) -
 
 
 async def test_damage_in_front_of_what_was_durable_is_not_taken_for_a_cut(tmp_path: Path) -> None:
-    segment = await filled(tmp_path) / f"{0:020d}.log"
+    segment = await fill(tmp_path) / f"{0:020d}.log"
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     segment.write_bytes(damaged)
@@ -186,7 +186,7 @@ async def test_damage_in_front_of_what_was_durable_is_not_taken_for_a_cut(tmp_pa
 
 
 async def test_v5_one_damaged_topic_leaves_the_others_going(tmp_path: Path) -> None:
-    segment = await filled(tmp_path) / f"{0:020d}.log"
+    segment = await fill(tmp_path) / f"{0:020d}.log"
     async with opened(tmp_path) as log:
         await log.create_topic("u", 2)
         await log.append("u", numbered(0, 3))
@@ -210,7 +210,7 @@ async def test_v5_one_damaged_topic_leaves_the_others_going(tmp_path: Path) -> N
 
 
 async def test_v5_a_log_that_lost_what_it_acknowledged_takes_nothing_more(tmp_path: Path) -> None:
-    segment = await filled(tmp_path) / f"{0:020d}.log"
+    segment = await fill(tmp_path) / f"{0:020d}.log"
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-64])
     for _ in range(2):
@@ -247,7 +247,7 @@ async def test_v5_a_log_that_lost_what_it_acknowledged_takes_nothing_more(tmp_pa
 async def test_v5_a_check_finds_what_is_wrong_with_a_log(
     tmp_path: Path, damage: Callable[[Path], object], said: list[str]
 ) -> None:
-    files = await filled(tmp_path, segment_bytes_max=1)
+    files = await fill(tmp_path, segment_bytes_max=1)
     async with opened(tmp_path) as log:
         await log.commit("a/b", "t", {0: 5})
         assert list(LogCheck(tmp_path).problems()) == []
@@ -318,7 +318,7 @@ async def test_v14_thousands_of_partitions_need_few_open_files(tmp_path: Path) -
 
 
 async def test_damage_in_a_full_segment_is_found_by_its_reader(tmp_path: Path) -> None:
-    first = await filled(tmp_path, segment_bytes_max=1) / f"{0:020d}.log"
+    first = await fill(tmp_path, segment_bytes_max=1) / f"{0:020d}.log"
     damaged = bytearray(first.read_bytes())
     damaged[-1] ^= 1
     first.write_bytes(damaged)
@@ -372,7 +372,7 @@ async def test_a_range_is_read_from_another_process_while_the_log_is_open(tmp_pa
 
 
 async def test_a_range_crosses_segments_and_joins_small_frames(tmp_path: Path) -> None:
-    files = await filled(tmp_path, appends=40, segment_bytes_max=2_000)
+    files = await fill(tmp_path, appends=40, segment_bytes_max=2_000)
     assert len(list(files.glob("*.log"))) > 3
     for start, stop in ((0, 400), (0, 1), (399, 400), (57, 203), (200, 200)):
         batches = list(read_range(tmp_path, "t", 0, start, stop))
@@ -381,7 +381,7 @@ async def test_a_range_crosses_segments_and_joins_small_frames(tmp_path: Path) -
 
 
 async def test_a_range_that_is_not_written_yet_is_not_yet(tmp_path: Path) -> None:
-    await filled(tmp_path)
+    await fill(tmp_path)
     with pytest.raises(NotYet, match="offset 51 of t/0 is not written: the log ends at 50"):
         values_in(tmp_path, 0, 51)
     for topic, start, stop, reason in (
@@ -396,7 +396,7 @@ async def test_a_range_that_is_not_written_yet_is_not_yet(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("index", [b"", b"x" * 100, (45).to_bytes(8, "little") + bytes(8)])
 async def test_the_index_is_only_a_hint(tmp_path: Path, index: bytes) -> None:
-    files = await filled(tmp_path)
+    files = await fill(tmp_path)
     (files / f"{0:020d}.index").write_bytes(index)
     assert values_in(tmp_path, 45, 47) == [b"45", b"46"]
     (files / f"{0:020d}.index").unlink()
@@ -415,7 +415,7 @@ async def test_an_index_entry_leads_to_the_middle_of_a_segment(tmp_path: Path) -
 
 
 async def test_a_full_disk_refuses_and_leaves_no_trace(tmp_path: Path) -> None:
-    files = await filled(tmp_path)
+    files = await fill(tmp_path)
     size = (files / f"{0:020d}.log").stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with opened(tmp_path) as log:

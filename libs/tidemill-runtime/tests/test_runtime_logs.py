@@ -33,6 +33,7 @@ def test_json_events_hold_their_values_and_those_of_libraries_too() -> None:
     log.debug("not written")
     logging.getLogger("grpc").warning("channel %s", "lost")
     logging.getLogger("aiokafka").info("not written")
+    logging.getLogger("aiokafka.consumer.group_coordinator").error("tried again: not written")
     try:
         raise ValueError("cause")
     except ValueError:

@@ -36,7 +36,7 @@ from tidemill.runtime.resources import (
     FormatSpec,
     HoldSpec,
     KafkaOrigin,
-    LogSink,
+    LogSinkSpec,
     Resource,
     SinkSpec,
     SourceSpec,
@@ -144,7 +144,7 @@ def test_every_kind_becomes_a_typed_spec() -> None:
     assert action.spec == ActionSpec(
         view="alarms",
         goal="late(f)",
-        sink=SinkSpec(log=LogSink(topic="told")),
+        sink=SinkSpec(log=LogSinkSpec(topic="told")),
         fire_from=1_372_932_000_000,
     )
     assert hold.spec == HoldSpec(collection="alarms/late", frontier=1_372_932_000_000)

@@ -150,7 +150,7 @@ class World:
         self.upper += 1
 
 
-async def opened(schema: pa.Schema, limits: Limits | None = None) -> World:
+async def open_world(schema: pa.Schema, limits: Limits | None = None) -> World:
     world = World(limits)
     read, _ = await world.collections.create("c", Description(schema, retain_ms=1), owner="me")
     await world.collections.drop(read)
@@ -162,13 +162,13 @@ ONE = pa.table({"n": [1]})
 
 @pytest.mark.parametrize("diff", [2**31 + 1, -(2**31) - 1, 2**62, 2**63 - 1, -(2**63)])
 async def test_v1_a_diff_that_others_could_not_be_added_to_is_refused_at_append(diff: int) -> None:
-    world = await opened(ONE.schema)
+    world = await open_world(ONE.schema)
     with pytest.raises(UsageError, match=r'row \{"n": 1\} by more than 2147483648'):
         await world.put(ONE, diff)
 
 
 async def test_v1_the_diffs_of_one_record_are_bounded_together_whatever_their_times() -> None:
-    world = await opened(ONE.schema)
+    world = await open_world(ONE.schema)
     many = pa.concat_tables([stamp(ONE, time, 2**30) for time in range(3)])
     with pytest.raises(UsageError, match="by more than"):
         await world.collections.compare_and_append("c", frontier(0), frontier(9), many, writer="w")
@@ -177,7 +177,7 @@ async def test_v1_the_diffs_of_one_record_are_bounded_together_whatever_their_ti
 
 
 async def test_v1_what_is_taken_can_always_be_added_up_again() -> None:
-    world = await opened(ONE.schema)
+    world = await open_world(ONE.schema)
     for _ in range(40):
         await world.put(ONE, 2**31)
     assert await world.collections.compact_quiet("c") == 40
@@ -187,7 +187,7 @@ async def test_v1_what_is_taken_can_always_be_added_up_again() -> None:
 
 
 async def test_v1_a_stored_sum_that_nobody_can_read_is_corrupt_and_names_the_row() -> None:
-    world = await opened(ONE.schema, Limits(diff_max=None))
+    world = await open_world(ONE.schema, Limits(diff_max=None))
     for _ in range(3):
         await world.put(ONE, 2**62)
     reader, _ = await world.collections.acquire("c", owner="me")
@@ -198,7 +198,7 @@ async def test_v1_a_stored_sum_that_nobody_can_read_is_corrupt_and_names_the_row
 
 
 async def test_v3_a_row_that_no_answer_can_carry_is_refused_and_the_setting_named() -> None:
-    world = await opened(pa.schema([("t", pa.string())]), Limits(row_bytes_max=1_000))
+    world = await open_world(pa.schema([("t", pa.string())]), Limits(row_bytes_max=1_000))
     rows = pa.table({"t": [*["x" * 900] * 20, "y" * 2_000, "z"]})
     with pytest.raises(UsageError, match=r"row 20 takes .* 1000 at most \(limits.row_bytes_max\)"):
         await world.put(rows)
@@ -226,7 +226,7 @@ async def test_s4_a_day_that_no_calendar_has_is_refused_at_append(
     column = numbers.cast(leaf)
     if kind is not leaf and pa.types.is_list(kind):
         column = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), column)
-    world = await opened(pa.schema([("v", kind)]))
+    world = await open_world(pa.schema([("v", kind)]))
     with pytest.raises(UsageError, match="outside the years 1 to 9999"):
         await world.put(pa.table({"v": column}))
 

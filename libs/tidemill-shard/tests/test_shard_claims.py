@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tidemill.errors import Corrupt, Fenced, Indeterminate, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import MemoryConsensus
-from tidemill.shard.claims import Claim, Claimant, claimant, ended, tables, work_claimed
+from tidemill.shard.claims import Claim, Claimant, claimant, end_task, tables, work_claimed
 from tidemill.shard.claims.tables import Member, Members, Owners, settled, to_claim, to_give_up
 from tidemill.shard.claims.working import _Tasks
 from tidemill.shard.stores import open_claims, open_consensus
@@ -198,7 +198,7 @@ def test_who_leaves_hands_over_at_once(world: World) -> None:
 def test_what_became_of_a_lost_call_is_settled_by_the_next_renewal(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lost(*_: object) -> bool:
+    async def lose_answer(*_: object) -> bool:
         raise Indeterminate("no answer came in time")
 
     async def story() -> None:
@@ -208,7 +208,7 @@ def test_what_became_of_a_lost_call_is_settled_by_the_next_renewal(
         await two.renew(["a", "b"])
         (surplus,) = await one.renew(["a", "b"])
         with monkeypatch.context() as patch:
-            patch.setattr(world.consensus, "compare_and_set", lost)
+            patch.setattr(world.consensus, "compare_and_set", lose_answer)
             with pytest.raises(Indeterminate):
                 await one.give_up([surplus])
         assert set(one.held()) == {"a", "b"} - {surplus.item}
@@ -250,17 +250,17 @@ def test_work_begins_with_a_claim_and_ends_before_another_begins(world: World) -
             await world.clock.sleep(1)
             busy[claim.item] -= 1
 
-    async def wanted() -> list[str]:
+    async def list_items() -> list[str]:
         return ["a", "b", "c"]
 
     async def story() -> None:
         first = world.loop.create_task(
-            work_claimed(world.claimant("one"), wanted, work, world.clock)
+            work_claimed(world.claimant("one"), list_items, work, world.clock)
         )
         await world.clock.sleep(5)
         assert busy == {"a": 1, "b": 1, "c": 1}
         second = world.loop.create_task(
-            work_claimed(world.claimant("two"), wanted, work, world.clock)
+            work_claimed(world.claimant("two"), list_items, work, world.clock)
         )
         await world.clock.sleep(20)
         assert busy == {"a": 1, "b": 1, "c": 1}
@@ -336,10 +336,10 @@ def test_work_that_forgets_a_cancellation_is_cancelled_again(world: World) -> No
                 busy[name] -= 1
 
         return world.loop.create_task(
-            work_claimed(world.claimant(name), wanted, work, world.clock), name=name
+            work_claimed(world.claimant(name), list_items, work, world.clock), name=name
         )
 
-    async def wanted() -> list[str]:
+    async def list_items() -> list[str]:
         return ["a", "b"]
 
     async def story() -> None:
@@ -371,7 +371,7 @@ async def test_who_ends_work_waits_until_it_has_ended_also_when_cancelled() -> N
 
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
-    ending = asyncio.create_task(ended(task, ManualClock()))
+    ending = asyncio.create_task(end_task(task, ManualClock()))
     await clearing.wait()
     ending.cancel()
     await asyncio.sleep(0)
@@ -390,13 +390,13 @@ def test_an_error_of_the_work_ends_it_all_and_a_lost_claim_does_not(world: World
         await world.clock.sleep(30)
         raise Corrupt("a byte is wrong")
 
-    async def wanted() -> list[str]:
+    async def list_items() -> list[str]:
         return ["fenced", "wrong"]
 
     async def story() -> None:
         one = world.claimant("one")
         with pytest.raises(Corrupt):
-            await work_claimed(one, wanted, work, world.clock)
+            await work_claimed(one, list_items, work, world.clock)
         assert world.clock.monotonic_s() >= 30
         assert await one.owners() == ()
 

@@ -36,13 +36,13 @@ class Story:
 
         def begin(name: str) -> Replica:
             return begin_replica(
-                self.loop, self.random, name, consensus, self._wanted, self._work, kept=kept
+                self.loop, self.random, name, consensus, self._list_items, self._work, kept=kept
             )
 
         self.owner, self._begin_other = begin("owner"), lambda: begin("other")
         self.other: Replica | None = None
 
-    async def _wanted(self) -> list[str]:
+    async def _list_items(self) -> list[str]:
         return ["a"]
 
     async def _work(self, claimant: KeptClaimant, claim: Claim) -> None:
@@ -55,11 +55,11 @@ class Story:
         owner.
         """
         try:
-            return self.loop.run_until_complete(self._told(stop, seconds))
+            return self.loop.run_until_complete(self._tell(stop, seconds))
         finally:
             self.loop.close()
 
-    async def _told(
+    async def _tell(
         self, stop: Callable[[Replica], None], seconds: float
     ) -> tuple[Claim | None, float]:
         while "a" not in self.owner.claimant.held():
@@ -178,7 +178,7 @@ def clock() -> Iterator[TimeOfThreads]:
     clock.end()
 
 
-async def _wanted() -> list[str]:
+async def _list_items() -> list[str]:
     return ["a"]
 
 
@@ -194,7 +194,7 @@ async def _epoch_that_another_gets(clock: TimeOfThreads, consensus: Consensus) -
     return epoch
 
 
-async def _lived_through_a_busy_loop(clock: TimeOfThreads, *, kept: bool) -> tuple[int, int | None]:
+async def _live_through_a_busy_loop(clock: TimeOfThreads, *, kept: bool) -> tuple[int, int | None]:
     """Block this event loop while another replica looks: the epoch before, and the one that it
     got.
     """
@@ -208,7 +208,7 @@ async def _lived_through_a_busy_loop(clock: TimeOfThreads, *, kept: bool) -> tup
         begun.set()
         await asyncio.Event().wait()
 
-    working = asyncio.create_task(work_claimed(owner, _wanted, work, clock))
+    working = asyncio.create_task(work_claimed(owner, _list_items, work, clock))
     await begun.wait()
     before = owner.held()["a"].epoch
     with ThreadPoolExecutor(1) as another:
@@ -224,11 +224,11 @@ async def _lived_through_a_busy_loop(clock: TimeOfThreads, *, kept: bool) -> tup
 async def test_a_thread_keeps_the_claims_of_an_event_loop_that_is_blocked(
     clock: TimeOfThreads,
 ) -> None:
-    _, after = await _lived_through_a_busy_loop(clock, kept=True)
+    _, after = await _live_through_a_busy_loop(clock, kept=True)
     assert after is None
 
 
 async def test_without_the_thread_they_are_taken_over(clock: TimeOfThreads) -> None:
-    before, after = await _lived_through_a_busy_loop(clock, kept=False)
+    before, after = await _live_through_a_busy_loop(clock, kept=False)
     assert after is not None
     assert after > before

@@ -86,7 +86,7 @@ async def contents(store: Collections) -> str:
     return str(found)
 
 
-async def told(store: Collections) -> str:
+async def read_all(store: Collections) -> str:
     """Everything that is there, or that it is damaged."""
     try:
         return await contents(store)
@@ -96,12 +96,12 @@ async def told(store: Collections) -> str:
         await store.close()
 
 
-async def damaged(folder: Path, name: str, data: bytes, scratch: Path) -> str:
+async def read_damaged(folder: Path, name: str, data: bytes, scratch: Path) -> str:
     """The report about a copy of the store in which one file has these bytes."""
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(folder, scratch)
     (scratch / name).write_bytes(data)
-    return await told(at(scratch))
+    return await read_all(at(scratch))
 
 
 @pytest.mark.rule("S3", "P1", "P2")
@@ -117,7 +117,7 @@ async def test_a_wrong_byte_in_the_state_file_changes_no_answer(tmp_path: Path) 
     for place in sorted(places):
         wrong = bytearray(data)
         wrong[place] ^= 1 << random.randrange(8)
-        outcomes[await damaged(folder, "log.sqlite", bytes(wrong), scratch)] += 1
+        outcomes[await read_damaged(folder, "log.sqlite", bytes(wrong), scratch)] += 1
     assert set(outcomes) == {"corrupt", good}
 
 
@@ -141,18 +141,20 @@ async def test_acknowledged_versions_that_the_log_of_the_state_file_lost_are_mis
     used = _frames_end(data)
     assert used < len(data)
     assert data[used:].strip(b"\0") == b""  # made long before there was anything to write
-    assert await damaged(folder, "log.sqlite-wal", data, tmp_path / "scratch") == good
-    assert await damaged(folder, "log.sqlite-wal", data[:used], tmp_path / "a") == good
+    assert await read_damaged(folder, "log.sqlite-wal", data, tmp_path / "scratch") == good
+    assert await read_damaged(folder, "log.sqlite-wal", data[:used], tmp_path / "a") == good
     for place in random.sample(range(used), 30):
         wrong = bytearray(data)
         wrong[place] ^= 1
-        assert await damaged(folder, "log.sqlite-wal", bytes(wrong), tmp_path / "a") == "corrupt"
+        assert (
+            await read_damaged(folder, "log.sqlite-wal", bytes(wrong), tmp_path / "a") == "corrupt"
+        )
     for length in (0, 31, used // 2, used - 1):
         for torn in (data[:length], data[:length].ljust(len(data), b"\0")):
-            assert await damaged(folder, "log.sqlite-wal", torn, tmp_path / "b") == "corrupt"
+            assert await read_damaged(folder, "log.sqlite-wal", torn, tmp_path / "b") == "corrupt"
     witness = tmp_path / "scratch" / "log.sqlite-told"
     witness.write_bytes(witness.read_bytes()[:-1])
-    assert await told(at(tmp_path / "scratch")) == good
+    assert await read_all(at(tmp_path / "scratch")) == good
 
 
 def _frames_end(log: bytes) -> int:
@@ -189,7 +191,7 @@ async def test_a_log_of_the_state_file_is_made_longer_behind_what_others_wrote(
         await later.close()
     with closing(sqlite3.connect(copied / "log.sqlite")) as file:
         assert file.execute("select n from theirs").fetchall() == [(7,), (8,)]
-    assert await told(at(copied)) == good
+    assert await read_all(at(copied)) == good
 
 
 async def test_a_state_file_that_was_cut_off_or_put_back_is_noticed(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ async def test_a_state_file_that_was_cut_off_or_put_back_is_noticed(tmp_path: Pa
     await store.compare_and_append("ledger", frontier(3), frontier(4), None, writer="w")
     await store.close()
     for data in (early, b"", early[:-4096], early[:100]):
-        assert await damaged(folder, "log.sqlite", data, tmp_path / "scratch") == "corrupt"
+        assert await read_damaged(folder, "log.sqlite", data, tmp_path / "scratch") == "corrupt"
     consensus = SqliteConsensus(tmp_path / "scratch" / "log.sqlite")
     check = StoreCheck(consensus, MemoryBlob(), ManualClock())
     found = [finding async for finding in check.findings() if not finding.harmless]
@@ -218,7 +220,7 @@ async def test_a_state_file_from_before_there_were_seals_is_read(tmp_path: Path)
     with closing(sqlite3.connect(tmp_path / "log.sqlite")) as file, file:
         file.execute("alter table versions drop column seal")
         file.execute("drop table heads")
-    assert await asyncio.gather(*(told(at(tmp_path)) for _ in range(4))) == [good] * 4
+    assert await asyncio.gather(*(read_all(at(tmp_path)) for _ in range(4))) == [good] * 4
     store = at(tmp_path)
     outcome = await store.compare_and_append("ledger", frontier(4), frontier(5), None, writer="w")
     assert outcome == Appended(frontier(5))
@@ -245,16 +247,16 @@ async def test_a_wrong_byte_in_an_object_or_a_version_changes_no_answer() -> Non
         cuts = [whole[: random.randrange(len(whole))], whole + b"\0", b""]
         for wrong in [*(_flipped(whole, random) for _ in range(25)), *cuts]:
             await blob.put(key, wrong)
-            assert await told(opened(consensus, blob)) == "corrupt", key
+            assert await read_all(opened(consensus, blob)) == "corrupt", key
         await blob.put(key, whole)
     assert kinds == {"rollup": 2, "part": 3}
     log = consensus._logs["ledger"]
     for place, version in enumerate(tuple(log)):
         for _ in range(8):
             log[place] = version._replace(data=_flipped(version.data, random))
-            assert await told(opened(consensus, blob)) == "corrupt"
+            assert await read_all(opened(consensus, blob)) == "corrupt"
         log[place] = version
-    assert await told(opened(consensus, blob)) == good
+    assert await read_all(opened(consensus, blob)) == good
 
 
 def _flipped(data: bytes, random: Random) -> bytes:
@@ -284,7 +286,7 @@ async def test_a_wrong_byte_in_redis_or_a_bucket_changes_no_answer(
         assert whole is not None
         for wrong in (_flipped(whole, random), whole[:-7]):
             await blob.put(entry.key, wrong)
-            assert await told(store()) == "corrupt"
+            assert await read_all(store()) == "corrupt"
         await blob.put(entry.key, whole)
     await blob.close()
     with closing(redis.Redis.from_url(redis_url)) as admin:
@@ -294,9 +296,9 @@ async def test_a_wrong_byte_in_redis_or_a_bucket_changes_no_answer(
             fields = [(name, dict(data)) for name, data in entries]
             fields[number][1][b"d"] = _flipped(fields[number][1][b"d"], random)
             _rewrite(admin, stream, fields)
-            assert await told(store()) == "corrupt"
+            assert await read_all(store()) == "corrupt"
         _rewrite(admin, stream, [(name, dict(data)) for name, data in entries])
-    assert await told(store()) == good
+    assert await read_all(store()) == good
 
 
 def _rewrite(admin: redis.Redis, stream: bytes, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:  # fmt: skip
@@ -334,7 +336,7 @@ FULL = """
 """
 
 
-async def _told_until_full(folder: Path, limit: str, rows: int) -> tuple[int, int, Callable[[], Collections]]:  # fmt: skip
+async def _append_until_full(folder: Path, limit: str, rows: int) -> tuple[int, int, Callable[[], Collections]]:  # fmt: skip
     """(the last step that was acknowledged, how often there was no room, the store without a
     limit).
     """
@@ -378,7 +380,7 @@ async def test_files_that_may_not_grow_lose_nothing(tmp_path: Path, rows: int) -
             "await store.compare_and_append('ledger', frontier(0), frontier(1), updates(0, 900), writer='w');"
             f"print(1, flush=True); {limit.replace(str(size), '1_000')}"
         )
-    acknowledged, full, store = await _told_until_full(tmp_path, limit, rows)
+    acknowledged, full, store = await _append_until_full(tmp_path, limit, rows)
     assert full == 3
     await _goes_on(store(), acknowledged, rows)
 
@@ -399,7 +401,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_loses_nothing(tiny_disk: Path) -> None:
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(96 * 1024))
-    acknowledged, full, store = await _told_until_full(tiny_disk, "pass", 300)
+    acknowledged, full, store = await _append_until_full(tiny_disk, "pass", 300)
     assert full == 3
     assert acknowledged > 1
     ballast.unlink()

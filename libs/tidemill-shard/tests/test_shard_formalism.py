@@ -132,15 +132,15 @@ async def test_what_is_read_is_the_same_before_and_after_compaction(stores: Stor
     await write(stores, cap, 6, ("b", 4, -1), ("c", 5, 1))
     read = await stores.now.downgrade(read, frontier(3))
 
-    async def seen() -> list[list[dict[str, object]]]:
+    async def read_all() -> list[list[dict[str, object]]]:
         tables = [await stores.now.snapshot(read, time) for time in (3, 4, 5)]
         tables += [await stores.now.changes(read, lower, 6) for lower in (0, 3, 5)]
         return [table.to_pylist() for table in tables]
 
-    before = await seen()
+    before = await read_all()
     await stores.now.compact("t")
     assert (await stores.now.status("t")).updates == 4
-    assert await seen() == before
+    assert await read_all() == before
     assert {row["_time"] for row in before[3]} == {2, 4, 5}
 
 

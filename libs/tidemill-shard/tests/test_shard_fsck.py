@@ -64,7 +64,7 @@ def opened(folder: Path) -> Collections:
     )
 
 
-async def filled(folder: Path, versions: int = 132) -> None:
+async def fill(folder: Path, versions: int = 132) -> None:
     """A store with everything in it: rollup, inline and split parts, staged ones."""
     store = opened(folder)
     await store.create("ledger", Description(ROWS, key=("row",)), owner="t", lease_ms=None)
@@ -97,7 +97,7 @@ async def findings(folder: Path) -> tuple[list[Finding], dict[str, int]]:
 
 
 async def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
-    await filled(tmp_path)
+    await fill(tmp_path)
     found, checked = await findings(tmp_path)
     assert found == []
     assert checked["collections"] == 2
@@ -106,7 +106,7 @@ async def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
 
 
 async def test_every_kind_of_file_of_the_blob_store_is_covered(tmp_path: Path) -> None:
-    await filled(tmp_path)
+    await fill(tmp_path)
     files = [file for file in (tmp_path / "blob").rglob("*") if file.is_file()]
     kinds = {file.name.split("-")[0] for file in files}
     assert kinds == {"part", "rollup"}
@@ -131,7 +131,7 @@ async def test_every_kind_of_file_of_the_blob_store_is_covered(tmp_path: Path) -
 
 
 async def test_a_wrong_byte_in_a_version_is_found(tmp_path: Path) -> None:
-    await filled(tmp_path, versions=5)
+    await fill(tmp_path, versions=5)
     with closing(sqlite3.connect(tmp_path / "consensus.sqlite")) as file, file:
         (data,) = file.execute(
             "select data from versions where key = 'ledger' and number = 3"
@@ -148,7 +148,7 @@ async def test_a_wrong_byte_in_a_version_is_found(tmp_path: Path) -> None:
 
 
 async def test_what_is_left_behind_is_named_and_harmless(tmp_path: Path) -> None:
-    await filled(tmp_path, versions=5)
+    await fill(tmp_path, versions=5)
     folder = next((tmp_path / "blob").iterdir())
     (folder / "part-orphan").write_bytes(b"never linked")
     (folder / "part-x.1.unfinished").write_bytes(b"half")
@@ -202,7 +202,7 @@ def test_a_part_that_contradicts_its_statistics_is_found() -> None:
 async def test_the_command_says_what_it_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await filled(tmp_path, versions=25)
+    await fill(tmp_path, versions=25)
 
     await asyncio.to_thread(fsck, tmp_path)
     assert capsys.readouterr().out.splitlines()[-1].endswith("nothing wrong")
@@ -285,12 +285,12 @@ def test_v8_a_check_beside_a_server_reads_what_it_writes(
     assert not in_use(tmp_path / "consensus.sqlite")
 
 
-async def _claimed(folder: Path) -> dict[str, bytes]:
+async def _claim(folder: Path) -> dict[str, bytes]:
     """Claims that went from hand to hand beside a store; the newest version of each of their
     logs.
     """
     file = folder / "consensus.sqlite"
-    await filled(folder, versions=3)
+    await fill(folder, versions=3)
     claims = open_claims(f"sqlite:{file}")
     clock, names = ManualClock(), count()
     one, other = (
@@ -310,7 +310,7 @@ async def _claimed(folder: Path) -> dict[str, bytes]:
 async def test_claims_are_checked_beside_the_collections(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs = await _claimed(tmp_path)
+    logs = await _claim(tmp_path)
     assert set(logs) == {"compute/members", "compute/owners"}
     await asyncio.to_thread(fsck, tmp_path)
     assert capsys.readouterr().out.endswith("claims of 1 groups: nothing wrong\n")

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from random import Random
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -14,8 +16,15 @@ import pytest
 from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.shard.encoding import encode_entry, encode_rollup, first_entry
-from tidemill.shard.framing import PACED, PLAIN
+from tidemill.shard.encoding import (
+    decode_rollup,
+    encode_entry,
+    encode_rollup,
+    first_entry,
+    next_entry,
+    patch,
+)
+from tidemill.shard.framing import PACED, PLAIN, UNDER
 from tidemill.shard.pacing import following
 from tidemill.shard.state import initial_state
 from tidemill.time import Frontier, frontier
@@ -49,21 +58,21 @@ class World:
             for _ in range(processes)
         ]  # fmt: skip
 
-    async def created(self, *collections: str, retain_ms: int | None = None) -> World:
+    async def create(self, *collections: str, retain_ms: int | None = None) -> World:
         for each in collections:
             held, _ = await self.processes[0].create(each, Description(ROWS, retain_ms=retain_ms))
             await self.processes[0].drop(held)
-            await self.written(each, 0, 10)
+            await self.write(each, 0, 10)
         await self.processes[0].open_pace(PACE)
         return self
 
-    async def written(self, collection: str, lower: int, upper: int, *rows: int) -> bool:
+    async def write(self, collection: str, lower: int, upper: int, *rows: int) -> bool:
         answer = await self.processes[0].compare_and_append(
             collection, frontier(lower), frontier(upper), updates(lower, *rows), writer="w"
         )
         return isinstance(answer, Appended)
 
-    async def resting(self, group: str, *collections: str, at: int) -> bool:
+    async def rest(self, group: str, *collections: str, at: int) -> bool:
         here = self.processes[0]
         numbers = {}
         for each in collections:
@@ -72,7 +81,7 @@ class World:
             numbers[each] = number
         return group in await here.step_pace(PACE, frontier(at), {group: numbers}, ())
 
-    async def stepped(self, upper: int, *leave: str) -> frozenset[str]:
+    async def step(self, upper: int, *leave: str) -> frozenset[str]:
         return await self.processes[0].step_pace(PACE, frontier(upper), {}, leave)
 
     async def uppers(self, collection: str) -> list[Frontier]:
@@ -85,46 +94,46 @@ class World:
 @pytest.mark.parametrize("resting", [1, 30])
 async def test_d5_a_step_is_one_commit_however_many_rest(resting: int) -> None:
     names = [f"c{n}" for n in range(resting)]
-    world = await World().created(*names)
+    world = await World().create(*names)
     for name in names:
-        assert await world.resting(name, name, at=10)
+        assert await world.rest(name, name, at=10)
     before = world.versions()
     for step in range(1, 8):
-        assert len(await world.stepped(10 + step)) == resting
+        assert len(await world.step(10 + step)) == resting
         for name in names:
             assert await world.uppers(name) == [frontier(10 + step)] * 2
     assert world.versions() - before == 7
 
 
 async def test_d5_who_writes_one_of_a_group_stops_all_at_one_instant() -> None:
-    world = await World().created("s/remap", "s")
+    world = await World().create("s/remap", "s")
     here, there = world.processes
-    assert await world.resting("s", "s/remap", "s", at=10)
-    await world.stepped(20)
-    assert not await world.written("s/remap", 10, 30, 1)
-    assert await world.written("s/remap", 20, 30, 1)
-    await world.stepped(40)
+    assert await world.rest("s", "s/remap", "s", at=10)
+    await world.step(20)
+    assert not await world.write("s/remap", 10, 30, 1)
+    assert await world.write("s/remap", 20, 30, 1)
+    await world.step(40)
     assert await world.uppers("s/remap") == [frontier(30)] * 2
     assert await world.uppers("s") == [frontier(20)] * 2
     assert not await here.rests("s/remap")
-    assert await world.written("s", 20, 30, 7)
+    assert await world.write("s", 20, 30, 7)
     held, _ = await there.acquire("s")
     assert (await there.snapshot(held, 29)).to_pydict() == {"n": [7], "_diff": [1]}
 
 
 async def test_d5_what_does_not_move_a_collection_does_not_end_its_rest() -> None:
-    world = await World().created("s")
+    world = await World().create("s")
     held, _ = await world.processes[0].acquire("s", lease_ms=None)
-    assert await world.resting("s", "s", at=10)
-    assert not await world.written("s", 3, 4)
+    assert await world.rest("s", "s", at=10)
+    assert not await world.write("s", 3, 4)
     with pytest.raises(NotYet):
         await world.processes[1].snapshot(held, 15)
-    assert await world.stepped(20) == {"s"}
+    assert await world.step(20) == {"s"}
     assert (await world.processes[1].snapshot(held, 15)).num_rows == 0
 
 
 async def test_d5_a_version_that_was_written_again_does_not_join_any_more() -> None:
-    world = await World().created("s/remap", "s")
+    world = await World().create("s/remap", "s")
     here, there = world.processes
     numbers = {}
     for each in ("s/remap", "s"):
@@ -137,7 +146,7 @@ async def test_d5_a_version_that_was_written_again_does_not_join_any_more() -> N
 
 
 async def test_d5_only_what_is_where_it_was_expected_follows() -> None:
-    world = await World().created("s")
+    world = await World().create("s")
     assert await world.processes[0].follow("s", PACE, frontier(9)) is None
     assert not await world.processes[0].rests("s")
     description = Description(ROWS, user_writable=True)
@@ -146,15 +155,15 @@ async def test_d5_only_what_is_where_it_was_expected_follows() -> None:
 
 
 async def test_d5_since_follows_the_retention_at_rest_and_no_hold_is_passed() -> None:
-    world = await World().created("s", retain_ms=5)
+    world = await World().create("s", retain_ms=5)
     here, there = world.processes
-    assert await world.resting("s", "s", at=10)
-    await world.stepped(100)
+    assert await world.rest("s", "s", at=10)
+    await world.step(100)
     assert (await there.status("s")).since == frontier(95)
     held, _ = await there.acquire("s", lease_ms=None)
     assert held.frontier == frontier(95)
-    assert await world.resting("s", "s", at=100)
-    await world.stepped(200)
+    assert await world.rest("s", "s", at=100)
+    await world.step(200)
     assert [(await each.status("s")).since for each in world.processes] == [frontier(95)] * 2
     with pytest.raises(BeforeSince):
         await here.snapshot(held, 94)
@@ -162,50 +171,50 @@ async def test_d5_since_follows_the_retention_at_rest_and_no_hold_is_passed() ->
 
 
 async def test_d5_who_waits_is_woken_by_the_step_and_who_writes_by_the_end_of_rest() -> None:
-    world = await World(1).created("s")
+    world = await World(1).create("s")
     (here,) = world.processes
-    assert await world.resting("s", "s", at=10)
+    assert await world.rest("s", "s", at=10)
     waiting = asyncio.create_task(here.wait_for_upper("s", 15, 1000.0))
     working = asyncio.create_task(here.rest_over("s", 1000.0))
     await world.clock.settle()
-    await world.stepped(20)
+    await world.step(20)
     await world.clock.settle()
     assert waiting.done()
     assert not working.done()
     await here.rouse("s")
-    assert await world.written("s", 20, 21)
+    assert await world.write("s", 20, 21)
     await world.clock.settle()
     assert working.done()
     assert await here.rest_over("s", 1000.0)
 
 
 async def test_d5_a_new_life_of_who_steps_moves_nothing_that_it_does_not_watch() -> None:
-    world = await World().created("s")
-    assert await world.resting("s", "s", at=10)
-    await world.stepped(20)
+    world = await World().create("s")
+    assert await world.rest("s", "s", at=10)
+    await world.step(20)
     await world.processes[1].open_pace(PACE)
-    assert await world.stepped(30) == frozenset()
+    assert await world.step(30) == frozenset()
     assert await world.uppers("s") == [frontier(20)] * 2
 
 
 async def test_d5_what_is_said_of_a_collection_ends_with_it() -> None:
-    world = await World(1).created("s")
+    world = await World(1).create("s")
     (here,) = world.processes
     for round_ in range(5):
         upper = 10 + 10 * round_
-        assert await world.resting("s", "s", at=upper)
-        await world.stepped(upper + 5)
-        assert await world.written("s", upper + 5, upper + 10)
+        assert await world.rest("s", "s", at=upper)
+        await world.step(upper + 5)
+        assert await world.write("s", upper + 5, upper + 10)
     assert len((await here.state(PACE)).paced) == 1
     await here.retire("s")
     await here.state("s")
-    await world.stepped(1000)
+    await world.step(1000)
     assert not (await here.state(PACE)).paced
     assert await world.uppers("s") == [frontier()]
 
 
 async def test_d5_a_late_request_to_join_never_splits_a_group() -> None:
-    world = await World().created("s/remap", "s")
+    world = await World().create("s/remap", "s")
     here, there = world.processes
     numbers = {}
     for each in ("s/remap", "s"):
@@ -214,7 +223,7 @@ async def test_d5_a_late_request_to_join_never_splits_a_group() -> None:
         numbers[each] = number
     held, _ = await there.acquire("s/remap")
     await there.drop(held)
-    await world.stepped(15)
+    await world.step(15)
     assert await here.step_pace(PACE, frontier(20), {"s": numbers}, ()) == frozenset()
     assert await world.uppers("s") == [frontier(10)] * 2
 
@@ -227,10 +236,67 @@ def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> N
             assert int.from_bytes(data[3:5], "little") == wanted
 
 
+async def test_d5_a_group_leaves_with_any_of_those_that_it_follows_under() -> None:
+    world = await World().create("s", "t", "u", "v", "w")
+    here, there = world.processes
+    for name in "stu":
+        assert await world.rest(name, name, at=10)
+    assert await here.follow_under("v", ["v"], ["s", "t"], frontier(10))
+    assert await there.follow_under("w", ["w"], ["v"], frontier(10))
+    assert await world.step(20) == {"s", "t", "u", "v", "w"}
+    assert not await world.write("t", 10, 30, 1)
+    assert await world.write("t", 20, 30, 1)
+    assert await world.step(40) == {"s", "u"}
+    for name, upper in {"s": 40, "t": 30, "u": 40, "v": 20, "w": 20}.items():
+        assert await world.uppers(name) == [frontier(upper)] * 2
+    assert (await here.state(PACE)).under == {}
+
+
+async def test_d5_a_group_follows_only_under_what_rests_and_with_all_that_it_wrote() -> None:
+    world = await World().create("s", "t", "v")
+    (here, _), before = world.processes, world.versions()
+    assert await here.follow_under("v", ["v"], ["s"], frontier(10)) is None
+    assert await world.write("s", 10, 15, 1)
+    assert await world.rest("s", "s", at=15)
+    assert await here.follow_under("v", ["v"], ["s"], frontier(10)) is None
+    assert await here.follow_under("v", ["v"], ["s", "t"], frontier(15)) is None
+    assert world.versions() - before == 3
+    assert await here.follow_under("v", ["v"], ["s"], frontier(15)) is False
+    assert await world.write("v", 10, 15, 1)
+    assert await here.follow_under("v", ["v"], ["s"], frontier(15))
+
+
+async def test_d5_an_input_that_leaves_meanwhile_is_not_followed() -> None:
+    world = await World().create("s", "v")
+    here, there = world.processes
+    assert await world.rest("s", "s", at=10)
+    follow = here.follow
+
+    async def leaves_meanwhile(collection: str, pace: str, expected: Frontier) -> int | None:
+        await there.rouse("s")
+        return await follow(collection, pace, expected)
+
+    here.follow = leaves_meanwhile  # type: ignore[method-assign]
+    assert await here.follow_under("v", ["v"], ["s"], frontier(10)) is False
+    assert await world.step(20) == frozenset()
+    assert await world.uppers("v") == [frontier(10)] * 2
+
+
+def test_d5_a_pace_with_groups_under_others_needs_a_process_that_knows_them() -> None:
+    state = replace(initial_state(Description(ROWS), frontier(5)), under={"v": ("s", "t")})
+    for data in (encode_entry(first_entry("a", state)), encode_rollup(state)):
+        assert int.from_bytes(data[3:5], "little") == UNDER
+    assert decode_rollup(encode_rollup(state), "a pace").under == state.under
+    entry = next_entry("b", None, state, replace(state, under={}))
+    assert patch(state, [entry], "a pace").under == {}
+
+
 class Acts:
     """Acts of processes with caches of their own, in any order, and the views of each meanwhile."""
 
     names = ("s/remap", "s", "s/deadletters")
+    copied: ClassVar = {"v": "s", "w": "v"}
+    """Collections that say at each instant what another one says, as a view would."""
 
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
@@ -238,6 +304,7 @@ class Acts:
         self._seen: dict[tuple[int, str], tuple[Frontier, Frontier]] = {}
         self._said: dict[tuple[str, int], int] = {}
         self.rested = 0
+        self.rested_under = 0
 
     async def rest(self) -> None:
         process = self._random.choice(self._world.processes)
@@ -274,16 +341,38 @@ class Acts:
                     each, frontier(lower), frontier(new), rows, writer="w"
                 )
 
+    async def copy(self) -> None:
+        """Bring a copy as far as it is defined."""
+        process = self._random.choice(self._world.processes)
+        name, of = self._random.choice([*self.copied.items()])
+        lower = (await process.status(name)).upper.elements[0]
+        held, _ = await process.acquire(of)
+        upper = (await process.status(of)).upper.elements[0]
+        if lower < upper:
+            news = await process.changes(held, lower, upper)
+            await process.compare_and_append(
+                name, frontier(lower), frontier(upper), news, writer="v"
+            )
+        await process.drop(held)
+
+    async def rest_under(self) -> None:
+        process = self._random.choice(self._world.processes)
+        name, of = self._random.choice([*self.copied.items()])
+        upper = (await process.status(name)).upper
+        if await process.follow_under(name, [name], [of], upper):
+            self.rested_under += 1
+
     async def hold(self) -> None:
         held, _ = await self._random.choice(self._world.processes).acquire(
-            self._random.choice(self.names)
+            self._random.choice([*self.names, *self.copied])
         )
         await self._random.choice(self._world.processes).drop(held)
 
     async def look(self) -> None:
         """Neither frontier goes back for a process, and what was definite is the same for all."""
         number = self._random.randrange(3)
-        process, name = self._world.processes[number], self._random.choice(self.names)
+        process = self._world.processes[number]
+        name = self._random.choice([*self.names, *self.copied])
         status = await process.status(name)
         since, upper = self._seen.get((number, name), (frontier(0), frontier(0)))
         assert since.precedes(status.since)
@@ -291,6 +380,8 @@ class Acts:
         self._seen[number, name] = status.since, status.upper
         last = status.upper.elements[0] - 1
         total = await self._total(process, name, last)
+        if name in self.copied:
+            assert total == await self._total(process, self.copied[name], last)
         assert self._said.setdefault((name, last), total) == total
         for (other, at), known in self._said.items():
             if other == name and at <= last and self._random.random() < 0.1:
@@ -317,9 +408,23 @@ async def test_d5_no_observer_ever_sees_a_frontier_go_back_or_a_definite_answer_
 ) -> None:
     """Rest, steps, writes, reads and deaths of processes in any order."""
     random = Random(seed)
-    world = await World(3).created(*Acts.names, retain_ms=2**40)
+    world = await World(3).create(*Acts.names, *Acts.copied, retain_ms=2**40)
     does = Acts(world, random)
     acts = [does.rest, does.step, does.step, does.write, does.hold]
-    for _ in range(150):
-        await random.choice([*acts, does.look, does.look, does.look, does.die])()
+    under = [does.copy, does.copy, does.rest_under, does.rest_under]
+    for _ in range(250):
+        await random.choice([*acts, *under, does.look, does.look, does.look, does.die])()
     assert does.rested > 2, "nothing ever rested"
+
+
+async def test_d5_copies_rest_under_what_they_copy_in_these_runs() -> None:
+    """The runs above would say nothing of copies at rest if none ever rested."""
+    total = 0
+    for seed in range(10):
+        random = Random(seed)
+        world = await World(3).create(*Acts.names, *Acts.copied, retain_ms=2**40)
+        does = Acts(world, random)
+        for _ in range(200):
+            await random.choice([does.rest, does.step, does.copy, does.copy, does.rest_under])()
+        total += does.rested_under
+    assert total > 10

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.arrangement.updates import consolidate
 from tidemill.errors import CapabilityExpired, Corrupt, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
@@ -229,19 +230,19 @@ async def test_rows_from_before_and_after_a_schema_grew_anywhere_are_found_and_k
         if random.random() < 0.3:
             await world.store.compact("c")
         whole = [tuple(row.get(name) for name in schema.names) for row in expected]
-        assert await _counted(world.store.snapshot(read, time)) == Counter(whole)
+        assert await _count(world.store.snapshot(read, time)) == Counter(whole)
         sought = dict(zip(schema.names, random.choice(whole), strict=True))
         for equal in (sought, {"s": sought["s"]}):
             wanted = Counter(
                 row for row in whole if equal.items() <= dict(zip(schema.names, row, strict=True)).items()
             )  # fmt: skip
-            assert await _counted(world.store.snapshot(read, time, equal=equal)) == wanted
+            assert await _count(world.store.snapshot(read, time, equal=equal)) == wanted
     assert len(schema) > len(ROWS)
     check = StoreCheck(world.consensus, world.blob, world.clock)
     assert [finding async for finding in check.findings() if not finding.harmless] == []
 
 
-async def _counted(rows: Awaitable[pa.Table]) -> Counter[tuple[object, ...]]:
+async def _count(rows: Awaitable[pa.Table]) -> Counter[tuple[object, ...]]:
     """Each row with its multiplicity."""
     found: Counter[tuple[object, ...]] = Counter()
     for row in (await rows).to_pylist():
@@ -409,7 +410,7 @@ async def test_s9_reading_ends_where_who_asked_has_enough(monkeypatch: pytest.Mo
         if size > whole.nbytes // 20:
             raise UsageError("enough")
 
-    async def given_up(**hears: Any) -> None:
+    async def give_up(**hears: Any) -> None:
         for reading_ in (
             world.store.snapshot(read, 4, **hears),
             world.store.read_without_hold("c", 4, **hears),
@@ -423,5 +424,29 @@ async def test_s9_reading_ends_where_who_asked_has_enough(monkeypatch: pytest.Mo
         total[0] += size
         enough(total[0])
 
-    assert await world.parts_read(given_up(settled=enough)) < every // 2
-    assert await world.parts_read(given_up(told=summed)) < every // 2
+    assert await world.parts_read(give_up(settled=enough)) < every // 2
+    assert await world.parts_read(give_up(told=summed)) < every // 2
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_a_backlog_is_read_in_pieces_as_it_is_stored(compacted: bool) -> None:
+    """Pieces are about as long as is asked for, and add up to what one reading gives."""
+    world = World()
+    read = await world.create()
+    for at in range(40):
+        rows = [(n, "x", at, 1) for n in range(at, at + 5)]
+        await world.write(at, at + 1, rows + [(n, "x", at, -1) for n in range(at - 5, at) if n > 4])
+    if compacted:
+        await world.store.compact("c")
+    pieces, lower = [], 0
+    while lower < 40:
+        upper = await world.store.upper_of_rows("c", lower, 40, 40)
+        assert lower < upper <= 40
+        pieces.append(await world.store.changes(read, lower, upper, added_up=False))
+        lower = upper
+    assert len(pieces) > 5
+    assert max(piece.num_rows for piece in pieces) <= 60
+    whole = await world.store.changes(read, 0, 40)
+    assert consolidate(pa.concat_tables(pieces)).equals(consolidate(whole))
+    assert await world.store.upper_of_rows("c", 3, 40, 0) == 4, "an instant is never cut"
+    assert await world.store.upper_of_rows("c", 0, 40, 10_000) == 40

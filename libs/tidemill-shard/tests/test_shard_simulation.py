@@ -125,10 +125,10 @@ def tokens_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_race_is_won(patch: pytest.MonkeyPatch) -> None:
-    async def landed(*_: object) -> bool:
+    async def find_landed(*_: object) -> bool:
         return True
 
-    patch.setattr(log.CollectionLog, "_find_landed", landed)
+    patch.setattr(log.CollectionLog, "_find_landed", find_landed)
 
 
 def upper_moves_back(patch: pytest.MonkeyPatch) -> None:
@@ -185,11 +185,12 @@ def subscriptions_repeat(patch: pytest.MonkeyPatch) -> None:
 def test_a_broken_promise_is_seen(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
     with pytest.raises(Violation, match=r"seed \d+: "):
-        run_seeds(6)
+        run_seeds(5 if sabotage is tokens_are_forgotten else 0)
 
 
-def run_seeds(count: int) -> None:
-    for seed in range(count):
+def run_seeds(first: int) -> None:
+    """Six seeds; `first` is the one that finds most faults of a kind soonest."""
+    for seed in (first, *(seed for seed in range(6) if seed != first)):
         Simulation(seed).run(30, to_first=True)
 
 

@@ -161,12 +161,12 @@ class Duel:
     async def clone(self, number: int) -> None:
         capability, copies = self.pick(number), []
 
-        async def cloned() -> Frontier:
+        async def clone() -> Frontier:
             copies.append(await self.collections.clone(capability))
             return copies[0].frontier
 
         name = f"{next(self.names):032x}"
-        await self.same(cloned(), lambda: self.twin.clone(capability.id, name))
+        await self.same(clone(), lambda: self.twin.clone(capability.id, name))
         if copies:
             self.held[copies[0].id] = copies[0]
             self.twin.holds[copies[0].id] = self.twin.holds.pop(name)
@@ -174,11 +174,11 @@ class Duel:
     async def downgrade(self, number: int, to: Frontier) -> None:
         name = self.pick(number).id
 
-        async def moved() -> Frontier:
+        async def move() -> Frontier:
             held = ReadCapability(name, "c", frontier(0))
             return (await self.collections.downgrade(held, to)).frontier
 
-        await self.same(moved(), lambda: self.twin.downgrade(name, to))
+        await self.same(move(), lambda: self.twin.downgrade(name, to))
 
     async def drop(self, number: int) -> None:
         capability = self.pick(number)
@@ -281,11 +281,11 @@ class Duel:
         listener = self.listeners[number % len(self.listeners)]
         listener.subscription.attach(self.collections)
 
-        async def polled() -> tuple[dict[tuple[str, int], int], Frontier]:
+        async def poll() -> tuple[dict[tuple[str, int], int], Frontier]:
             news, upper = await listener.subscription.poll()
             return added_up(news), upper
 
-        await self.same(polled(), lambda: self.told(listener))
+        await self.same(poll(), lambda: self.told(listener))
 
     def told(self, listener: Listener) -> tuple[dict[tuple[str, int], int], Frontier]:
         """Deliveries of the twin: the contents first, then each update once."""

@@ -130,7 +130,7 @@ async def test_many_that_wait_for_one_collection_poll_the_store_as_one_does() ->
     assert set(await asyncio.gather(*waiting)) == {frontier(5)}
 
 
-async def collected(
+async def collect(
     stream: AsyncIterator[Updates | Progress],
 ) -> tuple[list[tuple[str, int, int]], list[int | None]]:
     """(updates in order, uppers in order) of a stream to its end."""
@@ -148,7 +148,7 @@ async def test_a_stream_gives_the_contents_then_each_update_and_ends_where_asked
     world = World()
     read = await world.create()
     await world.write(world.here, 0, 4, ("a", 0, 1), ("b", 2, 1))
-    following = asyncio.create_task(collected(world.here.subscribe(read, 1, up_to=8)))
+    following = asyncio.create_task(collect(world.here.subscribe(read, 1, up_to=8)))
     await world.clock.settle()
     await world.write(world.here, 4, 6, ("a", 5, -1))
     await world.clock.settle()
@@ -165,8 +165,8 @@ async def test_a_stream_of_a_closed_collection_ends_with_the_empty_frontier() ->
     read = await world.create()
     await world.write(world.here, 0, 4, ("a", 0, 1))
     await world.here.close_collection("c")
-    assert await collected(world.here.subscribe(read, 3)) == ([("a", 3, 1)], [None])
-    assert await collected(world.here.subscribe(read, 3, up_to=9)) == ([("a", 3, 1)], [9])
+    assert await collect(world.here.subscribe(read, 3)) == ([("a", 3, 1)], [None])
+    assert await collect(world.here.subscribe(read, 3, up_to=9)) == ([("a", 3, 1)], [9])
 
 
 @pytest.mark.rule("SU6")
@@ -176,8 +176,8 @@ async def test_filter_and_projection_of_a_stream_equal_what_the_client_would_do(
     rows = [(f"r{n % 3}", n, 1) for n in range(12)]
     await world.write(world.here, 0, 12, *rows)
     await world.here.close_collection("c")
-    whole = await collected(world.here.subscribe(read, 4))
-    filtered = await collected(world.here.subscribe(read, 4, where=pc.field("row") == "r1"))
+    whole = await collect(world.here.subscribe(read, 4))
+    filtered = await collect(world.here.subscribe(read, 4, where=pc.field("row") == "r1"))
     assert filtered[0] == [update for update in whole[0] if update[0] == "r1"]
     stream = world.here.subscribe(read, 4, columns=["row"])
     first = await anext(stream)
@@ -213,7 +213,7 @@ async def test_a_projected_snapshot_adds_up_rows_that_become_equal() -> None:
 async def test_a_cancelled_subscriber_leaves_nothing_behind() -> None:
     world = World()
     read = await world.create()
-    following = asyncio.create_task(collected(world.here.subscribe(read, 3)))
+    following = asyncio.create_task(collect(world.here.subscribe(read, 3)))
     await world.clock.settle()
     assert world.clock.sleepers == 1
     following.cancel()
@@ -230,7 +230,7 @@ async def test_a_stream_dies_with_its_lease_and_begins_nowhere_before_since() ->
     read = await world.create()
     leased, _ = await world.here.acquire("c", lease_ms=5_000)
     await world.write(world.here, 0, 9)
-    following = asyncio.create_task(collected(world.here.subscribe(leased, 3)))
+    following = asyncio.create_task(collect(world.here.subscribe(leased, 3)))
     await world.clock.advance(6)
     await world.write(world.here, 9, 10)
     with pytest.raises(CapabilityExpired):
@@ -252,7 +252,7 @@ async def test_a_client_that_crashes_and_resumes_misses_nothing_and_sees_nothing
         # A new process each time: it knows its capability and how far it has come.
         client = world.open()
         stream = client.subscribe(read, max(0, reached - 1), snapshot=reached == 0, up_to=step + 5)
-        updates, uppers = await collected(stream)
+        updates, uppers = await collect(stream)
         seen += updates
         last = uppers[-1]
         assert last == step + 5
@@ -287,16 +287,16 @@ async def test_subscribers_of_one_place_share_what_they_read_and_get_what_each_w
 async def test_of_several_reads_one_failure_ends_the_others_before_it_is_told() -> None:
     ended: list[str] = []
 
-    async def waiting() -> None:
+    async def wait() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             ended.append("other")
 
-    async def failing() -> None:
+    async def fail() -> None:
         await asyncio.sleep(0)
         raise Corrupt("here", object="part")
 
     with pytest.raises(Corrupt):
-        await all_of([waiting(), failing()])
+        await all_of([wait(), fail()])
     assert ended == ["other"]

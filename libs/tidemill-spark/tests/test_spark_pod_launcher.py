@@ -30,7 +30,7 @@ from tidemill.testkit.pod_node import (
     PodNode,
     SparkOperator,
     driver_vanishes,
-    evicted,
+    evict,
     fails,
     no_image,
     no_room,
@@ -132,7 +132,7 @@ async def test_a_job_gives_its_result_and_leaves_no_objects() -> None:
     ("fault", "kind"),
     [
         (vanishes, FailureKind.VANISHED),
-        (evicted, FailureKind.EVICTED),
+        (evict, FailureKind.EVICTED),
         (out_of_memory, FailureKind.MEMORY),
         (fails(52), FailureKind.MEMORY),
         (fails(1), FailureKind.DRIVER),
@@ -144,7 +144,7 @@ async def test_a_driver_that_ended_badly_is_followed_by_another(
     async with site(lambda blob: [fault, worked(blob)]) as here:
         assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
         await here.node.settle()
-        assert here.node.met == [fault.__name__, "succeeded"]
+        assert here.node.met == [fault.__name__, "succeed"]
         assert str(kind) in [reason for reason, _ in here.told()]
         assert here.board.retries == {kind: 1}
         grown = here.memory()[1] > here.memory()[0]
@@ -259,7 +259,7 @@ async def test_the_end_of_a_driver_is_seen_although_a_watch_broke(how: str) -> N
         else:
             await here.api.cut_watches()
         await until(lambda: lists() > before, "nothing was asked after the watch broke")
-        await here.node.ended(name, 0, "Completed")
+        await here.node.say_ended(name, 0, "Completed")
         assert await asyncio.wait_for(launched, WAIT_S) == JobDone(b"found")
         assert len(here.api.happened) == (2 if how == "away" else 0)
 
@@ -310,7 +310,7 @@ async def test_an_application_gives_its_result_and_no_pod_is_made_here() -> None
         await here.api.put("pods", {"metadata": {"name": "tidemill-0"}, "spec": {}})
         assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
         assert await here.blob.list("") == []
-        assert here.node.met == ["succeeded"]
+        assert here.node.met == ["succeed"]
         assert here.api.names("pods") == ["tidemill-0"]
         (made,) = here.node.pods
         assert made["kind"] == "SparkApplication"
@@ -336,7 +336,7 @@ async def test_an_application_that_ended_badly_is_followed_by_another(
     async with site(lambda blob: [fault, worked(blob)], QUICK, APPLICATIONS) as here:
         assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
         await here.node.settle()
-        assert here.node.met == [fault.__name__, "succeeded"]
+        assert here.node.met == [fault.__name__, "succeed"]
         (said,) = [message for reason, message in here.told() if reason == str(kind)]
         assert told in said
         assert here.board.retries == {kind: 1}

@@ -178,4 +178,4 @@ def test_a_loop_is_compiled_by_one_process_also_where_it_needs_itself(tmp_path: 
 
 def test_the_collector_does_not_look_at_what_stays() -> None:
     assert gc.get_freeze_count() > 10_000
-    assert gc.get_threshold()[0] > 10_000
+    assert gc.get_threshold()[1] * gc.get_threshold()[2] >= 10_000

@@ -52,6 +52,29 @@ def functions(name: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in definitions(name) if not isinstance(node, ast.ClassDef)]
 
 
+READMES = [
+    name for name in FILES if re.fullmatch(r"(libs|services|examples)/[^/]+/README.md", name)
+]
+
+
+def test_each_member_says_what_it_is_for() -> None:
+    members = {name.rpartition("/")[0] for name in FILES if name.endswith("/pyproject.toml")}
+    assert {name.rpartition("/")[0] for name in READMES} == members
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_a_member_says_what_it_promises_and_names_modules_that_are_there(name: str) -> None:
+    text, member = (ROOT / name).read_text(), name.rpartition("/")[0]
+    for word in ("owns", "reads", "writes", "promises", "fails", "runs"):
+        assert f"**{word}**" in text.lower(), word
+    inside = [
+        each.removeprefix(f"{member}/src/") for each in FILES if each.startswith(f"{member}/")
+    ]
+    modules = {part.removesuffix(".py") for each in inside for part in each.split("/")}
+    for row in re.findall(r"^\| (`.+?) \|", text.partition("| module |")[2], re.MULTILINE):
+        assert {each.rstrip("/") for each in re.findall(r"`([^`]+)`", row)} <= modules
+
+
 def test_the_top_level_holds_exactly_what_the_architecture_names() -> None:
     assert {name.split("/")[0] for name in FILES} <= TOP_LEVEL
 

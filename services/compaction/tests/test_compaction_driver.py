@@ -170,12 +170,12 @@ async def test_v1_what_breaks_a_look_breaks_it_at_one_collection_and_is_tried_ag
     await world.write(0, 3)
     merged = world.collections.compact_quiet
 
-    async def broken_for_s(collection: str) -> int:
+    async def fail_for_s(collection: str) -> int:
         if collection == "s":
             raise OverflowError("the diffs of one record are S3CR3T")
         return await merged(collection)
 
-    world.collections.compact_quiet = broken_for_s  # type: ignore[method-assign]
+    world.collections.compact_quiet = fail_for_s  # type: ignore[method-assign]
     for _ in range(12):
         await world.driver.look()
     assert (await world.collections.status("t")).batches == 1

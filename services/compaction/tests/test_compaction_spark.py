@@ -79,7 +79,7 @@ class World:
         order = [("plane", "ascending"), ("delay", "ascending")]
         return [table.sort_by(order) for table in found]
 
-    async def stored(self) -> pa.Table:
+    async def read_sorted(self) -> pa.Table:
         order = [(name, "ascending") for name in ("plane", "delay", "_time")]
         return (await self.collections.read_updates("t")).sort_by(order)
 
@@ -109,8 +109,8 @@ async def test_a_big_merge_is_a_job_and_leaves_what_the_service_would(
     await own.look()
     assert own.counts.merges == 1
     assert await by_spark.contents() == before == await alone.contents()
-    assert (await by_spark.stored()).equals(await alone.stored())
-    assert (await by_spark.stored()).num_rows < sum(t.num_rows for t in before)
+    assert (await by_spark.read_sorted()).equals(await alone.read_sorted())
+    assert (await by_spark.read_sorted()).num_rows < sum(t.num_rows for t in before)
     assert await by_spark.shape() == await alone.shape()
     assert (await by_spark.shape())[0] == 1
     # Nothing is left to do, so nothing is launched again.

@@ -238,7 +238,7 @@ class World:
                 collection, frontier(lower), frontier(upper), table, writer="test"
             )
 
-    async def fired(self) -> list[str]:
+    async def read_outboxes(self) -> list[str]:
         """The contents of the outboxes, as the case writes them."""
         rows = []
         for action in self.actions:
@@ -336,7 +336,7 @@ async def judge(world: World) -> None:
     promises.
     """
     told = [line.replace("-inf:", "0:") for line in world.case["fired"]]
-    assert sorted(await world.fired()) == sorted(told)
+    assert sorted(await world.read_outboxes()) == sorted(told)
     for action, goal, target in zip(world.actions, world.goals, world.targets, strict=True):
         keys, effects = await world.keys(action), target.effects
         corrections = await world.corrections(action)

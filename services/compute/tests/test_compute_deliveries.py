@@ -176,7 +176,7 @@ class World:
         rows = (await self.now.read_updates(f"{name}/corrections")).sort_by("_time").to_pylist()
         return [(r["_time"], r["arg_tank"], r["sequence"], r["old"], r["new"]) for r in rows]
 
-    async def fired(self, name: str = "calls") -> list[str]:
+    async def read_outbox(self, name: str = "calls") -> list[str]:
         """The records of the outbox, each with its instant."""
         rows = (await self.now.read_updates(f"{name}/outbox")).sort_by("_time").to_pylist()
         return [f"{row['instant']}: {row['record']}" for row in rows]
@@ -287,7 +287,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 url, Delivery.ASKABLE if askable else Delivery.KEYED,
                 ask=f"{url}/{{key}}" if askable else "",
             )  # fmt: skip
-            yield Place(lambda: HttpSink(endpoint), lambda: _counted(target))
+            yield Place(lambda: HttpSink(endpoint), lambda: _count_effects(target))
         else:
             log: Log = EmbeddedLog(tmp_path / "log")
             if kind == "kafka":
@@ -296,7 +296,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield Place(lambda: LogSink(log, name, "calls"), lambda: _log_keys(log, name))
 
 
-async def _counted(target: Target) -> Counter[str]:
+async def _count_effects(target: Target) -> Counter[str]:
     return Counter(target.effects)
 
 
@@ -337,7 +337,7 @@ async def _dies(place: Place) -> World:
     await world.create()
     deaths = await survive(world, place.sink, Random(1))
     assert deaths > 0
-    assert len(await world.fired()) == len(world.changes)
+    assert len(await world.read_outbox()) == len(world.changes)
     return world
 
 
@@ -352,7 +352,7 @@ async def _answers_get_lost(place: Place) -> World:
             await follow(world, world.action(world.now, sink), world.fed)
     await follow(world, world.action(world.now, place.sink()), END)
     assert {"before", "after"} <= set(told)
-    assert len(await world.fired()) == len(world.changes)
+    assert len(await world.read_outbox()) == len(world.changes)
     return world
 
 
@@ -369,7 +369,7 @@ async def _events_return(place: Place) -> World:
             world, world.action(world.process(fuse), MortalSink(place.sink(), fuse)), world.fed
         )
     await follow(world, world.action(world.now, place.sink()), END)
-    assert sorted(await world.fired()) == sorted([*FIRED, '12: alarm("late", 1) @time(2)'])
+    assert sorted(await world.read_outbox()) == sorted([*FIRED, '12: alarm("late", 1) @time(2)'])
     assert await world.corrections() == CORRECTED
     return world
 
@@ -383,7 +383,7 @@ async def _history_is_compacted(place: Place) -> World:
         await follow(world, world.action(world.process(Fuse(None)), place.sink()), upper)
         for name in ("alarm", "calls/outbox", "calls/done", "calls/corrections"):
             await world.now.compact(name)
-    assert sorted(await world.fired()) == sorted(FIRED)
+    assert sorted(await world.read_outbox()) == sorted(FIRED)
     assert await world.corrections() == CORRECTED
     return world
 
@@ -401,7 +401,7 @@ async def _rules_are_rewritten(place: Place) -> World:
     await world.feed(END + 5, "alarm2")
     again = world.action(world.now, place.sink(), watched="alarm2")
     await follow(world, again, END + 5)
-    assert sorted(await world.fired()) == sorted(FIRED)
+    assert sorted(await world.read_outbox()) == sorted(FIRED)
     assert again.counts.fired == 0
     return world
 
@@ -567,7 +567,7 @@ async def test_what_is_withdrawn_changes_or_comes_back_is_a_correction_and_fires
         await world.feed(min(END, world.fed + step))
         await follow(world, world.action(world.process(Fuse(writes)), FileSink(path)), world.fed)
     await follow(world, world.action(world.now, FileSink(path)), END)
-    assert sorted(await world.fired()) == sorted(FIRED)
+    assert sorted(await world.read_outbox()) == sorted(FIRED)
     assert await world.corrections() == CORRECTED
     assert len(path.read_text().splitlines()) == len(FIRED)
 
@@ -579,7 +579,7 @@ async def test_two_goals_on_one_event_fire_both(tmp_path: Path) -> None:
     for name in ("one", "two"):
         sink = FileSink(tmp_path / "both.jsonl")
         await follow(world, world.action(world.now, sink, name), END)
-        assert sorted(await world.fired(name)) == sorted(FIRED)
+        assert sorted(await world.read_outbox(name)) == sorted(FIRED)
     lines = [json.loads(line) for line in (tmp_path / "both.jsonl").read_text().splitlines()]
     assert Counter(line["action"] for line in lines) == {"one": 5, "two": 5}
     assert len({line["key"] for line in lines}) == 10

@@ -156,7 +156,7 @@ async def end(task: asyncio.Task[None]) -> None:
         raise AssertionError("the stage failed") from ended
 
 
-async def uninterrupted(seed: int) -> dict[str, list[tuple[object, ...]]]:
+async def run_without_deaths(seed: int) -> dict[str, list[tuple[object, ...]]]:
     world = World(seed)
     await world.create()
     for instant in range(INSTANTS):
@@ -167,7 +167,7 @@ async def uninterrupted(seed: int) -> dict[str, list[tuple[object, ...]]]:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_stage_that_dies_at_any_write_gives_what_one_that_lives_gives(seed: int) -> None:
-    expected = await uninterrupted(seed)
+    expected = await run_without_deaths(seed)
     random = Random(seed)
     world = World(seed)
     await world.create()
@@ -273,7 +273,7 @@ BOUND = ("s/remap", "s/raw", "s/raw/letters", "s/map", "s/letters")
 PACE = "pace"
 
 
-async def rested(world: World, at: int, upper: int) -> None:
+async def rest(world: World, at: int, upper: int) -> None:
     """All that is bound follows the pace from `at` to `upper`, as remap lets it; then the source
     has left.
     """
@@ -318,7 +318,7 @@ async def test_d5_a_stage_whose_source_rests_gives_what_one_that_follows_each_in
                 if task.done():
                     continue
                 before = world.versions()
-                await rested(world, instant, ends)
+                await rest(world, instant, ends)
                 await reach(world, stage, task, ends)
                 rests += not task.done()
                 # All begin to follow; one step lets them join, and one more brings them to each

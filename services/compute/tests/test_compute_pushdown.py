@@ -87,7 +87,7 @@ class World:
         for name, schema in (made | {"v/errors": ERROR_SCHEMA, "v/state": STATE_SCHEMA}).items():
             await now.create(name, Description(schema), start=frontier(0))
 
-    async def followed(self, *, scans: bool = True) -> None:
+    async def follow(self, *, scans: bool = True) -> None:
         """A view until it has written all that is definite: how much it read, and how many rows it
         held then.
         """
@@ -129,19 +129,19 @@ async def test_a_view_reads_the_parts_and_keeps_the_rows_that_can_match(
     world, twin = World(text), World(text)
     for each in (world, twin):
         await each.create()
-    await world.followed()
-    await twin.followed(scans=False)
+    await world.follow()
+    await twin.follow(scans=False)
     assert (world.read, world.alive) == (parts, rows)
     assert (twin.read, twin.alive) == (BATCHES, BATCHES * ROWS)
     assert await world.answer() == await twin.answer()
-    await world.followed()  # a restart reads a snapshot instead of changes
+    await world.follow()  # a restart reads a snapshot instead of changes
     assert world.alive <= rows
 
 
 async def test_a_collection_that_may_go_below_zero_is_read_whole() -> None:
     world = World("f(s) := sale(n, s, _) if n >= 10000;", allow_negative=True)
     await world.create()
-    await world.followed()
+    await world.follow()
     assert world.alive == BATCHES * ROWS
 
 

@@ -20,19 +20,22 @@ from tidemill.catalog.record_rows import record_of, row_of, shape_of_events, sha
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine
-from tidemill.errors import AlreadyUsed, UsageError
+from tidemill.errors import AlreadyUsed, Exhausted, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views import shared_inputs
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import Engine as ViewEngine
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import differences, update_table
 
@@ -132,6 +135,7 @@ class World:
     random: Random
     clock: ManualClock = field(default_factory=lambda: ManualClock(0))
     counts: Counts = field(default_factory=Counts)
+    engine: ViewEngine = "local"
 
     def __post_init__(self) -> None:
         self.stores = MemoryConsensus(), MemoryBlob()
@@ -172,7 +176,7 @@ class World:
         inputs = {each: INPUTS[each] for each in program.inputs}
         return ViewTarget(
             name, program, inputs, shapes, f"{outputs}/errors", f"{name}/state",
-            strategy=self.random.choice(("strata", "retraction")),
+            engine=self.engine, strategy=self.random.choice(("strata", "retraction")),
         )  # fmt: skip
 
     async def add(self, name: str, text: str, settings: ComputeSettings) -> None:
@@ -348,10 +352,12 @@ def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
 
 
 def chosen(random: Random, way: str) -> ComputeSettings:
+    ways = {"either": ("windows", "changes"), "dataflow": ("auto",)}.get(way, (way,))
     return ComputeSettings(
         window_changes_max=random.choice((3, 8, 50)),
+        step_changes_max=random.choice((3, 8, 50)),
         hold_interval_s=0.0,
-        maintenance=random.choice(("windows", "changes")) if way == "either" else way,  # type: ignore[arg-type]  # one of them
+        maintenance=random.choice(ways),  # type: ignore[arg-type]  # one of them
         columns_from=random.choice((0, 0, 0, None)),
     )
 
@@ -359,18 +365,19 @@ def chosen(random: Random, way: str) -> ComputeSettings:
 def taking_the_same_steps(way: str) -> ComputeSettings:
     """For two views that take the same steps, if nothing happens to one of them."""
     settings = ComputeSettings(window_changes_max=50, hold_interval_s=0.0, columns_from=0)
-    return settings if way == "either" else structs.replace(settings, maintenance=way)
+    fixed = way in ("windows", "changes")
+    return structs.replace(settings, maintenance=way) if fixed else settings
 
 
 @pytest.mark.rule("C1", "MV5", "D2", "K8")
-@pytest.mark.parametrize("way", ["windows", "changes", "either"])
+@pytest.mark.parametrize("way", ["windows", "changes", "either", "dataflow"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int, way: str) -> None:
     """Through splits of deliveries, restarts, views that die alone, come late, go for good and are
     changed.
     """
     random = Random(f"{seed} {way}")
-    world = World(random)
+    world = World(random, engine="dataflow" if way == "dataflow" else "local")
     await world.create()
     names = map("v{}".format, itertools.count())
     alike = taking_the_same_steps(way)
@@ -398,7 +405,8 @@ async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int,
     assert counts.deaths > 0
     assert counts.changed == 1
     assert counts.crowd >= 3, "no input was ever read by several views"
-    assert counts.advances < counts.wanted, "every view moved its rows on by itself"
+    shared = way == "dataflow" or counts.advances < counts.wanted
+    assert shared, "every view moved its rows on by itself"
     if way == "windows":
         assert counts.on_columns > 0
 
@@ -441,3 +449,56 @@ async def test_what_no_view_stands_at_any_more_is_gone(way: Literal["windows", "
     del every
     gc.collect()
     assert shared.inputs() == []
+
+
+async def alone(world: World, text: str, hosts: int) -> ViewTarget:
+    """A view over a backlog: at each instant pings of so many hosts, each for that instant."""
+    rows: list[tuple[object, ...]] = []
+    for at in range(1, END - 1):
+        for host in range(hosts):
+            row = (f"h{at}-{host}", 1, at, at + 1)
+            rows += [(*row, at, 1), (*row, at + 1, -1)]
+    world.history["ping"] = rows
+    await world.create()
+    await world.add("v", text, ComputeSettings())
+    await world.feed(END)
+    return world.views["v"].target
+
+
+async def run_alone(world: World, view: ViewDriver) -> None:
+    task = asyncio.create_task(view.maintain_forever())
+    while not task.done() and view.progress.lower < END:
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
+    if task.done():
+        task.result()
+    await world.stop(view, task)
+
+
+async def test_a_step_without_room_for_it_begins_again_with_fewer_changes() -> None:
+    """All pairs of the backlog are more than the view may hold, those of some instants are not."""
+    world = World(Random(1), engine="dataflow")
+    target = await alone(world, "pair(a, b) := ping(a, n) ^ ping(b, n);", 24)
+
+    def view(bytes_max: int) -> ViewDriver:
+        room = Allowance(bytes_max, "limits.view_bytes", "view v")
+        settings = ComputeSettings(hold_interval_s=0.0)
+        return world.driver(replace(target, allowance=room), settings, world.now, None)
+
+    with pytest.raises(Exhausted) as given_up:
+        await run_alone(world, view(2_000))
+    assert given_up.value.setting == "limits.view_bytes"
+    tight = view(900_000)
+    await run_alone(world, tight)
+    assert 1 < tight.progress.windows < END
+    await world.compare()
+
+
+async def test_texts_of_rows_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 200)
+    world, shared = World(Random(1), engine="dataflow"), SharedInputs()
+    target = await alone(world, "seen(h) := ping(h, n) if n > 0;", 90)
+    settings = ComputeSettings(step_changes_max=100, hold_interval_s=0.0)
+    await run_alone(world, world.driver(target, settings, world.now, shared))
+    assert len(shared.texts(END * 90)) < END * 90 / 2
+    await world.compare()

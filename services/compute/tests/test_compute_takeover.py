@@ -75,7 +75,10 @@ def history(seed: int) -> list[tuple[Any, ...]]:
 class World:
     """The stores, which outlive every process, and the input that somebody else writes."""
 
-    def __init__(self, seed: int, old: str = OLD, new: str = NEW) -> None:
+    def __init__(
+        self, seed: int, old: str = OLD, new: str = NEW, *, dataflow: bool = False
+    ) -> None:
+        self.dataflow = dataflow
         self.clock = ManualClock(0)
         self.ids = map(str, itertools.count())
         self.stores = MemoryConsensus(), MemoryBlob()
@@ -93,7 +96,7 @@ class World:
         shapes = {p: (f"{outputs}/{p}", shape_of_output(program, p)) for p in program.derived}
         return ViewTarget(
             name, program, {"ping": ("ping", SHAPE)}, shapes, f"{outputs}/errors", state,
-            TickPlan(1) if program.ticked else None,
+            TickPlan(1) if program.ticked else None, "dataflow" if self.dataflow else "auto",
         )  # fmt: skip
 
     def change(self) -> Change:
@@ -108,7 +111,8 @@ class World:
         return ComputeSettings(
             window_changes_max=random.randrange(1, 9),
             hold_interval_s=0.0,
-            maintenance=random.choice(("windows", "changes")),
+            step_changes_max=random.randrange(1, 9),
+            maintenance="auto" if self.dataflow else random.choice(("windows", "changes")),
         )
 
     def takeover(self, collections: Collections, random: Random, fuse: Fuse) -> Takeover:
@@ -116,12 +120,12 @@ class World:
             await self.ensure(collections, name, begin)
 
         async def record(at: int) -> None:
-            await fuse.write(lambda: self._written_down(at))
+            await fuse.write(lambda: self._record_frontier(at))
 
         change, settings = self.change(), self.settings(random)
         return Takeover(change, collections, self.clock, settings, make, record)
 
-    async def _written_down(self, at: int) -> None:
+    async def _record_frontier(self, at: int) -> None:
         """Record the frontier as the catalog does: durable, once, and always the same."""
         assert self.at in (None, at)
         self.at = at
@@ -247,12 +251,15 @@ def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
 
 
 @pytest.mark.rule("MV5", "UP1", "D2")
+@pytest.mark.parametrize("dataflow", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_change_that_dies_at_any_write_has_one_instant_for_everything(seed: int) -> None:
+async def test_a_change_that_dies_at_any_write_has_one_instant_for_everything(
+    seed: int, dataflow: bool
+) -> None:
     """Before, in the middle of, and after the takeover; uppers never go back, and are those of one
     version.
     """
-    random, world = Random(seed), World(seed)
+    random, world = Random(seed), World(seed, dataflow=dataflow)
     await world.create()
     change, deaths, phase = world.change(), 0, "before"
     begin, seen = random.randrange(5, 40), 0

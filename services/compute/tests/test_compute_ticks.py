@@ -26,6 +26,7 @@ from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.admission import Batch, Skew
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -37,7 +38,7 @@ from tidemill.errors import UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.testkit.twins.pointwise import tick_answers
+from tidemill.testkit.twins.pointwise import tick_answers, ticks_on_change
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
@@ -148,9 +149,12 @@ def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table], plan: Tick
     """
     given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs}
     instants = change_instants(given, END)
-    if plan.period_ms is not None:
+    if plan.period_ms is None:
+        ran_at = ticks_on_change(program, lambda at: present_at(given, at), instants, END)
+        instants, said = [at for at, _ in ran_at], [tick for _, tick in ran_at]
+    else:
         instants = list(range(0, END, plan.period_ms))
-    said = tick_answers(program, [present_at(given, at) for at in instants], instants)
+        said = tick_answers(program, [present_at(given, at) for at in instants], instants)
     found: Answers = []
     for at in range(END):
         ran = [tick for tick, instant in zip(said, instants, strict=True) if instant <= at]
@@ -410,6 +414,34 @@ async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() 
     assert [bool(as_of(back, at)) for at in (5, 6, 7, 8, 19, 20, 21)] == [
         False, True, True, True, True, False, False,
     ]  # fmt: skip
+
+
+async def test_a_program_that_ticks_on_change_goes_on_until_it_is_quiet() -> None:
+    """One change counts to 30 at successive instants, also if its process dies in between."""
+    world = World(
+        PROGRAMS["counting"], TickPlan(None), {"put": table([("a", 1, 5, 1), ("a", 1, 6, -1)], PUT)}
+    )
+    await world.create()
+    for upper in (6, 9, 20, END):
+        await world.feed(upper)
+        await world.follow(world.view(world.now, 3), upper)
+    counts = await world.now.read_updates("v/n")
+    assert [as_of(counts, at) for at in (5, 6, 7, 30)] == [{(0,)}, {(1,)}, {(2,)}, {(25,)}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_a_program_that_is_never_quiet_stalls_with_the_reason(way: dict[str, Any]) -> None:
+    world = World(
+        "on() @next := put(_, _) ^ not on();",
+        TickPlan(None),
+        {"put": table([("a", 1, 5, 1)], PUT)},
+    )
+    await world.create()
+    await world.feed(END)
+    settings = ComputeSettings(tick_returns_max=20, hold_interval_s=0.0)
+    view = ViewDriver(world.target(**way), world.now, world.clock, settings)
+    with pytest.raises(LimitPassed, match="no rest after 20 ticks that nothing but @next"):
+        await view.maintain_forever()
 
 
 @pytest.mark.parametrize(

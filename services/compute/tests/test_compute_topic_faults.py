@@ -55,7 +55,7 @@ async def opened(broker: Server, deadline_s: float = DEADLINE_S) -> AsyncIterato
         await log.close()
 
 
-async def settled(ask: Callable[[], Awaitable[Any]]) -> Any:
+async def ask_until_back(ask: Callable[[], Awaitable[Any]]) -> Any:
     """The answer, asked again while the broker is away."""
     while True:
         try:
@@ -82,7 +82,7 @@ async def reading_all(broker: Server, topic: str) -> AsyncIterator[tuple[AIOKafk
         await consumer.stop()
 
 
-async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord]:
+async def read_committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord]:
     """The records of a topic as readers of committed ones see them, once all transactions have
     ended.
 
@@ -90,9 +90,11 @@ async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord
     """
     async with reading_all(broker, topic) as (_, end):
         pass
-    while (bounds := await settled(lambda: log.bounds(topic)))[0][1] < end:
+    while (bounds := await ask_until_back(lambda: log.bounds(topic)))[0][1] < end:
         await asyncio.sleep(0.05)
-    reader = await settled(lambda: log.reader(topic, {p: low for p, (low, _) in bounds.items()}))
+    reader = await ask_until_back(
+        lambda: log.reader(topic, {p: low for p, (low, _) in bounds.items()})
+    )
     found: list[LogRecord] = []
     while any(reader.positions()[p] < high for p, (_, high) in bounds.items()):
         found += await reader.poll(1_000, 1.0)
@@ -100,7 +102,7 @@ async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord
     return found
 
 
-async def sent(broker: Server, topic: str) -> Counter[bytes]:
+async def count_sent(broker: Server, topic: str) -> Counter[bytes]:
     """Number of times that each key was ever sent, whatever the end of its transaction."""
     found = Counter[bytes]()
     async with reading_all(broker, topic) as (consumer, end):
@@ -193,7 +195,7 @@ async def test_a_process_that_dies_at_any_point_of_a_transaction_leaves_each_key
                 await live(log, topic)
             assert faults.struck == 1
         assert await live_to_the_end(log, topic) == 1
-        exactly_once(await committed(broker, log, topic))
+        exactly_once(await read_committed(broker, log, topic))
 
 
 async def test_who_does_not_look_after_a_commit_that_nobody_knows_of_repeats_it(
@@ -206,7 +208,10 @@ async def test_who_does_not_look_after_a_commit_that_nobody_knows_of_repeats_it(
             with pytest.raises(KilledError):
                 await live(log, topic)
         await live(log, topic, blind=True)
-        assert Counter(r.key for r in await committed(broker, log, topic)).most_common(1)[0][1] == 2
+        assert (
+            Counter(r.key for r in await read_committed(broker, log, topic)).most_common(1)[0][1]
+            == 2
+        )
 
 
 async def test_a_transaction_that_times_out_at_the_broker_is_redone_with_the_same_bytes(
@@ -229,9 +234,9 @@ async def test_a_transaction_that_times_out_at_the_broker_is_redone_with_the_sam
                 await live(patient, topic)
             assert faults.struck == 1
         assert await live_to_the_end(log, topic) == 1
-        exactly_once(await committed(broker, log, topic))
+        exactly_once(await read_committed(broker, log, topic))
         # Records that were sent and aborted stand beside the repeated ones; no reader sees them.
-        assert set((await sent(broker, topic)).values()) == {1, 2}
+        assert set((await count_sent(broker, topic)).values()) == {1, 2}
 
 
 def short_lived(patch: pytest.MonkeyPatch) -> None:
@@ -250,7 +255,7 @@ async def test_a_broker_that_is_killed_at_a_commit_has_done_it_or_not_and_never_
 ) -> None:
     topic = f"killed-{token_hex(4)}"
 
-    async def killed_at(step: Step) -> Any:
+    async def kill_at(step: Step) -> Any:
         if when == "before the commit is asked for":
             await asyncio.to_thread(broker.control, "kill", "1")
             return await step()
@@ -261,11 +266,11 @@ async def test_a_broker_that_is_killed_at_a_commit_has_done_it_or_not_and_never_
 
     async with opened(broker, AWAY_S) as log:
         with monkeypatch.context() as patch:
-            faults = Faults(patch, "commit_transaction", killed_at)
+            faults = Faults(patch, "commit_transaction", kill_at)
             while not faults.struck:  # a machine that stood still is no broker that was killed
                 outcome = await asyncio.gather(live(log, topic), return_exceptions=True)
             assert faults.struck == 1
         assert isinstance(outcome[0], TRIED_AGAIN), outcome
         await asyncio.to_thread(broker.control, "start", "1")
         await live_to_the_end(log, topic)
-        exactly_once(await committed(broker, log, topic))
+        exactly_once(await read_committed(broker, log, topic))

@@ -26,7 +26,7 @@ from tidemill_operator.objects import (
     collection_path,
     declared,
 )
-from tidemill_operator.reconciling import Apply, Release, Remove, changes, owners
+from tidemill_operator.reconciling import Apply, Remove, RemoveFinalizer, changes, owners
 from tidemill_operator.settings import OperatorSettings
 from tidemill_operator.tidemill_side import Tidemill, document_of, everything
 
@@ -253,7 +253,7 @@ async def test_k9_a_dormant_namesake_does_not_become_the_owner_after_a_restore()
     assert owners(objects, known) == {owner.key: owner.uid}
     assert changes(objects, known) == []
     assert changes([replace(namesake, deleting=True), restored], known) == [
-        Release(replace(namesake, deleting=True))
+        RemoveFinalizer(replace(namesake, deleting=True))
     ]
     assert changes([replace(restored, deleting=True), namesake], known) == [
         Remove(replace(restored, deleting=True))

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tidemill.errors import TidemillError
 from tidemill.testkit.catalog_memory import MemoryCatalog
 from tidemill_operator.objects import ABANDON, FINALIZER, PAUSE, Declared
-from tidemill_operator.reconciling import Apply, Hold, Release, Remove, changes, owners
+from tidemill_operator.reconciling import (
+    AddFinalizer,
+    Apply,
+    Remove,
+    RemoveFinalizer,
+    changes,
+    owners,
+)
 from tidemill_operator.tidemill_side import document_of, everything
 
 COLUMNS = [{"name": "n", "type": "int"}]
@@ -70,9 +77,9 @@ class World:
             each = change.of
             try:
                 match change:
-                    case Hold():
+                    case AddFinalizer():
                         self._finalize(each, True)
-                    case Release():
+                    case RemoveFinalizer():
                         self._finalize(each, False)
                     case Apply():
                         await self.catalog.apply([document_of(each)])

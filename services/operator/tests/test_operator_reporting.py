@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from tidemill.time import Frontier, frontier
-from tidemill_operator.objects import PAUSE, Declared, Known
+from tidemill_operator.objects import PAUSE, Declared, KnownResource
 from tidemill_operator.reporting import Refusal, instant, lag, reports
 
 NOW = 1_700_000_000_000
 ONE = Declared("View", "n", "late", "u", 3, "2026-01-01T00:00:00Z", {"program": "p(x) := q(x);"})
-RUNS = Known(None, True, "Running", "", frontier(0), frontier(NOW - 250), 250, 2, "session", 3, 999)
+RUNS = KnownResource(
+    None, True, "Running", "", frontier(0), frontier(NOW - 250), 250, 2, "session", 3, 999
+)
 
 
 def written(
-    one: Declared, known: Known | None, refused: Refusal | None = None, at: int = NOW
+    one: Declared, known: KnownResource | None, refused: Refusal | None = None, at: int = NOW
 ) -> Declared:
     """The object after its status was written, if it was."""
     found = {} if known is None else {one.key: known}

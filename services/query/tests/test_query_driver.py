@@ -391,7 +391,7 @@ async def test_v7_tables_of_two_timelines_are_refused_by_name() -> None:
     assert (await query.tables(["ping", "loud"], 50, None)).keys() == {"ping", "loud"}
 
 
-async def collected(world: World, goal: str, start: int | None, until: int) -> list[Event]:
+async def collect(world: World, goal: str, start: int | None, until: int) -> list[Event]:
     events = world.query.subscribe(goal, start, True, until)
     found: list[Event] = []
     async with asyncio.timeout(240):
@@ -411,7 +411,7 @@ async def test_a_subscription_adds_up_to_the_collection_at_each_instant() -> Non
     world = World()
     await world.create()
     await world.pings()
-    found = await collected(world, "ping(h, n)", 15, 100)
+    found = await collect(world, "ping(h, n)", 15, 100)
     sums: dict[tuple[object, ...], int] = {}
     for event in found:
         if isinstance(event, Changes):
@@ -533,7 +533,7 @@ async def test_explain_analyze_counts_rows_and_time_of_every_rule() -> None:
     await world.create()
     await world.pings()
     text = await world.query.explain("v", "analyze")
-    assert "derived once from what the inputs hold at 99" in text
+    assert all(t in text for t in ("what the inputs hold at 99", "dataflow: the same in one step"))
     tables = text.partition("followed: ")[2].split("in a window: ")
     assert len(tables) == 2
     for table in tables:
@@ -568,12 +568,12 @@ async def test_a_proof_reads_only_the_rows_on_which_the_record_can_depend() -> N
     for name in ("snapshot", "changes"):
         whole = getattr(world.collections, name)
 
-        async def counted(*rest: object, whole: Any = whole, **asked: object) -> pa.Table:
+        async def count_rows(*rest: object, whole: Any = whole, **asked: object) -> pa.Table:
             table = await whole(*rest, **asked)
             read.append(table.num_rows)
             return table
 
-        setattr(world.collections, name, counted)
+        setattr(world.collections, name, count_rows)
     proof = await world.query.why('loud("c") @time(30)', 70)
     assert 'ping("c", 7) @time(30)' in proof.text
     mine, read[:] = sum(read), []
@@ -585,8 +585,8 @@ async def test_a_subscription_to_one_value_is_told_of_no_other() -> None:
     world = World()
     await world.create()
     await world.pings()
-    everything = await collected(world, "ping(h, n) @expires(_)", 15, 100)
-    one = await collected(world, 'ping("c", n) @expires(_)', 15, 100)
+    everything = await collect(world, "ping(h, n) @expires(_)", 15, 100)
+    one = await collect(world, 'ping("c", n) @expires(_)', 15, 100)
     rows = [table.to_pylist() for table in tables_of(one)]
     wanted = [
         [row for row in table.to_pylist() if row["h"] == "c"] for table in tables_of(everything)

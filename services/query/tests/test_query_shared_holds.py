@@ -14,7 +14,7 @@ from tidemill.errors import UnknownCollection
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus, ReadCapability
 from tidemill.time import frontier, sole_time
-from tidemill_query.shared_holds import Follower, SharedHolds
+from tidemill_query.shared_holds import SharedHolds, Subscriber
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LEASE_MS = 4_000
@@ -65,14 +65,14 @@ async def test_a3_hundred_subscribers_are_one_hold_and_two_commits() -> None:
 async def test_a3_the_hold_is_at_the_least_place_of_those_who_follow(seed: int) -> None:
     rng, world = Random(seed), World()
     await world.create()
-    leaving: dict[Follower, AsyncExitStack] = {}
+    leaving: dict[Subscriber, AsyncExitStack] = {}
     upper = 100
     for _ in range(40):
         act = rng.randrange(4)
         if act == 0 or not leaving:
             stack = AsyncExitStack()
-            follower = await stack.enter_async_context(world.holds.following("c", None))
-            leaving[follower] = stack
+            subscriber = await stack.enter_async_context(world.holds.following("c", None))
+            leaving[subscriber] = stack
         elif act == 1:
             await leaving.pop(rng.choice(list(leaving))).aclose()
         elif act == 2:

@@ -46,7 +46,7 @@ class World:
         self.collections = Collections(MemoryConsensus(), MemoryBlob(), self.clock, ids.__next__)
         self.storage = StorageDriver(self.collections, self.clock)
 
-    async def created(self, lease_ms: int | None = 900_000) -> CapabilityPair:
+    async def create(self, lease_ms: int | None = 900_000) -> CapabilityPair:
         return await self.storage.create("c", SHAPE, frontier(0), "me", lease_ms)
 
 
@@ -68,7 +68,7 @@ def writer(pair: CapabilityPair) -> HeldCapability:
 
 async def test_what_is_written_with_one_capability_is_read_with_another() -> None:
     world = World()
-    pair = await world.created()
+    pair = await world.create()
     write = writer(pair)
     outcome = await world.storage.update_and_downgrade(write, rows(1, 2, at=3), frontier(5), None)
     assert outcome == Appended(frontier(5))
@@ -81,7 +81,7 @@ async def test_what_is_written_with_one_capability_is_read_with_another() -> Non
 
 async def test_a_lost_race_is_a_value_and_a_token_writes_once() -> None:
     world = World()
-    write = writer(await world.created())
+    write = writer(await world.create())
     first = await world.storage.update_and_downgrade(write, rows(1, at=0), frontier(2), "t")
     again = await world.storage.update_and_downgrade(write, rows(1, at=0), frontier(2), "t")
     assert first == again == Appended(frontier(2))
@@ -93,9 +93,9 @@ async def test_a_lost_race_is_a_value_and_a_token_writes_once() -> None:
 
 async def test_a_name_is_bound_once_and_an_unbound_one_is_unknown() -> None:
     world = World()
-    await world.created()
+    await world.create()
     with pytest.raises(AlreadyUsed):
-        await world.created()
+        await world.create()
     with pytest.raises(UnknownCollection):
         await world.storage.acquire("d", "me", None)
     with pytest.raises(UsageError):
@@ -104,7 +104,7 @@ async def test_a_name_is_bound_once_and_an_unbound_one_is_unknown() -> None:
 
 async def test_transfer_kills_the_old_id_and_clone_does_not() -> None:
     world = World()
-    pair = await world.created()
+    pair = await world.create()
     copy = await world.storage.clone(pair.read)
     moved = await world.storage.transfer(pair.read, "you")
     with pytest.raises(UnknownCapability):
@@ -117,7 +117,7 @@ async def test_transfer_kills_the_old_id_and_clone_does_not() -> None:
 
 async def test_a_right_does_not_do_the_work_of_the_other() -> None:
     world = World()
-    pair = await world.created()
+    pair = await world.create()
     with pytest.raises(UsageError):
         await world.storage.update_and_downgrade(pair.read, None, frontier(1), None)
     with pytest.raises(UsageError):
@@ -129,7 +129,7 @@ async def test_a_right_does_not_do_the_work_of_the_other() -> None:
 @pytest.mark.parametrize("listening", [True, False])
 async def test_a_lease_does_not_run_out_while_somebody_listens(listening: bool) -> None:
     world = World()
-    pair = await world.created(lease_ms=1_000)
+    pair = await world.create(lease_ms=1_000)
     write = writer(await world.storage.acquire("c", "writer", None))
     await world.storage.drop(writer(pair))
 
@@ -214,7 +214,7 @@ async def test_su6_a_filter_and_projection_before_sending_is_one_after_it(
 )  # fmt: skip
 async def test_su6_a_condition_that_does_not_fit_is_refused(condition: Condition) -> None:
     world = World()
-    pair = await world.created()
+    pair = await world.create()
     with pytest.raises(UsageError, match="filter refused"):
         await anext(aiter(world.storage.subscribe_at(pair.read, 0, True, None, (), [condition])))
 
@@ -223,7 +223,7 @@ async def test_su6_a_condition_that_does_not_fit_is_refused(condition: Condition
 @pytest.mark.parametrize("stated", [3, 9999])
 async def test_v11_a_subscription_by_a_frontier_that_is_not_held_is_refused(stated: int) -> None:
     world = World()
-    pair = await world.created()
+    pair = await world.create()
     await world.storage.update_and_downgrade(writer(pair), rows(1, at=3), frontier(9), None)
     read = await world.storage.downgrade(pair.read, frontier(5))
     with pytest.raises(UsageError, match="states"):

@@ -37,7 +37,7 @@ class Names:
         return []
 
 
-async def opened() -> tuple[Collections, QueryDriver]:
+async def open_driver() -> tuple[Collections, QueryDriver]:
     """Two collections of the system up to 200 and 100, and one of another timeline."""
     clock, ids = ManualClock(0), map(str, itertools.count())
     collections = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
@@ -51,7 +51,7 @@ async def opened() -> tuple[Collections, QueryDriver]:
 
 @pytest.mark.rule("F11", "F12", "F13")
 async def test_v7_which_instant_a_question_gets_and_what_decides_it_is_told() -> None:
-    collections, query = await opened()
+    collections, query = await open_driver()
     answers = await query.tables(["a", "b"], None, None)
     assert {answer.as_of for answer in answers.values()} == {99}
     held = await collections.read_hold("b", at=frontier(40), owner="keeps it", lease_ms=None)
@@ -69,7 +69,7 @@ async def test_v7_which_instant_a_question_gets_and_what_decides_it_is_told() ->
 
 
 async def test_v7_no_instant_is_chosen_over_two_timelines() -> None:
-    _, query = await opened()
+    _, query = await open_driver()
     for as_of in (None, 50):
         found = await query.explain_timestamp(["a", "t"], as_of)
         assert found.chosen is None

@@ -51,7 +51,7 @@ class Names:
         return []
 
 
-async def made(
+async def make_source(
     offsets: list[int], moves: dict[int, int] | None = None, written: int | None = None
 ) -> tuple[Collections, QueryDriver]:
     """A source that is at `offsets[t]` at instant t; whose event time came where at which
@@ -95,7 +95,7 @@ async def test_d3_there_and_back_is_the_least_instant_with_the_same_answer(
     offsets: list[int],
 ) -> None:
     offsets = [0, *offsets]
-    _, query = await made(offsets)
+    _, query = await make_source(offsets)
     for at, offset in enumerate(offsets):
         there = await query.translate("s", at, None)
         assert partition_offsets(there.offsets).get(0, 0) == offset
@@ -118,7 +118,7 @@ async def test_d3_an_instant_of_event_time_holds_offsets_exactly_from_what_cover
     times = sorted(set(drawn.values()))
     instants = sorted(i for i in drawn if i < len(offsets))
     moves = dict(zip(instants, times, strict=False)) or {1: 3}
-    _, query = await made(offsets, moves)
+    _, query = await make_source(offsets, moves)
     in_answer = {}
     for at in range(max(moves.values())):
         passed = min(instant for instant, time in moves.items() if time > at)
@@ -137,7 +137,7 @@ async def test_d3_an_instant_of_event_time_holds_offsets_exactly_from_what_cover
 
 
 async def test_d3_what_was_bound_before_since_is_before_since_and_no_guess() -> None:
-    collections, query = await made([0, 2, 2, 5, 5, 7, 7, 8])
+    collections, query = await make_source([0, 2, 2, 5, 5, 7, 7, 8])
     for name in ("s", "s/remap"):
         await collections.retain(name, 3)  # from 5 on
     for wanted in (1, 2, 5, 7):
@@ -151,7 +151,7 @@ async def test_d3_what_was_bound_before_since_is_before_since_and_no_guess() -> 
 
 
 async def test_d3_of_event_time_that_was_over_before_its_map_is_known_nothing_is_guessed() -> None:
-    collections, query = await made([0, 1, 2, 3, 4], {1: 10, 2: 20, 4: 40})
+    collections, query = await make_source([0, 1, 2, 3, 4], {1: 10, 2: 20, 4: 40})
     await collections.retain("s/eventmap", 2)  # from 3 on
     for at in (5, 15):
         with pytest.raises(BeforeSince, match="no longer known"):
@@ -160,7 +160,7 @@ async def test_d3_of_event_time_that_was_over_before_its_map_is_known_nothing_is
 
 
 async def test_d3_what_is_bound_and_not_written_is_in_no_answer_yet() -> None:
-    _, query = await made([0, 1, 2, 3], written=2)
+    _, query = await make_source([0, 1, 2, 3], written=2)
     assert (await query.translate("s", partition_frontier({0: 1}), None)).as_of == 1
     with pytest.raises(NotYet):
         await query.translate("s", partition_frontier({0: 2}), None)

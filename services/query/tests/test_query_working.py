@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.errors import Exhausted
+from tidemill.datalog.parser import parse
+from tidemill.errors import Exhausted, Unavailable
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.turns import AT_ONCE
 from tidemill_query.settings import QuestionLimits
@@ -89,3 +90,16 @@ async def test_s9_one_caller_never_has_all_threads() -> None:
         task.cancel()
     await asyncio.wait(many)
     assert endless.running == 0
+
+
+async def test_a3_a_long_question_is_read_with_pauses_and_ends_when_nobody_waits() -> None:
+    caller.set(Principal("a", ()))
+    workers, text = Workers(QuestionLimits()), f"p(x) := {' ^ '.join(['q(x)'] * 500)};"
+    allowance, paused = workers.allowance(), list[int]()
+    allowance.interrupt(lambda: paused.append(threading.get_ident()))
+    await workers.run(allowance, parse, text)
+    assert len(paused) == 1
+    assert paused[0] != threading.get_ident()
+    allowance.call_off()
+    with pytest.raises(Unavailable, match="called off"):
+        await workers.run(allowance, parse, text)

@@ -57,7 +57,7 @@ def bound(start: int, stop: int) -> pa.Table:
     return rows_of_bindings(changes)
 
 
-async def made(collections: Collections) -> ReclockTarget:
+async def make_target(collections: Collections) -> ReclockTarget:
     """A source of which nothing is bound yet."""
     for name, schema in (("s", ROWS), ("s/deadletters", LETTERS), ("s/remap", REMAP_SCHEMA)):
         await collections.bind(name, Description(schema, kind="source"), frontier(0))
@@ -71,7 +71,7 @@ async def test_who_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest
     clock, ids = ManualClock(), map(str, itertools.count())
     stores = MemoryConsensus(), MemoryBlob()
     now = Collections(*stores, clock, ids.__next__)
-    target = await made(now)
+    target = await make_target(now)
     loser = Overtaken(*stores, clock, ids.__next__)
     driver = ReclockDriver(target, loser, clock, ReclockSettings())
     await driver.resume()
@@ -115,7 +115,7 @@ async def test_d5_who_looks_while_a_rest_goes_on_is_not_behind_it_and_writes_wha
 ) -> None:
     clock, ids = ManualClock(), map(str, itertools.count())
     collections = Stepping(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
-    target = await made(collections)
+    target = await make_target(collections)
     if keyed:
         target = replace(target, row_schema=CHANGE_SCHEMA)
     outputs = (target.rows, target.letters)
@@ -170,7 +170,7 @@ async def test_g12_bindings_are_held_as_far_back_as_the_rows_can_be_read(retain_
     """Not only as far as a restart needs them; and no further: they are merged with the rows."""
     clock, ids = ManualClock(), map(str, itertools.count())
     now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
-    target = await made(now)
+    target = await make_target(now)
     await now.read_hold("s/remap", owner="reclock:s", lease_ms=None)
     for name, kept_ms in (("s", retain_ms), ("s/deadletters", retain_ms), ("s/remap", 0)):
         await now.retain(name, kept_ms)
@@ -203,7 +203,7 @@ async def test_g13_sources_of_shared_bindings_put_a_record_at_one_instant(begins
     """
     clock, ids = ManualClock(), map(str, itertools.count())
     now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
-    target = await made(now)
+    target = await make_target(now)
     later = replace(target, source="l", rows="l", letters="l/deadletters", begins=begins)
     for name, schema in ((later.rows, ROWS), (later.letters, LETTERS)):
         await now.bind(name, Description(schema, kind="source"), frontier(begins))
@@ -234,7 +234,7 @@ async def test_g13_sources_of_shared_bindings_put_a_record_at_one_instant(begins
 async def test_d3_who_may_no_longer_know_what_was_bound_when_says_so() -> None:
     clock, ids = ManualClock(), map(str, itertools.count())
     now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
-    target = await made(now)
+    target = await make_target(now)
     await now.compare_and_append(
         "s/remap", frontier(1), frontier(9 * EACH + 1), bound(0, 9 * EACH), writer="remap"
     )

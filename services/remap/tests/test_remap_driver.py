@@ -41,7 +41,7 @@ class World:
         self.offsets = {0: 0, 1: 0}
         self.probes = 0
 
-    async def created(self) -> World:
+    async def create(self) -> World:
         held, _ = await self.collections.create("s/remap", Description(REMAP_SCHEMA, kind="remap"))
         await self.collections.retain("s/remap", None)
         await self.collections.drop(held)
@@ -85,7 +85,7 @@ class World:
 
 
 async def test_a_probe_is_bound_at_the_end_of_its_interval_and_an_idle_source_goes_on() -> None:
-    world = await World().created()
+    world = await World().create()
     driver = world.driver()
     async with world.minting(driver):
         world.offsets = {0: 3, 1: 5}
@@ -110,7 +110,7 @@ async def test_a_probe_is_bound_at_the_end_of_its_interval_and_an_idle_source_go
 
 
 async def test_minters_of_one_source_agree_on_every_binding() -> None:
-    world = await World().created()
+    world = await World().create()
     others = Collections(*world.stores, world.clock, map("o{}".format, itertools.count()).__next__)
     first, second = world.driver(), world.driver(others)
     async with world.minting(first, second):
@@ -131,7 +131,7 @@ async def test_minters_of_one_source_agree_on_every_binding() -> None:
 @pytest.mark.timeout(10)  # a driver that takes back what is bound proposes for ever
 async def test_g14_what_another_source_has_bound_is_not_taken_back_by_a_probe_behind_it() -> None:
     """Nor held up by it: who sees less binds what is bound, and goes on."""
-    world = await World().created()
+    world = await World().create()
     world.offsets = {0: 9, 1: 4}
     async with world.minting(world.driver(shared=True)):
         await world.clock.advance(1.0)
@@ -147,7 +147,7 @@ async def test_g14_what_another_source_has_bound_is_not_taken_back_by_a_probe_be
 
 
 async def test_d3_who_stands_by_sees_what_is_bound_and_binds_when_nobody_else_does() -> None:
-    world = await World().created()
+    world = await World().create()
     others = Collections(*world.stores, world.clock, map("o{}".format, itertools.count()).__next__)
     first, second = world.driver(shared=True), world.driver(others, shared=True)
     standing = asyncio.create_task(second.mint_forever(world.probe))
@@ -175,7 +175,7 @@ async def test_d3_who_stands_by_sees_what_is_bound_and_binds_when_nobody_else_do
 
 
 async def test_a_minter_that_comes_later_goes_on_where_the_last_one_ended() -> None:
-    world = await World().created()
+    world = await World().create()
     assert await read_bound_offsets(world.collections, "s/remap", 0, "s") == {}
     world.offsets = {0: 7, 1: 1}
     async with world.minting(world.driver()):
@@ -220,7 +220,7 @@ class Doubtful(Collections):
 
 
 async def test_an_append_whose_outcome_is_unknown_is_read_back() -> None:
-    world = await World().created()
+    world = await World().create()
     collections = Doubtful(
         *world.stores, world.clock, map("d{}".format, itertools.count()).__next__
     )
@@ -237,7 +237,7 @@ async def test_an_append_whose_outcome_is_unknown_is_read_back() -> None:
 
 
 async def test_a_closed_remap_collection_ends_the_minter() -> None:
-    world = await World().created()
+    world = await World().create()
     await world.collections.close_collection("s/remap")
     driver = world.driver()
     await driver.mint_forever(world.probe)
@@ -245,7 +245,7 @@ async def test_a_closed_remap_collection_ends_the_minter() -> None:
 
 
 async def test_nothing_is_bound_before_it_is_probed() -> None:
-    world = await World().created()
+    world = await World().create()
     gone = asyncio.Event()
 
     async def stuck() -> dict[int, int]:
@@ -275,7 +275,7 @@ class SetClock(ManualClock):
 async def test_v14_a_clock_that_was_set_back_and_right_again_holds_nothing_up() -> None:
     world = World()
     clock = world.clock = SetClock(100_500)
-    await world.created()
+    await world.create()
     async with world.minting(world.driver()):
         await clock.advance(5)
         clock.ahead_ms = -60_000

@@ -15,10 +15,11 @@ from tidemill.errors import Unavailable
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard.pacing import LONG
 from tidemill.time import PARTITIONED, Partitions, frontier, partition_offsets, sole_time
 from tidemill_remap.driver import RemapDriver
 from tidemill_remap.pace import Paces
-from tidemill_remap.resting import LONG, Rest
+from tidemill_remap.resting import Rest
 
 INTERVAL_MS = 1_000
 
@@ -83,7 +84,7 @@ class World:
     async def upper(self, collection: str) -> int:
         return sole_time((await self.collections.status(collection)).upper)
 
-    async def resting(self) -> None:
+    async def wait_for_rest(self) -> None:
         for _ in range(40):
             await self.clock.advance(1.0)
             if all([await self.collections.rests(name) for name in self.names]):
@@ -104,7 +105,7 @@ class World:
 @pytest.mark.parametrize("sources", [1, 25])
 async def test_d5_an_interval_costs_one_commit_however_many_sources_are_idle(sources: int) -> None:
     async with World(sources).running() as world:
-        await world.resting()
+        await world.wait_for_rest()
         before, begun = world.versions(), await world.upper("s0")
         await world.clock.advance(20.0)
         assert world.versions() - before == 20
@@ -115,7 +116,7 @@ async def test_d5_an_interval_costs_one_commit_however_many_sources_are_idle(sou
 
 async def test_d5_a_record_ends_the_rest_of_its_source_within_an_interval_and_of_no_other() -> None:
     async with World(2).running() as world:
-        await world.resting()
+        await world.wait_for_rest()
         definite = await world.upper("s0")
         world.offsets["s0"] = 7
         await world.clock.advance(1.5)
@@ -124,13 +125,13 @@ async def test_d5_a_record_ends_the_rest_of_its_source_within_an_interval_and_of
         assert await world.upper("s0/remap") <= definite + 2 * INTERVAL_MS
         assert not await world.collections.rests("s0")
         assert await world.collections.rests("s1")
-        await world.resting()
+        await world.wait_for_rest()
         assert await world.at("s0", await world.upper("s0") - 1) == {0: 7}
 
 
 async def test_d5_a_source_that_nobody_sees_any_more_stands_while_others_rest_on() -> None:
     async with World(2).running() as world:
-        await world.resting()
+        await world.wait_for_rest()
         world.away.add("s0")
         await world.clock.advance(2.0)
         assert isinstance(world.tasks["s0"].exception(), Unavailable)
@@ -150,7 +151,7 @@ async def test_d5_a_source_does_not_rest_before_what_is_bound_is_written() -> No
         await world.clock.advance(20.0)
         assert not await world.collections.rests("s0/remap")
         world.writing = True
-        await world.resting()
+        await world.wait_for_rest()
 
 
 async def test_d5_who_keeps_a_source_from_rest_makes_it_try_less_and_less_often() -> None:
@@ -166,7 +167,7 @@ async def test_d5_who_keeps_a_source_from_rest_makes_it_try_less_and_less_often(
 
 async def test_d5_where_no_steps_are_made_sources_bind_by_themselves() -> None:
     async with World(2).running() as world:
-        await world.resting()
+        await world.wait_for_rest()
         await world.paces.close()
         stands = await world.upper("s1")
         await world.clock.advance(5.0)

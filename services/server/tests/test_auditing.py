@@ -1,4 +1,4 @@
-"""Who changed what, and who was refused, is a collection like any other, without a secret in it."""
+"""The audit is a collection like any other: changes and refusals with users, and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call what: every method of every service, for every role, within its collections and
+"""Permission of calls: every method of every service, for every role, within its collections and
 beyond.
 """
 

@@ -1,6 +1,4 @@
-"""What users ask for at length is done on threads, and nothing of it grows faster than what they
-have sent.
-"""
+"""Long calls of users are done on threads, and no cost grows faster than the sent bytes."""
 
 from __future__ import annotations
 
@@ -148,11 +146,11 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
     async with running(tmp_path) as process:
         await process.controller.apply([ResourceDocument(READINGS, "readings.yaml")])
         await process.controller.push("readings", [b'{"n": 1}'])
-        assert await reached(process, 1)
+        assert await wait_for_rows(process, 1)
         assert [*written, *bound] == ["MainThread"] * len([*written, *bound])  # a row takes no hop
         written.clear()
         await process.controller.push("readings", [b'{"n": 1}'] * (2 * ROWS_INLINE_MAX))
-        assert await reached(process, 2 * ROWS_INLINE_MAX + 1)
+        assert await wait_for_rows(process, 2 * ROWS_INLINE_MAX + 1)
     assert len(written) == 4
     assert "MainThread" not in written
     assert {*bound} > {"MainThread"}
@@ -160,7 +158,7 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
     assert prepared != ["MainThread"]
 
 
-async def reached(process: Whole, count: int) -> bool:
+async def wait_for_rows(process: Whole, count: int) -> bool:
     """Whether the readings come to be so many."""
     async with asyncio.timeout(60):
         while True:
@@ -191,7 +189,7 @@ def test_a3_the_outputs_of_a_long_program_take_a_look_at_each_rule_not_at_all_of
 
 
 def planned(rules: int) -> Callable[[], object]:
-    """What plans a view of so many rules once more: the program has been checked."""
+    """A second plan of a view of so many rules: the program has been checked."""
     catalog = Catalog()
     program = " ".join(f"p{number}(n) := numbers(n) if n > {number};" for number in range(rules))
     view = f"{HEAD}kind: View\nmetadata: {{name: long}}\nspec: {{program: '{program}'}}\n"
@@ -203,7 +201,7 @@ def planned(rules: int) -> Callable[[], object]:
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions of Python are entered, generators again and again."""
+    """Number of entered functions of Python, generators again and again."""
     count = 0
 
     def entered(frame: FrameType, event: str, argument: object) -> None:
@@ -243,7 +241,7 @@ def shown(metrics: Metrics) -> str:
 
 
 def late(metrics: Metrics) -> float:
-    """How many looks came more than half a second late."""
+    """Number of looks that came more than half a second late."""
     found = re.findall(
         r'tidemill_loop_lag_seconds_bucket{le="(0.5|.Inf)"} ([0-9.]+)', shown(metrics)
     )

@@ -87,7 +87,7 @@ class Bench:
         book: SchemaBook | None = None,
         row_bytes: int = ROW_BYTES_MAX,
     ) -> None:
-        """Let a job write everything."""
+        """Write everything by a job."""
         bound: Antichain[Partitions] = partition_frontier(RECORDS)
         none: Antichain[Partitions] = Antichain.of(PARTITIONED, [])
         changes = [(e, BOUND_AT, 1) for e in bound if e not in none.elements]
@@ -125,7 +125,7 @@ def book_of(registry: Registry, bench: Bench) -> SchemaBook:
 async def live(
     records: Sequence[LogRecord], written: RecordFormat, registry: Registry, bench: Bench
 ) -> tuple[pa.Table, pa.Table]:
-    """What the decoder of ingest makes of the records, after whatever was decided before."""
+    """Rows that the decoder of ingest makes of the records, after whatever was decided before."""
 
     def schemas(field: str, reader: AvroReader) -> SchemaBook:
         decisions = Decisions(bench.collections, "flights/decided")

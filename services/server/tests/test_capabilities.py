@@ -78,7 +78,7 @@ async def apply(process: Whole, *texts: str) -> None:
     await process.controller.apply([ResourceDocument(text, "test.yaml") for text in texts])
 
 
-async def created(process: Whole) -> CapabilityPair:
+async def create(process: Whole) -> CapabilityPair:
     return await process.storage.create("weights", SHAPE, frontier(0), "me", None)
 
 
@@ -106,7 +106,7 @@ async def answer(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]
 @pytest.mark.rule("S1", "C1", "K13")
 async def test_v12_what_users_create_is_read_as_everything_else(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        pair = await created(process)
+        pair = await create(process)
         await apply(process, VIEW, HOLD, ARRANGEMENT)
         update = process.storage.update_and_downgrade
         rows = weights(3, ("a", 5), ("b", 50))
@@ -133,7 +133,7 @@ async def test_v12_what_users_create_is_read_as_everything_else(tmp_path: Path) 
 
 async def test_v12_a_created_collection_goes_once_nothing_reads_it(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        pair = await created(process)
+        pair = await create(process)
         await apply(process, VIEW)
         with pytest.raises(UsageError, match="View/heavy"):
             await process.controller.delete("Collection", "weights")
@@ -154,7 +154,7 @@ async def test_v12_a_name_means_one_thing(tmp_path: Path) -> None:
         for name in ("hosts", "hosts/late"):
             with pytest.raises(AlreadyUsed, match="belongs to Table hosts"):
                 await process.storage.create(name, SHAPE, frontier(0), "me", None)
-        await created(process)
+        await create(process)
         await apply(process, HOLD)
         with pytest.raises(UsageError, match="Hold/kept reads the collection weights"):
             await apply(process, TABLE.replace("hosts", "weights"))
@@ -189,6 +189,36 @@ async def test_v12_a_table_is_written_by_capability_beside_insert(tmp_path: Path
         assert len(await answer(process, "hosts(n)", last)) == 4
 
 
+async def test_up3_an_absent_row_that_is_taken_away_by_capability_stalls_no_view(
+    tmp_path: Path,
+) -> None:
+    """UP3: refused as an insert is, in a table and in what `Create` makes."""
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, OVER_TABLE)
+        last = (await process.controller.insert("hosts", pa.table({"name": ["a"]}))).time
+        held = await process.storage.acquire_right("hosts", Right.WRITE, "me", 60_000)
+        at = sole_time(held.frontier)
+        for diff, name in ((-1, "b"), (-2, "a")):
+            gone = pa.table(
+                {
+                    "name": [name],
+                    "_time": pa.array([at], pa.uint64()), "_diff": pa.array([diff], pa.int64()),
+                }
+            )  # fmt: skip
+            with pytest.raises(UsageError, match="taken away more often") as caught:
+                await process.storage.update_and_downgrade(held, gone, frontier(at + 1), None)
+            assert caught.value.details["reason"] == "NotThere"
+        gone = gone.set_column(2, "_diff", pa.array([-1], pa.int64()))
+        after = frontier(at + 60_000)
+        assert await process.storage.update_and_downgrade(held, gone, after, None) == Appended(
+            after
+        )
+        await process.storage.drop(replace(held, frontier=after))
+        assert await answer(process, "copied(n)", last) == [("a",)]
+        last = (await process.controller.insert("hosts", pa.table({"name": ["c"]}))).time
+        assert await answer(process, "copied(n)", last) == [("c",)]
+
+
 @pytest.mark.rule("AC3", "K13", "SU1")
 async def test_v12_views_are_held_and_read_by_capability_and_not_written(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
@@ -221,7 +251,7 @@ async def test_v9_an_insert_with_a_token_is_there_once(tmp_path: Path) -> None:
 
 async def test_v14_1_a_hold_on_what_is_forgotten_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        pair = await created(process)
+        pair = await create(process)
         await process.storage.update_and_downgrade(writer(pair), None, frontier(50), None)
         await process.context.collections.retain("weights", 10)
         await process.storage.drop(pair.read)
@@ -298,16 +328,16 @@ def test_v9_the_program_that_is_not_asynchronous_runs_too(tmp_path: Path) -> Non
         with server.client() as client:
             assert client.get("View") == []
             (info,) = (c for c in client.collections() if c.id == "weather")
-            # What was kept goes on being written by whoever has it; the rest is given up.
+            # A kept capability goes on being written by whoever has it; the rest is given up.
             assert ([h.owner for h in info.holders], len(info.writers)) == ([], 1)
         kept = names["kept"]
         assert isinstance(kept, HeldCapability)
 
-        async def written_further() -> object:
+        async def write_further() -> object:
             async with AsyncClient(address) as client:
                 return await client.storage.update_and_downgrade(kept, None, frontier(30))
 
-        assert asyncio.run(written_further()) == Appended(frontier(30))
+        assert asyncio.run(write_further()) == Appended(frontier(30))
 
 
 @pytest.mark.rule("K12", "K11")
@@ -369,7 +399,7 @@ def test_v9_the_list_of_collections_says_who_holds_what_as_json(tmp_path: Path) 
 
 async def test_v12_what_another_process_has_deleted_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        pair = await created(process)
+        pair = await create(process)
         assert process.context.catalog.knows("weights")
         await process.storage.downgrade(pair.read, frontier(0))
         await process.context.collections.retire("weights")  # as another process on the same stores

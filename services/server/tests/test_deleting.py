@@ -1,4 +1,4 @@
-"""What is deleted gives its storage back, and its name never means it again."""
+"""A deleted resource gives its storage back, and its name never means it again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROWS = 40_000
 
 
 def stored_bytes(folder: Path) -> int:
-    """What is in the objects of the store."""
+    """The contents of the store's objects."""
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file() and "part" in f.name)
 
 
@@ -77,8 +77,8 @@ async def running(folder: Path) -> AsyncIterator[Whole]:
         yield process
 
 
-async def left(process: Whole) -> list[str]:
-    """What a view that is deleted has left: its collections that are kept, its holds on others."""
+async def list_left(process: Whole) -> list[str]:
+    """Remains of a deleted view: its collections that are kept, its holds on others."""
     found = []
     for collection in ("over/copied", "over/errors", "over/state"):
         status = await process.context.collections.status(collection)
@@ -92,18 +92,18 @@ async def dies_while_deleting(folder: Path, monkeypatch: pytest.MonkeyPatch, wri
     fuse = Fuse(writes)
     retire, drop = Collections.retire, Collections.drop
 
-    async def retired(self: Collections, collection: str) -> None:
+    async def retire_at_fuse(self: Collections, collection: str) -> None:
         await fuse.write(lambda: retire(self, collection))
 
-    async def dropped(self: Collections, *held: Any, **how: Any) -> None:
+    async def drop_at_fuse(self: Collections, *held: Any, **how: Any) -> None:
         await fuse.write(lambda: drop(self, *held, **how))
 
     async with running(folder) as process:
         await process.controller.apply([ResourceDocument(DOCUMENTS, "test.yaml")])
         await process.controller.insert("big", pa.table({"n": [1], "text": ["a"]}))
         with monkeypatch.context() as patched:
-            patched.setattr(Collections, "retire", retired)
-            patched.setattr(Collections, "drop", dropped)
+            patched.setattr(Collections, "retire", retire_at_fuse)
+            patched.setattr(Collections, "drop", drop_at_fuse)
             with pytest.raises(Killed):
                 await process.controller.delete("View", "over")
 
@@ -117,7 +117,7 @@ async def test_v4_a_process_that_dies_in_the_middle_of_deleting_leaves_something
         await process.context.store.open()
         assert process.context.store.get("View", "over") is None, "the mark was not written"
         assert [each.resource.name for each in process.context.store.ending()] == ["over"]
-        assert "view:over" in await left(process)
+        assert "view:over" in await list_left(process)
 
 
 @pytest.mark.rule("L3")
@@ -127,7 +127,7 @@ async def test_v4_what_was_deleted_halfway_is_gone_after_the_next_start(
 ) -> None:
     await dies_while_deleting(tmp_path, monkeypatch, writes)
     async with running(tmp_path) as process:
-        assert await left(process) == []
+        assert await list_left(process) == []
         assert process.context.store.ending() == []
         await process.controller.delete("Table", "big")
         await process.controller.apply([ResourceDocument(DOCUMENTS, "test.yaml")])
@@ -145,7 +145,7 @@ async def test_v4_a_delete_that_failed_is_finished_by_the_next_one(
             patched.setattr(Collections, "retire", away)
             with pytest.raises(UsageError):
                 await process.controller.delete("View", "over")
-        assert "view:over" in await left(process)
+        assert "view:over" in await list_left(process)
         with pytest.raises(UnknownCollection):
             await process.controller.delete("View", "over")
-        assert await left(process) == []
+        assert await list_left(process) == []

@@ -1,4 +1,4 @@
-"""Each service is a program of its own: it loads neither another service nor what it does not run."""
+"""Each service is a program of its own: it loads no other service, and no unused library."""
 
 from __future__ import annotations
 
@@ -118,3 +118,25 @@ def test_a_service_refuses_roles_and_files_of_others(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 1
         assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["remap", "up", "--role", "query"], "does not have the role query"),
+        (["remap", "up", "--help"], "Bind what sources have come to."),
+        (["operator", "operator", "--help"], "of a Kubernetes cluster"),
+        (["query", "get", "--help"], "Usage: tidemill get"),
+    ],
+)
+def test_the_image_of_a_service_runs_its_own_program(
+    arguments: list[str], says: str, tmp_path: Path
+) -> None:
+    """With the arguments of the chart; the image of query has the command as well."""
+    script = Path(__file__).resolve().parents[1] / "service.sh"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", script, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PATH": path, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert says in done.stdout + done.stderr

@@ -45,7 +45,7 @@ async def apply(process: Whole, *texts: str) -> None:
 async def until(
     process: Whole, collection: str, expected: list[int], at: int | None = None
 ) -> None:
-    """Wait until the column `n` of a collection holds exactly these numbers at its latest instant."""
+    """Wait until the column `n` of a collection holds exactly these numbers at the latest."""
     found: list[int] = []
     try:
         async with asyncio.timeout(240):
@@ -60,7 +60,7 @@ async def until(
         raise AssertionError(f"{collection} holds {found}, not {expected}") from None
 
 
-async def mapped(process: Whole, count: int) -> None:
+async def wait_for_instants(process: Whole, count: int) -> None:
     """Wait until so many rows of `limits` have their instant of the timeline."""
     collections = process.context.collections
     async with asyncio.timeout(240):
@@ -147,7 +147,7 @@ spec:
         await process.context.collections.wait_for_upper("limits", 999, 240.0)
         with file.open("a") as more:
             more.write('{"n": 3, "t": "c"}\n')
-        await mapped(process, 3)
+        await wait_for_instants(process, 3)
     async with running(tmp_path) as process:
         await process.controller.push("readings", [b'{"n": 8, "at": 2000}'])
         await process.context.collections.wait_for_upper("limits", 1999, 240.0)

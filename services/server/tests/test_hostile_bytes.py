@@ -66,7 +66,7 @@ def stream(table: pa.Table, compression: str | None = None) -> bytes:
 
 
 def refused(server: UpProcess, table: str, sent: bytes) -> str:
-    """What the server says of an insert that no client of ours would send."""
+    """The refusal of an insert that no client of ours would send."""
     with grpc.insecure_channel(server.address("grpc")) as channel:
         stub = catalog_pb2_grpc.CatalogServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:

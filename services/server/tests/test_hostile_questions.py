@@ -70,7 +70,7 @@ spec:
 async def serving(
     folder: Path, **limits: int
 ) -> AsyncIterator[tuple[Whole, AsyncClient, grpc.aio.Channel]]:
-    """A running process with these limits, a client of its port, and a channel for whatever bytes."""
+    """A running process with these limits, a client of its port, and a channel for any bytes."""
     chosen = ServerSettings(directory=str(folder), limits=LimitSettings(**limits))
     async with opened(chosen) as process:
         await process.start()
@@ -98,8 +98,8 @@ async def apply(client: AsyncClient, *texts: str) -> None:
     await client.apply([ResourceDocument(text, "test.yaml") for text in texts])
 
 
-async def refused(call: Callable[[], Awaitable[Any]]) -> str:
-    """What the server says of a request that it does not take."""
+async def meet_refusal(call: Callable[[], Awaitable[Any]]) -> str:
+    """The server's refusal of a request."""
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await call()
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT, error.value
@@ -130,7 +130,7 @@ async def test_a2_conditions_that_no_stack_holds_are_refused(tmp_path: Path) -> 
         held = await client.storage.acquire_right("begin", Right.READ, owner="me")
         stub = storage_pb2_grpc.StorageServiceStub(channel)
 
-        async def asked(*conditions: storage_pb2.Condition) -> None:
+        async def ask(*conditions: storage_pb2.Condition) -> None:
             request = storage_pb2.SubscribeAtRequest(
                 capability=capability_out(held), at=at, snapshot=True, where=conditions
             )
@@ -138,12 +138,12 @@ async def test_a2_conditions_that_no_stack_holds_are_refused(tmp_path: Path) -> 
                 return
 
         one = storage_pb2.Condition(column="x", comparison=1, value_json="1")
-        says = await refused(lambda: asked(*[one] * 10_000))
+        says = await meet_refusal(lambda: ask(*[one] * 10_000))
         assert says == "the request's where are 10,000, more than 1,000: ask for fewer at a time"
         deep = storage_pb2.Condition(column="x", comparison=1, value_json="[" * 60_000)
-        assert "has no JSON" in await refused(lambda: asked(deep))
+        assert "has no JSON" in await meet_refusal(lambda: ask(deep))
         half = storage_pb2.Condition(column="x", comparison=1, value_json='"\\ud800"')
-        assert "is no value of x" in await refused(lambda: asked(half))
+        assert "is no value of x" in await meet_refusal(lambda: ask(half))
         with pytest.raises(UsageError, match="10,000 conditions, more than 1,000"):
             filter_of(
                 [Condition("x", Comparison.EQUAL, 1)] * 10_000, pa.schema([("x", pa.int64())])
@@ -167,20 +167,24 @@ async def test_a3_what_there_are_too_many_of_is_counted_before_it_is_looked_at(
             async for _ in query.Tables(query_pb2.TablesRequest(names=names), timeout=60):
                 return
 
-        says = await refused(lambda: tables(["begin"] * 100_000))
+        says = await meet_refusal(lambda: tables(["begin"] * 100_000))
         assert "names are 100,000, more than 1,000" in says
         documents = [catalog_pb2.ResourceDocument()] * 20_000
         request = catalog_pb2.ApplyRequest(documents=documents)
-        assert "documents are 20,000" in await refused(lambda: catalog.Apply(request, timeout=60))
+        assert "documents are 20,000" in await meet_refusal(
+            lambda: catalog.Apply(request, timeout=60)
+        )
         named = catalog_pb2.ResourceDocument(text="a: b", file="f" * 100_000)
         one = catalog_pb2.ApplyRequest(documents=[named])
-        assert "name of a file" in await refused(lambda: catalog.Apply(one, timeout=60))
+        assert "name of a file" in await meet_refusal(lambda: catalog.Apply(one, timeout=60))
         owner = storage_pb2.AcquireCapabilitiesRequest(collection="begin", owner="o" * 100_000)
-        says = await refused(lambda: storage.AcquireCapabilities(owner, timeout=60))
+        says = await meet_refusal(lambda: storage.AcquireCapabilities(owner, timeout=60))
         assert says == "the request's owner is too long: it has 100,000 characters"
         shape = storage_pb2.CollectionShape(timeline="t" * 1_000)
         created = storage_pb2.CreateRequest(collection="c", shape=shape)
-        assert "timeline is too long" in await refused(lambda: storage.Create(created, timeout=60))
+        assert "timeline is too long" in await meet_refusal(
+            lambda: storage.Create(created, timeout=60)
+        )
 
 
 async def test_a3_clients_take_so_many_capabilities_of_a_collection(tmp_path: Path) -> None:
@@ -247,7 +251,7 @@ async def test_a1_numbers_that_no_field_holds_are_refused_with_their_place(tmp_p
 
 
 async def test_a1_an_annotation_of_brackets_keeps_nobody_from_deleting(tmp_path: Path) -> None:
-    """A1: what a view says of where it writes is read whenever somebody deletes what was created."""
+    """A1: the annotation of a view is read whenever somebody deletes a created collection."""
     async with serving(tmp_path) as (_, client, _):
         note = f"name: steps, annotations: {{tidemill.dev/written-into: '{'[' * 100_000}'}}"
         await apply(client, TABLE, DOUBLING.replace("name: steps", note))

@@ -39,7 +39,7 @@ async def apply(process: Whole, text: str) -> None:
     await process.controller.apply([ResourceDocument(text, "test.yaml")])
 
 
-async def said_of(process: Whole, name: str) -> str:
+async def wait_for_stall(process: Whole, name: str) -> str:
     """Why a source does not go on, once it says so."""
     async with asyncio.timeout(60):
         while True:
@@ -87,7 +87,7 @@ async def test_s3_a_file_that_is_not_what_it_is_named_as_stalls_its_source_alone
         except UsageError as refused:
             assert said in str(refused)  # noqa: PT017 - refused at once is as good
         else:
-            assert said in await said_of(process, "wrong")
+            assert said in await wait_for_stall(process, "wrong")
         await apply(process, source("right", "http: {}"))
         await process.controller.push("right", [b'{"v":"a"}'])
         assert await contents(process, "right", 1) == [{"v": "a", "_diff": 1}]
@@ -177,7 +177,7 @@ async def test_v5_a_source_whose_log_lost_its_end_takes_no_rows_and_the_others_g
     for _ in range(2):
         async with opened(settings) as process:
             await process.start()
-            assert "offsets up to 3 were acknowledged" in await said_of(process, "lost")
+            assert "offsets up to 3 were acknowledged" in await wait_for_stall(process, "lost")
             with pytest.raises(Unavailable, match="push refused, Source/lost is stalled"):
                 await push(process, "lost", "77")
             await push(process, "whole", "4")
@@ -197,6 +197,6 @@ async def test_v5_a_source_that_is_stalled_takes_no_rows_when_its_witness_is_gon
     cut(tmp_path, "s").with_name("acknowledged").unlink()
     async with opened(settings) as process:
         await process.start()
-        assert "ends at 2, it ended at 3" in await said_of(process, "s")
+        assert "ends at 2, it ended at 3" in await wait_for_stall(process, "s")
         with pytest.raises(Unavailable, match="push refused"):
             await push(process, "s", "77")

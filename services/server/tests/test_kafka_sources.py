@@ -245,7 +245,7 @@ async def test_records_that_were_taken_before_they_were_read_stall_the_source(
     async with topic_of(server) as (log, topic):
         await append(log, topic, range(5))
         async with admin_of(server) as admin:
-            # What is gone before the source is made was never promised.
+            # Records that are gone before the source is made were never promised.
             await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(2)})
             async with running(tmp_path) as process:
                 await apply(process, source(topic, server.address))
@@ -352,11 +352,11 @@ async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_passwor
     jobs: list[Job] = []
     launch = LocalLauncher.launch
 
-    async def seen(self: LocalLauncher, job: Job) -> JobDone | JobFailed:
+    async def note_and_launch(self: LocalLauncher, job: Job) -> JobDone | JobFailed:
         jobs.append(job)
         return await launch(self, job)
 
-    monkeypatch.setattr(LocalLauncher, "launch", seen)
+    monkeypatch.setattr(LocalLauncher, "launch", note_and_launch)
     kafka = (
         ", tls: {authority: trust}, "
         "sasl: {mechanism: SCRAM-SHA-256, username: reader, secret: broker}"
@@ -374,7 +374,7 @@ async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_passwor
             Entry(key.encode(), None if n is None else json.dumps({"n": n}).encode(), 0)
             for key, n in rows
         ]
-        # What a retention has taken before the source was made is not asked for either.
+        # Records that a retention took before the source was made are not asked for either.
         await log.append(topic, [Entry(b"z", b'{"n": 9}', 0)])
         async with admin_of(server) as admin:
             await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(1)})
@@ -383,7 +383,7 @@ async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_passwor
         await apply(process, source(topic, secured, kafka=kafka, more=keyed))
         await until_holds(process, [3, 4], within_s=600.0)
         details = (await process.controller.describe("Source", "a")).details
-        # What came later is for the live path, from what the job has left.
+        # Later records are for the live path, from the offsets that the job has left.
         await log.append(topic, [Entry(b"c", b'{"n": 5}', 0)])
         await until_holds(process, [3, 5])
     assert details["backfilled"] == len(rows)

@@ -1,4 +1,4 @@
-"""Keyed sources with processes that die at any write: at each instant the last value of each key."""
+"""Keyed sources whose processes die at any write: at each instant the last value of each key."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Context:
         return [e._replace(time=t) for e, t in zip(self.happened, times, strict=True)]
 
     def parts(self, collections: Collections) -> tuple[SourceReader, RemapDriver, ReclockDriver]:
-        """What a process of the source consists of."""
+        """The parts of a process of the source."""
         settings = IngestSettings(records_per_poll=7)
         return (
             SourceReader("s", self.log, "t", decoder(self.kind).decode, self.clock, settings),
@@ -223,7 +223,7 @@ async def in_turn() -> None:
 async def until_all_is_written(
     world: Context, process: asyncio.Task[None], pause_s: float = 0.0
 ) -> None:
-    """Let time pass in small steps until the process has died, or has written everything.
+    """Move time on in small steps until the process has died, or has written everything.
 
     With `pause_s` for threads and stores between two steps; without, nobody may need real time.
     """
@@ -235,7 +235,7 @@ async def until_all_is_written(
             world.clock.move(0.02)
 
 
-async def ended(process: asyncio.Task[None]) -> None:
+async def end(process: asyncio.Task[None]) -> None:
     """Stop a process; it may have been killed, but not have failed."""
     process.cancel()
     (how,) = await asyncio.gather(process, return_exceptions=True)
@@ -259,11 +259,11 @@ async def test_processes_that_die_at_any_write_hold_what_the_oracle_holds(
             fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
             process = asyncio.create_task(world.run(world.process(fuse)))
             await until_all_is_written(world, process)
-            await ended(process)
+            await end(process)
             deaths += fuse.blown
     process = asyncio.create_task(world.run(world.process(Fuse(None))))
     await until_all_is_written(world, process)
-    await ended(process)
+    await end(process)
     await world.check()
     assert deaths > 0
     assert world.bad
@@ -282,7 +282,7 @@ async def test_two_processes_of_one_keyed_source_write_what_one_would(tmp_path: 
         await world.write(random, count)
         await until_all_is_written(world, processes[0])
     for process in processes:
-        await ended(process)
+        await end(process)
     await world.check()
     await world.log.close()
 
@@ -321,7 +321,7 @@ async def test_changes_that_a_job_has_written_are_what_the_oracle_holds(
         # The first may end with a binding that `bind` had asked a real store for when it was
         # cancelled.
         await until_all_is_written(world, process, 0.001)
-    await ended(process)
+    await end(process)
     await world.check()
     assert world.bad
     assert kind == "upsert" or broken(world.timed([0] * len(world.happened)))

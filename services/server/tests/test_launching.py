@@ -1,4 +1,4 @@
-"""Where jobs run is a setting; one that cannot work is refused before anything starts."""
+"""The place of jobs is a setting; one that cannot work is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -68,6 +68,20 @@ async def test_pods_are_launched_where_a_cluster_is_known(
         await launcher_of(chosen, ManualClock(), lambda said: None)
 
 
+async def test_a_process_that_launches_nothing_needs_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = '[spark]\nlauncher = "kubernetes"\n[store]\nblob = "s3://b"'
+    chosen = loaded(tmp_path, f'role = ["ingest", "remap", "query"]\n{text}')
+    monkeypatch.setitem(sys.modules, "tidemill.kubernetes.api", None)  # as in their images
+    launcher = await launcher_of(chosen, ManualClock(), lambda said: None)
+    assert not launcher.remote
+    await launcher.close()
+    launching = msgspec.structs.replace(chosen, role=("ingest,compaction",))
+    with pytest.raises(ImportError):
+        await launcher_of(launching, ManualClock(), lambda said: None)
+
+
 @pytest.mark.parametrize(
     ("launcher", "made"), [("kubernetes", PODS), ("sparkapplication", APPLICATIONS)]
 )
@@ -90,7 +104,9 @@ async def test_drivers_are_made_as_the_setting_says(
 def test_the_image_runs_the_driver_of_an_application_and_keeps_its_exit_status(
     tmp_path: Path,
 ) -> None:
-    """As Spark starts it; the job is refused before there is a session, which spares seconds."""
+    """A start like that of Spark; the job is refused before there is a session, which spares
+    seconds.
+    """
     place = BlobPlace(f"file:{tmp_path}")
     told = PodJob("jobs.none", "job-a/missing.spec", "", "job-a/1.result", place, {}, {}, "")
     (tmp_path / "spark.properties").write_text("spark.master=local[1]\nspark.driver.memory=256m\n")

@@ -29,13 +29,25 @@ from tidemill_query import reasons
 from tidemill_query.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_server.settings import ServerSettings
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "limits.md"
+PAGES = Path(__file__).parents[3] / "docs" / "reference"
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def test_s9_every_limit_is_documented_with_its_default() -> None:
-    written = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", PAGE.read_text(), re.MULTILINE))
+    row = re.compile(
+        r"^\| `limits\.(\w+)` \|.*\| `?([\d.]+)`?(?: (\w+))? \|.*\|.*\|$", re.MULTILINE
+    )
+    written = row.findall((PAGES / "settings.md").read_text())
     settings = msgspec.structs.asdict(LimitSettings())
-    assert {name: float(value) for name, value in written.items()} == settings
+    assert {name: float(value) * UNITS.get(unit, 1) for name, value, unit in written} == settings
+
+
+def test_fifteen_shapes_that_cost_have_a_remedy() -> None:
+    _, _, *shapes = re.findall(r"^\|(.+)\|$", (PAGES / "limits.md").read_text(), re.MULTILINE)
+    assert len(shapes) == 15
+    for shape in shapes:
+        assert shape.count(" | ") == 2
+        assert all(cell.strip() for cell in shape.split(" | "))
 
 
 TABLE = """
@@ -191,8 +203,8 @@ FILE = SOURCE.replace("name: pushed", "name: lines").replace(
 )
 
 
-async def grown(client: AsyncClient, collection: str, rows: int) -> pa.Table:
-    """What a collection holds once it has so many rows."""
+async def wait_for_rows(client: AsyncClient, collection: str, rows: int) -> pa.Table:
+    """The contents of a collection once it has so many rows."""
     async with asyncio.timeout(120):
         while (found := (await client.snapshot(collection, wait_s=60)).table).num_rows < rows:
             await asyncio.sleep(0.05)
@@ -210,9 +222,9 @@ async def test_a3_a_record_whose_row_is_too_long_is_a_letter_and_the_others_are_
         await client.apply(documents(SOURCE, FILE.replace("PATH", str(path))))
         await process.context.log.append("http.pushed", [Entry(None, each) for each in records])
         for source in ("pushed", "lines"):
-            found = await grown(client, source, 2)
+            found = await wait_for_rows(client, source, 2)
             assert sorted(found["x"].to_pylist()) == ["a", "b"]
-            letters = await grown(client, f"{source}/deadletters", 1)
+            letters = await wait_for_rows(client, f"{source}/deadletters", 1)
             assert letters["reason"].to_pylist() == [
                 "its row has 3,000 bytes, more than 2,000 (limits.row_bytes)"
             ]
@@ -270,7 +282,7 @@ async def test_s7_the_loop_turns_while_a_long_program_is_checked_and_explained(
 
 
 async def stalls(work: Callable[[], Coroutine[Any, Any, object]]) -> tuple[float, float]:
-    """How long work took, and the longest time between two turns of the loop meanwhile."""
+    """Seconds that work took, and the longest time between two turns of the loop meanwhile."""
     now = asyncio.get_running_loop().time
     begun = last = now()
     longest = 0.0
@@ -316,7 +328,7 @@ async def test_s7_a_view_beyond_its_memory_is_given_up_and_the_others_go_on(tmp_
 
 
 async def until_exhausted(client: AsyncClient, view: str) -> str:
-    """What a view says of itself once it has been given up."""
+    """The status of a view that has been given up."""
     async with asyncio.timeout(240):
         while True:
             status = await client.describe("View", view)

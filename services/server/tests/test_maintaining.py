@@ -1,4 +1,4 @@
-"""Views by command: over what is held, maintained as those by document, ended by their capability."""
+"""Views by command: over held collections, kept like those of documents, ended by capability."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def running(folder: Path) -> AsyncIterator[Whole]:
         yield process
 
 
-async def created(process: Whole, name: str, *, at: int = 0) -> CapabilityPair:
+async def create(process: Whole, name: str, *, at: int = 0) -> CapabilityPair:
     return await process.storage.create(name, SHAPE, frontier(at), "me", None)
 
 
@@ -79,7 +79,7 @@ async def rows(process: Whole, held: HeldCapability, at: int) -> list[str]:
 
 async def both(process: Whole) -> tuple[CapabilityPair, CapabilityPair, MaintainedView]:
     """Two collections with rows, and a view over what is held of them."""
-    weights, limits = await created(process, "weights"), await created(process, "limits", at=3)
+    weights, limits = await create(process, "weights"), await create(process, "limits", at=3)
     await write(process, weights, 0, 10, ("a", 5), ("b", 50))
     await write(process, limits, 3, 8, ("a", 1), ("b", 90))
     held = {"weights": weights.read, "limits": limits.read}
@@ -124,7 +124,7 @@ async def test_v13_a_view_over_what_is_held_is_maintained_as_one_by_document(
         assert "view:joined" not in {
             h.owner for h in (await process.context.collections.status("weights")).holders
         }
-        # Whoever still holds an output has what it held, and the last one leaves a tombstone.
+        # A holder of an output keeps reading what it held, and the last holder leaves a tombstone.
         assert await rows(process, outputs["both"], 15) == ["a", "c"]
         await process.storage.drop(outputs["both"])
         assert (await process.context.collections.status("joined/both")).closed

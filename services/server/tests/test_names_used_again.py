@@ -1,6 +1,4 @@
-"""What is known of a name from before: nothing if it was given again, else as far back as its rows
-are.
-"""
+"""Knowledge of a name from before: none if it was given again, else as far back as its rows."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ async def give(process: Whole, kind: str, *numbers: int) -> None:
         await process.controller.push("s", [b'{"n": %d}' % number for number in numbers])
 
 
-async def seen(process: Whole, name: str, count: int) -> int:
+async def wait_for_rows(process: Whole, name: str, count: int) -> int:
     """Wait until a collection holds so many rows; an instant at which it does."""
     async with asyncio.timeout(60):
         while True:
@@ -76,12 +74,14 @@ async def test_v14_5_a_name_used_again_says_nothing_of_instants_before(
     async with running(tmp_path) as process:
         await apply(process, document, VIEW)
         await give(process, kind, 1, 2)
-        before = max(await seen(process, "s(n)", 2), await seen(process, "copied(n)", 2))
+        before = max(
+            await wait_for_rows(process, "s(n)", 2), await wait_for_rows(process, "copied(n)", 2)
+        )
         await process.controller.delete("View", "v")
         await process.controller.delete(kind, "s")
         await apply(process, document, VIEW)
         await give(process, kind, 3)
-        await seen(process, "copied(n)", 1)
+        await wait_for_rows(process, "copied(n)", 1)
         made = ["s(n)", "copied(n)"] + (["s/remap", "s/deadletters"] if kind == "Source" else [])
         for name in made:
             with pytest.raises(BeforeSince):
@@ -90,17 +90,17 @@ async def test_v14_5_a_name_used_again_says_nothing_of_instants_before(
         assert sole_time(status.since) > before
     async with running(tmp_path) as process:  # it is found again, and goes on
         await give(process, kind, 4)
-        await seen(process, "copied(n)", 2)
+        await wait_for_rows(process, "copied(n)", 2)
         with pytest.raises(BeforeSince):
             await process.query.ask("s(n)", before, None)
 
 
 async def test_v14_5_an_event_stream_used_again_goes_on_over_a_restart(tmp_path: Path) -> None:
-    """What is on its own timeline begins where that does; its bindings begin with the name."""
+    """A collection on its own timeline begins where that does; its bindings begin with the name."""
     async with running(tmp_path) as process:
         await apply(process, EVENTS)
         await give(process, "Source", 1_000, 9_000)
-        await seen(process, "s", 0)
+        await wait_for_rows(process, "s", 0)
         before = (await process.query.ask("s/remap", None, 10.0)).as_of
         await process.controller.delete("Source", "s")
         await apply(process, EVENTS)
@@ -122,7 +122,7 @@ async def test_v14_6_bindings_are_known_as_far_back_as_the_rows(
     async with running(tmp_path) as process:
         await apply(process, PLAIN.replace("retain: all", f"retain: {retain}"))
         await give(process, "Source", 1)
-        then = await seen(process, "s(n)", 1)
+        then = await wait_for_rows(process, "s(n)", 1)
         told = (await process.query.ask("s/remap", then, 10.0)).table
         async with asyncio.timeout(60):  # rows go on, and holds with them
             while (await process.query.ask("s(n)", None, 10.0)).as_of < then + 3_000:

@@ -1,4 +1,4 @@
-"""What a resource reads and writes is permitted as it was planned, whatever its text calls it."""
+"""Reads and writes of a resource are permitted as planned, whatever its text calls them."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def called_by(who: Principal) -> Iterator[None]:
 
 
 async def apply(process: Whole, who: Principal, *texts: str) -> list[Outcome]:
-    """As a call of `who` does it."""
+    """Apply the texts in a call of `who`."""
     catalog = AuthorizedCatalog(process.controller, process.context.catalog)
     documents = [ResourceDocument(text, "test.yaml") for text in texts]
     with called_by(who):
         return [applied.outcome for applied in await catalog.apply(documents)]
 
 
-async def refused(process: Whole, who: Principal, *texts: str) -> TidemillError:
+async def meet_refusal(process: Whole, who: Principal, *texts: str) -> TidemillError:
     with pytest.raises(UsageError) as error:
         await apply(process, who, *texts)
     assert all(stored.resource.name != "sneak" for stored in process.context.store.live())
@@ -99,7 +99,7 @@ async def test_a2_what_is_read_is_permitted_under_its_whole_name(
 ) -> None:
     async with running(tmp_path) as process:
         await apply(process, EVERYBODY, PEOPLE, PAYROLL)
-        error = await refused(process, SAL, reading(kind, written))
+        error = await meet_refusal(process, SAL, reading(kind, written))
         assert isinstance(error, Denied)
         assert f"sal is no reader of {written}" in str(error)
         if written == "salary":
@@ -110,7 +110,7 @@ async def test_a2_an_action_needs_the_right_on_its_view(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, EVERYBODY, PEOPLE, PAYROLL)
         for view in ("payroll", "payrolls"):
-            error = await refused(process, SAL, reading("Action", view))
+            error = await meet_refusal(process, SAL, reading("Action", view))
             assert isinstance(error, Denied), error
 
 
@@ -212,14 +212,14 @@ async def test_a3_what_is_made_meanwhile_is_permitted_at_the_version_that_is_wri
         moved: list[str] = []
         ids, put = two.context.collections.ids, two.context.store.put
 
-        async def paused() -> None:
+        async def move_once() -> None:
             if not moved:
                 moved.append("moved")
                 await apply(one, EVERYBODY, table("pay0"))
 
         async def read_anew() -> None:
             """The catalog alone: what its names mean is not known yet."""
-            await paused()
+            await move_once()
             await two.context.store.refresh()
 
         async def ids_then_moved() -> object:
@@ -227,12 +227,12 @@ async def test_a3_what_is_made_meanwhile_is_permitted_at_the_version_that_is_wri
             await read_anew()
             return found
 
-        async def moved_then_planned(*arguments: Any) -> Plan:
+        async def move_then_plan(*arguments: Any) -> Plan:
             await read_anew()
             return await plan_apply(*arguments)
 
-        async def moved_then_put(*arguments: object) -> None:
-            await paused()
+        async def move_then_put(*arguments: object) -> None:
+            await move_once()
             try:
                 await put(*arguments)  # type: ignore[arg-type]
             except CatalogMoved:
@@ -242,8 +242,8 @@ async def test_a3_what_is_made_meanwhile_is_permitted_at_the_version_that_is_wri
         if moment == "looking":
             monkeypatch.setattr(two.context.collections, "ids", ids_then_moved)
         if moment == "planning":
-            monkeypatch.setattr(controller, "plan_apply", moved_then_planned)
-        monkeypatch.setattr(two.context.store, "put", moved_then_put)
+            monkeypatch.setattr(controller, "plan_apply", move_then_plan)
+        monkeypatch.setattr(two.context.store, "put", move_then_put)
         with pytest.raises(Denied, match="ops is no reader of pay0"):
             await apply(two, own, RULE)
         assert moved == ["moved", "refused"]
@@ -259,8 +259,8 @@ async def test_a4_hints_name_nothing_that_the_caller_may_not_list(tmp_path: Path
         hidden = Principal("sal", (Grant(Role.admin, ("sal", "sneak", "salary1")),))
         queries = AuthorizedQueries(process.query, process.context.catalog)
         said = [
-            str(await refused(process, hidden, reading("View", "sal"))),
-            str(await refused(process, hidden, reading("Rule", "salary1"))),
+            str(await meet_refusal(process, hidden, reading("View", "sal"))),
+            str(await meet_refusal(process, hidden, reading("Rule", "salary1"))),
         ]
         for asking in ("sal(x)", "salary1(x)"):
             with called_by(hidden), pytest.raises(UnknownCollection) as unknown:

@@ -63,7 +63,7 @@ spec:
 
 @dataclass
 class Given:
-    """What was written to the log."""
+    """Records that were written to the log."""
 
     events: list[tuple[str, int, int]]
     broken: list[str]

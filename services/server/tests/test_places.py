@@ -1,5 +1,5 @@
-"""What resources may name, asked of a whole server: by who is admin of some names, and no friend of
-the process.
+"""Places that resources may name, asked of a whole server by an admin of some names who is no
+friend of the process.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def test_a1_a_server_that_is_alone_gives_away_no_key_and_no_state(
 
 
 def held(path: Path) -> bytes:
-    """What a file holds that no process writes meanwhile; of a database, what it begins with."""
+    """The bytes of a file that no process writes meanwhile; of a database, its first ones."""
     return path.read_bytes()[: 16 if path.suffix == ".sqlite" else None]
 
 

@@ -149,9 +149,7 @@ async def test_users_lattices_and_functions_live_through_a_restart(
 def test_a_history_that_a_job_evaluates_means_what_its_plugins_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What travels to a job names its plugins; where they are not installed it is refused, in
-    words.
-    """
+    """A job names its plugins; where they are not installed it is refused, in words."""
     inputs = {"flag": InputSchema("flag", "relation", (("k", "text"), ("b", "int")))}
     with monkeypatch.context() as installed:
         install(tmp_path / "package", installed)

@@ -94,7 +94,7 @@ async def apply(process: Whole, text: str) -> None:
     await process.controller.apply([ResourceDocument(text, "test.yaml")])
 
 
-async def found(process: Whole, name: str, count: int) -> list[dict[str, object]]:
+async def wait_for_rows(process: Whole, name: str, count: int) -> list[dict[str, object]]:
     """The rows of a collection, once there are so many."""
     async with asyncio.timeout(120):
         while True:
@@ -131,8 +131,8 @@ async def test_a4_every_poisoned_record_is_a_dead_letter_and_rows_beside_it_come
                 entries += [Entry(each, good[topic], 0) for each in KEYS.values()]
             places = await process.context.log.append(topic, entries)
             await process.context.log.append(topic, [Entry(key, good[topic], 0)])
-            assert len(await found(process, topic, 1)) == 1
-            letters = await found(process, f"{topic}/deadletters", len(entries))
+            assert len(await wait_for_rows(process, topic, 1)) == 1
+            letters = await wait_for_rows(process, f"{topic}/deadletters", len(entries))
             assert Counter((row["partition"], row["offset"]) for row in letters) == Counter(
                 tuple(place) for place in places
             )
@@ -150,15 +150,15 @@ async def test_a4_avro_and_lines_of_poison_are_dead_letters_whatever_the_registr
         poisons = grains()
         entries = [Entry(None, value, 0) for value in poisons.values()]
         await process.context.log.append(GRAIN, [*entries, Entry(None, grain(70), 0)])
-        assert [row["n"] for row in await found(process, GRAIN, 1)] == [70]
-        letters = await found(process, f"{GRAIN}/deadletters", len(poisons))
+        assert [row["n"] for row in await wait_for_rows(process, GRAIN, 1)] == [70]
+        letters = await wait_for_rows(process, f"{GRAIN}/deadletters", len(poisons))
         assert sorted(int(str(row["offset"])) for row in letters) == list(range(len(poisons)))
         faults = dict(outcome.counted("fault: "))
         assert {f"registry answers {each}" for each in ANSWERS} <= faults.keys()
         with (tmp_path / f"{DROP}.csv").open("ab") as file:
             file.write(b"".join(b"%s\n" % line for line in LINES.values()) + b"7\n")
-        assert {row["n"] for row in await found(process, DROP, 2)} == {0, 7}
-        assert len(await found(process, f"{DROP}/deadletters", len(LINES))) == len(LINES)
+        assert {row["n"] for row in await wait_for_rows(process, DROP, 2)} == {0, 7}
+        assert len(await wait_for_rows(process, f"{DROP}/deadletters", len(LINES))) == len(LINES)
         (tmp_path / f"{SPOIL}.csv").write_bytes(b"\xff")
         async with asyncio.timeout(60):
             while True:
@@ -184,4 +184,4 @@ async def test_a4_every_hostile_row_and_document_is_refused_and_leaves_nothing(
             with pytest.raises((UsageError, Exhausted)):
                 await apply(process, text)
         assert {f"{s.kind}/{s.name}" for s in await process.controller.get(None, None)} == before
-        assert await found(process, "ledger", 0) == []
+        assert await wait_for_rows(process, "ledger", 0) == []

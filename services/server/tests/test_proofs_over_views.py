@@ -1,4 +1,4 @@
-"""Proofs that go on behind the border of a view, as far as the asker may see and the limits allow."""
+"""Proofs that go on behind a view, as far as the asker may see and the limits allow."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_c3_why_goes_on_through_the_views_below_down_to_the_rows(tmp_path:
         (border,) = tree["children"]  # type: ignore[misc]  # JSON
         assert isinstance(border, dict)
         assert (border["kind"], border["view"]) == ("view", "c2")
-        # What two inputs have in common below is shown once.
+        # A fact that two inputs have in common below is shown once.
         text, _ = await why(process, 'c3/pair("x", "y")')
         assert text.count('t("y", 101)') == 1
 

@@ -50,7 +50,7 @@ def rows(*numbers: int) -> list[bytes]:
     return [json.dumps({"n": n}).encode() for n in numbers]
 
 
-async def written(log: EmbeddedLog, topic: str) -> list[bytes | None]:
+async def read_values(log: EmbeddedLog, topic: str) -> list[bytes | None]:
     """The values of every record, in the order of partitions and offsets."""
     bounds = await log.bounds(topic)
     reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
@@ -73,7 +73,7 @@ async def test_v9_a_push_with_a_token_is_there_once(tmp_path: Path) -> None:
     async with running(tmp_path) as process:  # the answer was lost, and the process with it
         assert (await process.controller.push("events", rows(1, 2), TOKEN)).accepted == 2
         assert isinstance(process.context.log, EmbeddedLog)
-        assert await written(process.context.log, "http.events") == rows(1, 2, 3, 1)
+        assert await read_values(process.context.log, "http.events") == rows(1, 2, 3, 1)
         async with asyncio.timeout(60):
             while True:
                 said = await process.query.ask("events(n)", None, 30.0)
@@ -132,7 +132,7 @@ async def half_pushed(folder: Path) -> None:
 async def test_v9_a_push_may_break_off_with_half_of_its_rows_written(tmp_path: Path) -> None:
     await half_pushed(tmp_path)
     log = EmbeddedLog(tmp_path)
-    assert sorted(map(str, await written(log, "t"))) == sorted(map(str, rows(*range(4))))
+    assert sorted(map(str, await read_values(log, "t"))) == sorted(map(str, rows(*range(4))))
     await log.close()
 
 
@@ -142,12 +142,12 @@ async def test_v9_what_is_missing_of_a_push_is_what_its_repetition_writes(tmp_pa
     entries = [Entry(None, row) for row in rows(*range(8))]
     for tokens in (PushTokens(log, 100), PushTokens(log, 100)):
         await tokens.append("t", TOKEN, entries)
-        assert sorted(map(str, await written(log, "t"))) == sorted(map(str, rows(*range(8))))
+        assert sorted(map(str, await read_values(log, "t"))) == sorted(map(str, rows(*range(8))))
     await log.close()
 
 
 async def test_v9_a_token_that_comes_with_other_rows_is_refused(tmp_path: Path) -> None:
-    """V9: rows that differ from those of the token before were told to be in the log, and were not."""
+    """V9: rows other than those of the token before were acknowledged, and were not in the log."""
     log = EmbeddedLog(tmp_path)
     await log.create_topic("t", 2)
 
@@ -159,7 +159,7 @@ async def test_v9_a_token_that_comes_with_other_rows_is_refused(tmp_path: Path) 
         with pytest.raises(UsageError, match="its token came with another row 2 before"):
             await tokens.append("t", TOKEN, entries(1, 3, 4))
         await tokens.append("t", TOKEN, entries(1, 2))
-    assert sorted(map(str, await written(log, "t"))) == sorted(map(str, rows(1, 2)))
+    assert sorted(map(str, await read_values(log, "t"))) == sorted(map(str, rows(1, 2)))
     await log.close()
 
 
@@ -176,10 +176,10 @@ async def test_v9_tokens_are_known_for_the_last_rows_and_cost_memory_for_no_more
         await tokens.append("t0", f"{TOKEN} {number}", [Entry(None, b"%d" % number)])
         await tokens.append("t0", f"{TOKEN} {number}", [Entry(None, b"%d" % number)])
     assert len(tokens._topics["t0"].keys) <= 5
-    assert len(await written(log, "t0")) == 21
+    assert len(await read_values(log, "t0")) == 21
     # The one that was left out of memory is known from the log.
     await tokens.append("t1", TOKEN, [Entry(None, b"1")])
-    assert len(await written(log, "t1")) == 1
+    assert len(await read_values(log, "t1")) == 1
     with pytest.raises(UsageError, match=r"limits\.push_rows_known"):
         await tokens.append("t0", TOKEN, [Entry(None, b"")] * 5)
     with pytest.raises(UsageError, match="16 or more"):

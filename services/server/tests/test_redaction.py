@@ -62,7 +62,7 @@ def settings(folder: Path) -> list[str]:
 
 
 def shown(server: UpProcess) -> dict[str, str]:
-    """Whatever the server says of its resources, once each use of a secret has failed."""
+    """All words of the server about its resources, once each use of a secret has failed."""
 
     def failed(client: Client) -> dict[str, str] | None:
         said = {f"{s.kind}/{s.name}": s for s in client.get()}

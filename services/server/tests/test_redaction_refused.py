@@ -153,7 +153,7 @@ def called_by(server: UpProcess, authority: Path, who: str) -> Client:
 
 
 def fetched(server: UpProcess, authority: Path, path: str, token: str = "") -> str:
-    """What the HTTP port says: to who scrapes, or to who pushes with a token."""
+    """Answers of the HTTP port: to a scrape, and to a push with a token."""
     trust = ssl.create_default_context(cafile=str(authority))
     request = Request(f"{server.address('http')}{path}")
     if token:
@@ -168,7 +168,7 @@ def fetched(server: UpProcess, authority: Path, path: str, token: str = "") -> s
 
 
 def said_by_resources(ann: Client, names: list[str]) -> dict[str, str]:
-    """What `get` and `describe` say once each use has failed, and one is Broken."""
+    """The words of `get` and `describe` once each use has failed, and one is Broken."""
 
     def failed() -> dict[str, str] | None:
         found = {status.name: status for status in ann.get()}
@@ -185,7 +185,7 @@ def said_by_resources(ann: Client, names: list[str]) -> dict[str, str]:
     return until(failed)
 
 
-async def said_in_cluster(server: UpProcess, authority: Path, declared: dict[str, tuple[str, str]]) -> str:  # fmt: skip
+async def read_cluster(server: UpProcess, authority: Path, declared: dict[str, tuple[str, str]]) -> str:  # fmt: skip
     """Statuses and events that the operator writes of the same resources, without what people
     declared.
     """
@@ -230,7 +230,7 @@ def _yaml(spec: str) -> Any:
 
 
 def refusals(server: UpProcess, authority: Path) -> dict[str, str]:
-    """What callers are told whose tokens are wrong, or who may not."""
+    """Answers to callers whose tokens are wrong, or whose role does not allow the call."""
     said = {}
     with called_by(server, authority, "eve") as eve, pytest.raises(Unauthenticated) as refused:
         eve.get()
@@ -260,7 +260,7 @@ def test_s12_s13_what_an_end_repeats_of_a_secret_comes_out_nowhere(
             ann.insert("flights", pa.table({"plane": ["N1"]}))
             said = said_by_resources(ann, list(declared))
             said |= refusals(server, authority)
-            said["cluster"] = asyncio.run(said_in_cluster(server, authority, declared))
+            said["cluster"] = asyncio.run(read_cluster(server, authority, declared))
             said |= {p: fetched(server, authority, p) for p in ("/metrics", "/healthz", "/readyz")}
             audit = lambda: repr(ann.query("tidemill/audit").table.to_pylist())  # noqa: E731
             until(lambda: "Unauthenticated" in audit() or None, audit)

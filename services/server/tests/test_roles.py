@@ -1,4 +1,4 @@
-"""Roles as processes: whichever is killed or paused under load, the answers are those of an oracle."""
+"""Roles as processes: whichever dies or stops under load, the answers are those of an oracle."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ class Load:
         return self.now - SKEW
 
     def alarms(self) -> Counter[tuple[str, int, int]]:
-        """What fires: each distinct event once."""
+        """Events that fire: each distinct one once."""
         return Counter({row for row in self.sent if row[0] in VIPS and row[1] > 30})
 
     def late_at(self, at: int) -> list[tuple[str, int]]:
-        """What holds at an instant."""
+        """Facts that hold at an instant."""
         return sorted({(p, d) for p, d, t in self.sent if d > 30 and t <= at < t + 120_000})
 
 

@@ -13,11 +13,11 @@ import pytest
 from tidemill.testkit.service_faults.endpoints import ANSWERS
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.poison import ROWS
-from tidemill.testkit.service_faults.run import Pace, run
+from tidemill.testkit.service_faults.run import RecoveryLimits, run
 
-PATIENT = Pace(lag_s_max=20.0, recovery_s_max=150.0, failovers=0)
-"""How fast it recovers depends on the machine: `make chaos-services` judges that, this test that it
-does.
+PATIENT = RecoveryLimits(lag_s_max=20.0, recovery_s_max=150.0, failovers=0)
+"""The speed of a recovery depends on the machine: `make chaos-services` judges it, and this test
+that there is one.
 """
 
 FAULTS = (
@@ -39,7 +39,7 @@ POISON = (
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """What a client of the test says of brokers that were killed is not news."""
+    """Complaints of the test's own client about killed brokers are no news."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -51,7 +51,7 @@ async def test_a_storm_with_every_kind_of_fault_changes_no_answer_and_repeats_no
     tmp_path: Path, quiet: None
 ) -> None:
     said: list[str] = []
-    outcome = await run(tmp_path, 1, 0.0, pace=PATIENT, say=said.append)
+    outcome = await run(tmp_path, 1, 0.0, limits=PATIENT, say=said.append)
     assert not outcome.violations, "\n".join([*said, *outcome.lines()])
     happened_all(outcome)
 

@@ -53,7 +53,7 @@ spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], timestampI
 """
 
 
-async def held_in_stores(system: Fleet) -> set[str]:
+async def list_held(system: Fleet) -> set[str]:
     """The ids of all capabilities that the stores know of now."""
     store = Collections(
         open_consensus(system.consensus),
@@ -90,11 +90,11 @@ async def commands(address: str, name: str) -> set[str]:
         invented = replace(pair.read, id=token_hex(16))
         for wrong in (clone, moved, invented):
             ids.add(wrong.id)
-            await refused(calls, wrong)
+            await present_wrong(calls, wrong)
     return ids
 
 
-async def refused(calls: object, wrong: HeldCapability) -> None:
+async def present_wrong(calls: object, wrong: HeldCapability) -> None:
     """Present what is not held any more, or never was."""
     for name in ("clone", "drop"):
         with pytest.raises(TidemillError):
@@ -116,7 +116,7 @@ def test_no_log_of_any_role_has_a_capability_in_it_at_any_level(
         system.asked("a", lambda client: client.apply(tmp_path / "resources.yaml") or None)
         ids = asyncio.run(commands(system.address("a"), "mine"))
         system.asked("a", lambda client: client.query("planes/seen").table.num_rows or None)
-        ids |= asyncio.run(held_in_stores(system))
+        ids |= asyncio.run(list_held(system))
         # Work moves, and holds are taken and found again.
         owner = system.owned("compute", "View/planes")
         system.members[owner.name].killed()
@@ -124,7 +124,7 @@ def test_no_log_of_any_role_has_a_capability_in_it_at_any_level(
         with (tmp_path / "rows.jsonl").open("a") as rows:
             rows.write(json.dumps({"plane": "N2"}) + "\n")
         told = system.asked("a", lambda c: shown(c) if c.query("planes/seen").table.num_rows == 2 else None)  # fmt: skip
-        ids |= asyncio.run(held_in_stores(system))
+        ids |= asyncio.run(list_held(system))
         logs = {member.name: member.log for member in system.members.values()}
         metrics = scraped(system, "a")
         assert len(ids) > 10
@@ -135,7 +135,7 @@ def test_no_log_of_any_role_has_a_capability_in_it_at_any_level(
 
 
 def shown(client: object) -> str:
-    """Whatever the command shows of resources and collections."""
+    """All output of the command about resources and collections."""
     asked = [getattr(client, name)() for name in ("get", "collections")]
     return repr(asked)
 
@@ -206,7 +206,7 @@ def test_the_http_port_has_tls_and_asks_for_tokens_as_the_other_one_does(tmp_pat
                     return None
 
             assert until(rows) == [1, 2]
-        # Who does not trust the authority, or speaks in the clear, learns nothing.
+        # A caller that does not trust the authority, or speaks in the clear, learns nothing.
         for url, context in (
             (server.address("http"), ssl.create_default_context()),
             (server.address("http").replace("https:", "http:"), None),

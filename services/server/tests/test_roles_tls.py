@@ -61,8 +61,8 @@ def secured(system: Fleet, made: Certificates) -> None:
 
 
 def refused_at_the_port_of_services(system: Fleet, made: Certificates) -> None:
-    """Whoever has a certificate of the authority, and is no service, is told of by the process that
-    refused.
+    """A caller with a certificate of the authority that is no service is logged by the process that
+    refused it.
     """
     stranger = trustme.CA.issue_cert(made._authority, "stranger.example")
     files = TlsFiles(system.folder / "s.crt", system.folder / "s.key", made.authority)

@@ -1,4 +1,4 @@
-"""What is changed in one process and worked on by others: whichever is killed, the change takes
+"""A view is changed in one process and worked on by others: whichever is killed, the change takes
 place once.
 """
 
@@ -37,7 +37,7 @@ def version(client: Client, number: int) -> bool | None:
 
 
 def present(client: Client, at: int) -> list[str] | None:
-    """Who is delayed at an instant; None while that is not definite."""
+    """Planes that are delayed at an instant; None while that is not definite."""
     try:
         table = client.query("delayed(w)", as_of=at, timeout_s=5).table
     except NotYet:
@@ -106,7 +106,7 @@ def seen(client: Client, goal: str, at: int) -> list[tuple[Any, ...]] | None:
 
 
 def wide_from(system: Fleet, folder: Path) -> int:
-    """A time of events that is not late, once the process that reads the file knows the new column."""
+    """A time of events that is not late, once the reader of the file knows the new column."""
     for at in range(30_000, 2_000_000, 20_000):
         written(folder, {"host": "probe", "at": at, "rack": 1})
         told = system.asked("query-a", lambda client, at=at: probes(client, at))

@@ -1,4 +1,4 @@
-"""Sources over one topic that share their bindings: a record is in all of them at the same instant."""
+"""Sources over one topic that share their bindings: a record is in all at the same instant."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_d3_who_stands_by_binds_once_nobody_else_does(tmp_path: Path) -> N
             await instants(process, other, 60)
             assert drivers[other].counts.minted > before
             assert not drivers[other].stands_by
-        # Who comes back finds what was bound without it.
+        # A source that comes back finds the bindings that were made without it.
         assert await instants(process, minter, 60) == await instants(process, other, 60)
 
 

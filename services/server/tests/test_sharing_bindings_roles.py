@@ -39,7 +39,7 @@ async def append(bootstrap: str, topic: str, numbers: Sequence[int]) -> None:
 
 
 def numbers(client: Client, source: str, at: int | None = None) -> list[int]:
-    """What is in a source at an instant, or at the latest."""
+    """The rows of a source at an instant, or at the latest."""
     cells = client.query(source, as_of=at, timeout_s=60).table.columns[0].to_pylist()
     return sorted(each if isinstance(each, int) else json.loads(each)["n"] for each in cells)
 

@@ -1,4 +1,4 @@
-"""From a log to a collection, with processes that die at any write: every record once, at its time."""
+"""From a log to a collection while processes die at any write: every record once, at its time."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Context:
 
 
 async def until(world: Context, process: asyncio.Task[None], n: int) -> None:
-    """Let time pass in small steps until the process has died or `n` records are written."""
+    """Move time on in small steps until the process has died or `n` records are written."""
     for _ in range(4_000):
         written = (await world.now.status("s")).updates + (
             await world.now.status("s/letters")
@@ -137,7 +137,7 @@ async def files_are_read_and_written_in_turn() -> None:
     run_threads_on_loop(1)
 
 
-async def ended(process: asyncio.Task[None]) -> None:
+async def end(process: asyncio.Task[None]) -> None:
     """Stop a process; it may have been killed, but not have failed."""
     process.cancel()
     (how,) = await asyncio.gather(process, return_exceptions=True)
@@ -162,11 +162,11 @@ async def test_every_record_arrives_once_whatever_write_kills_the_process(
             fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
             process = asyncio.create_task(world.run(world.process(fuse)))
             await until(world, process, total)
-            await ended(process)
+            await end(process)
             deaths += fuse.blown
     process = asyncio.create_task(world.run(world.process(Fuse(None))))
     await until(world, process, total)
-    await ended(process)
+    await end(process)
     await world.check()
     assert deaths > 0
     await world.log.close()
@@ -184,7 +184,7 @@ async def test_two_processes_of_one_source_write_what_one_would(tmp_path: Path) 
         total += count
         await until(world, processes[0], total)
     for process in processes:
-        await ended(process)
+        await end(process)
     await world.check()
     await world.log.close()
 
@@ -199,7 +199,7 @@ async def test_an_idle_source_advances_every_interval(tmp_path: Path) -> None:
     upper = sole_time((await world.now.status("s")).upper)
     assert world.clock.now_ms() - upper <= INTERVAL_MS
     assert (upper - 1) % INTERVAL_MS == 0
-    await ended(process)
+    await end(process)
     await world.log.close()
 
 
@@ -260,7 +260,7 @@ async def test_an_answer_that_was_overtaken_by_a_later_one_breaks_nothing() -> N
     assert await reader.probe() == {0: 73}
     origin.overtaken.set()
     assert await first == {0: 69}
-    # What was known by the later one is not forgotten.
+    # Offsets that the later one knew are not forgotten.
     with pytest.raises(SourceBroken):
         await reader.probe()
 

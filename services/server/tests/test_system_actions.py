@@ -85,7 +85,7 @@ def undone(folder: Path, name: str = "undo.jsonl") -> list[object]:
     return [json.loads(line)["arguments"] for line in lines]
 
 
-async def carried_out(process: Whole, upper: int) -> None:
+async def wait_for_effects(process: Whole, upper: int) -> None:
     """Wait until the actions have come to an instant."""
     async with asyncio.timeout(240):
         for name in ("from-there", "take-back"):
@@ -107,13 +107,13 @@ async def test_a_late_row_that_is_refused_fires_nothing_and_two_rules_for_one_ev
     async with running(tmp_path) as process:
         await process.controller.apply([ResourceDocument(text, "all.yaml")])
         await push(process, ("N1", 45, 2000), ("N2", 50, 2500), ("N3", 5, 9000))
-        await carried_out(process, 8000)
+        await wait_for_effects(process, 8000)
         assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
         # One that would take N1 back, one that would be new: both are behind what was promised.
         await push(
             process, ("N1", 0, 1500), ("N5", 70, 1600), ("N4", 60, 10_000), ("N3", 5, 19_000)
         )
-        await carried_out(process, 18_000)
+        await wait_for_effects(process, 18_000)
         letters = (await process.query.snapshot("flights/deadletters", None, 120.0)).table
         corrections = (await process.query.snapshot("tell/corrections", None, 120.0)).table
         assert (letters.num_rows, corrections.num_rows) == (2, 0)
@@ -129,14 +129,14 @@ async def test_a_late_row_takes_back_what_was_told_and_a_restart_repeats_nothing
         await process.controller.apply([ResourceDocument(text, "all.yaml")])
         # The same rows twice, as from a topic that is read again: equal events are one.
         await push(process, ("N1", 45, 2000), ("N2", 50, 2500), ("N1", 45, 2000), ("N3", 5, 9000))
-        await carried_out(process, 8000)
+        await wait_for_effects(process, 8000)
         assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
-        # What became definite before the instant that it asks for is history.
+        # Facts that became definite before the instant that it asks for are history.
         assert undone(tmp_path, "there.jsonl") == [["N2", 50]]
         await push(process, ("N1", 0, 1500))
     async with running(tmp_path) as process:
         await push(process, ("N3", 5, 19000))
-        await carried_out(process, 18000)
+        await wait_for_effects(process, 18000)
         (row,) = (await process.query.snapshot("tell/corrections", None, 120.0)).table.to_pylist()
         assert (row["arg_c0"], row["sequence"], row["instant"], row["new"]) == ("N1", 1, 8000, None)
         assert row["old"].startswith('late("N1", 45) @time(2000)')

@@ -72,17 +72,19 @@ async def until(process: Whole, goal: str, expected: list[dict[str, object]]) ->
             await asyncio.sleep(0.05)
 
 
-async def asked_of(process: Whole, monkeypatch: pytest.MonkeyPatch, goal: str) -> list[str]:
+async def list_read(process: Whole, monkeypatch: pytest.MonkeyPatch, goal: str) -> list[str]:
     """The collections whose rows a question reads."""
     read: list[str] = []
     read_without_hold = Collections.read_without_hold
 
-    async def noted(self: Collections, collection: str, *args: object, **named: object) -> object:
+    async def note_and_read(
+        self: Collections, collection: str, *args: object, **named: object
+    ) -> object:
         read.append(collection)
         return await read_without_hold(self, collection, *args, **named)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Collections, "read_without_hold", noted)
+        patched.setattr(Collections, "read_without_hold", note_and_read)
         answer = await process.query.ask(goal, None, 240.0)
     assert answer.collection not in read or read == [answer.collection]
     return read
@@ -101,11 +103,11 @@ async def test_a_question_that_names_the_key_reads_the_arrangement(
         both = [{"p": "a", "d": 40}, {"p": "c", "d": 10}]
         await until(process, 'flights(p, "IAH", d)', both)
         async with asyncio.timeout(240):
-            while await asked_of(process, monkeypatch, 'flights(p, "IAH", d)') != ["by-dest"]:
+            while await list_read(process, monkeypatch, 'flights(p, "IAH", d)') != ["by-dest"]:
                 await asyncio.sleep(0.05)
-            while await asked_of(process, monkeypatch, "late(p, 50)") != ["by-d"]:
+            while await list_read(process, monkeypatch, "late(p, 50)") != ["by-d"]:
                 await asyncio.sleep(0.05)
-        assert await asked_of(process, monkeypatch, "flights(p, t, 40)") == ["flights"]
+        assert await list_read(process, monkeypatch, "flights(p, t, 40)") == ["flights"]
         await push(process, ("d", "IAH", 90))
         await until(process, 'flights(p, "IAH", d)', [*both, {"p": "d", "d": 90}])
         past = (await process.query.ask('flights(p, "IAH", d)', None, 240.0)).as_of
@@ -121,7 +123,7 @@ async def test_a_question_that_names_the_key_reads_the_arrangement(
             await process.controller.delete("View", "delays")
         for name in ("by-d", "by-dest"):
             await process.controller.delete("Arrangement", name)
-        assert await asked_of(process, monkeypatch, "late(p, 50)") == ["delays/late"]
+        assert await list_read(process, monkeypatch, "late(p, 50)") == ["delays/late"]
         await process.controller.delete("View", "delays")
         held = (await process.context.collections.status("flights")).holders
         assert not [each.owner for each in held if each.owner.startswith("arrangement:")]
@@ -156,7 +158,7 @@ async def test_a_long_history_is_arranged_by_a_spark_job(
         await until(process, 'flights(p, "d3", d)', expected)
         await apply(process, arrangement("by-dest", "flights", "dest"))
         async with asyncio.timeout(240):
-            while await asked_of(process, monkeypatch, 'flights(p, "d3", d)') != ["by-dest"]:
+            while await list_read(process, monkeypatch, 'flights(p, "d3", d)') != ["by-dest"]:
                 await asyncio.sleep(0.2)
         await until(process, 'flights(p, "d3", d)', expected)
         details = (await process.controller.describe("Arrangement", "by-dest")).details

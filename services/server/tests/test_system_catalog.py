@@ -74,7 +74,7 @@ async def answer(process: Whole, goal: str, at: int | None = None) -> list[tuple
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-async def pushed(process: Whole, *hosts: str) -> int:
+async def push_hosts(process: Whole, *hosts: str) -> int:
     """Push rows and return an instant at which they are there."""
     await process.controller.push("pings", [f'{{"host": "{host}"}}'.encode() for host in hosts])
     for _ in range(2_000):
@@ -87,7 +87,7 @@ async def pushed(process: Whole, *hosts: str) -> int:
     pytest.fail("the rows do not arrive")
 
 
-async def pushed_rows(process: Whole, *rows: dict[str, object]) -> int:
+async def push_rows(process: Whole, *rows: dict[str, object]) -> int:
     """Push rows of a host and its rack, and return an instant at which they are there."""
     await process.controller.push("pings", [json.dumps(row).encode() for row in rows])
     wanted = {(row["host"], row.get("rack")) for row in rows}
@@ -106,11 +106,11 @@ async def test_a_view_follows_its_inputs_and_survives_a_restart(tmp_path: Path) 
         assert outcomes == [Outcome.CREATED] * 4
         first = await insert(process, "a", "b", "c")
         assert await answer(process, "silent(h)", first) == [("a",), ("b",), ("c",)]
-        at = await pushed(process, "b")
+        at = await push_hosts(process, "b")
         assert await answer(process, "silence/silent(h)", at) == [("a",), ("c",)]
     async with running(tmp_path) as process:
         assert await apply(process, SOURCE, TABLE, VIEW, VIEW_OVER_VIEW) == [Outcome.UNCHANGED] * 4
-        at = await pushed(process, "c")
+        at = await push_hosts(process, "c")
         assert await answer(process, "silent(h)", at) == [("a",)]
         assert await answer(process, "loud(h)", at) == [("b",), ("c",)]
         assert await answer(process, "silent(h)", first) == [("a",), ("b",), ("c",)]
@@ -127,13 +127,13 @@ async def test_what_a_view_derives_without_making_it_an_output_is_rebuilt_after_
     async with running(tmp_path) as process:
         await apply(process, SOURCE, TABLE, view)
         await insert(process, "a", "b", "c")
-        first = await pushed(process, "b")
+        first = await push_hosts(process, "b")
         assert await answer(process, "heard(h)", first) == [("b",)]
     async with running(tmp_path) as process:
         ids = await process.context.collections.ids()
         assert any("heard" in each for each in ids)
         assert not any("silent" in each for each in ids)
-        at = await pushed(process, "c")
+        at = await push_hosts(process, "c")
         assert await answer(process, "heard(h)", at) == [("b",), ("c",)]
         assert await answer(process, "heard(h)", first) == [("b",)]
 
@@ -183,7 +183,7 @@ async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_
     async with running(tmp_path) as process:
         lines = kept.replace("format: {json: {}}", "format: {csv: {}}").replace("pings", "lines")
         await apply(process, kept, events, lines)
-        await pushed(process, "a")
+        await push_hosts(process, "a")
         for refused in (
             wider.replace("nullable: true", "nullable: false"),
             wider.replace("name: host", "name: place"),
@@ -194,11 +194,11 @@ async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_
                 await apply(process, refused)
             assert "may gain nullable columns behind those it has" in str(error.value)
         assert await apply(process, wider) == [Outcome.CONFIGURED]
-        at = await pushed_rows(process, {"host": "b", "rack": 7}, {"host": "c"})
+        at = await push_rows(process, {"host": "b", "rack": 7}, {"host": "c"})
         assert await answer(process, "pings(h, r)", at) == [("a", None), ("b", 7), ("c", None)]
     async with running(tmp_path) as process:
         assert await apply(process, wider, events) == [Outcome.UNCHANGED] * 2
-        at = await pushed_rows(process, {"host": "d", "rack": 8})
+        at = await push_rows(process, {"host": "d", "rack": 8})
         assert await answer(process, "pings(h, r)", at) == [
             ("a", None), ("b", 7), ("c", None), ("d", 8),
         ]  # fmt: skip
@@ -383,7 +383,7 @@ async def test_a_name_that_a_user_bound_to_a_collection_is_left_alone(tmp_path: 
 async def test_a_pushed_source_can_be_deleted_and_applied_again(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, SOURCE)
-        await pushed(process, "before")
+        await push_hosts(process, "before")
         await process.controller.delete("Source", "pings")
         assert await apply(process, SOURCE) == [Outcome.CREATED]
         await process.controller.push("pings", [b'{"host": "after"}'])
@@ -437,7 +437,7 @@ async def test_a_view_whose_installing_was_cut_off_has_all_its_outputs_or_none(
         }
     async with running(tmp_path) as process:
         await insert(process, "a")
-        at = await pushed(process, "a")
+        at = await push_hosts(process, "a")
         assert await answer(process, "here(h)", at) == [("a",)]
         assert await answer(process, "gone(h)", at) == []
 
@@ -448,7 +448,7 @@ async def test_a_view_has_frontiers_as_a_source_has_and_since_moves_as_its_reade
 ) -> None:
     async with running(tmp_path) as process:
         await apply(process, SOURCE.replace("retain: 10m", "retain: 100ms"), TABLE, TWO)
-        at = await pushed(process, "a")
+        at = await push_hosts(process, "a")
         store = process.context.collections
         for name in ("two/here", "pings"):
             reader = await store.read_hold(name, owner="somebody")

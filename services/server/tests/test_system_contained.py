@@ -1,4 +1,4 @@
-"""What breaks one resource breaks it alone: while it is applied, while it runs, and at every later
+"""A fault of one resource breaks it alone: while it is applied, while it runs, and at every later
 start.
 """
 
@@ -67,7 +67,7 @@ async def until(process: Whole, name: str, reason: str) -> ResourceStatus:
             await asyncio.sleep(0.02)
 
 
-async def answered(process: Whole, goal: str, row: int) -> None:
+async def insert_and_ask(process: Whole, goal: str, row: int) -> None:
     """Insert a row, and wait until it is in the answer of a goal."""
     at = (await process.controller.insert("base", pa.table({"n": [row]}))).time
     table = (await process.query.ask(goal, at, 240.0)).table
@@ -75,7 +75,7 @@ async def answered(process: Whole, goal: str, row: int) -> None:
 
 
 def breaks_view(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let the work of one view end with an error that is none of ours."""
+    """End the work of one view with an error that is none of ours."""
     run = ViewPart.run
 
     async def breaks(self: ViewPart, ready: Callable[[], None]) -> None:
@@ -96,10 +96,10 @@ async def test_w3_a_view_that_breaks_is_broken_alone_also_after_a_restart(
         status = await until(process, "View/bad", "Broken")
         assert status.message.startswith("IndexError in ")
         assert "test_system_contained:" in status.message
-        await answered(process, "good/fine(x)", 1)
+        await insert_and_ask(process, "good/fine(x)", 1)
     async with running(tmp_path) as process:
         await until(process, "View/bad", "Broken")
-        await answered(process, "good/fine(x)", 2)
+        await insert_and_ask(process, "good/fine(x)", 2)
         text = process.exposed()
         counted = [line for line in text.splitlines() if line.startswith("tidemill_broken_total")]
         values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in counted}
@@ -107,7 +107,7 @@ async def test_w3_a_view_that_breaks_is_broken_alone_also_after_a_restart(
         assert values['tidemill_broken_total{kind="View",name="good"}'] == 0
         monkeypatch.undo()
         await until(process, "View/bad", "Running")  # what passes goes on by itself
-        await answered(process, "bad/poor(x)", 3)
+        await insert_and_ask(process, "bad/poor(x)", 3)
 
 
 async def test_w1_an_output_column_called_time_is_refused_and_leaves_nothing(
@@ -134,7 +134,7 @@ spec:
     async with running(tmp_path) as process:
         assert set(await statuses(process)) == {"Table/base", "Source/infs"}
         assert await apply(process, GOOD) == [Outcome.CREATED]
-        await answered(process, "good/fine(x)", 1)
+        await insert_and_ask(process, "good/fine(x)", 1)
 
 
 @pytest.mark.parametrize("stage", ["plan", "make", "prepare"])
@@ -156,12 +156,12 @@ async def test_w1_an_apply_refused_at_any_stage_records_nothing(
         assert set(await statuses(process)) == {"Table/base"}
         applied = await apply(process, TABLE.replace("NAME", "other"), GOOD, BAD)
         assert applied == [Outcome.CREATED] * 3
-        await answered(process, "bad/poor(x)", 1)
-        await answered(process, "good/fine(x)", 2)
+        await insert_and_ask(process, "bad/poor(x)", 1)
+        await insert_and_ask(process, "good/fine(x)", 2)
 
 
 def refuse_at(stage: str, process: Whole, patched: pytest.MonkeyPatch) -> None:
-    """Let the view `bad` fail at one stage of an apply, in a way that nobody foresaw."""
+    """Make the view `bad` fail at one stage of an apply, in a way that nobody foresaw."""
     catalog, planned = process.context.catalog, process.context.catalog.plan_view
     prepare, made = ViewCollections.prepare, ViewCollections.__init__
 
@@ -170,7 +170,7 @@ def refuse_at(stage: str, process: Whole, patched: pytest.MonkeyPatch) -> None:
             raise KeyError(stage)
         return planned(stored)
 
-    async def prepared(self: ViewCollections) -> None:
+    async def prepare_all_but_bad(self: ViewCollections) -> None:
         await prepare(self)
         if self.name == "View/bad":
             raise KeyError(stage)
@@ -185,7 +185,7 @@ def refuse_at(stage: str, process: Whole, patched: pytest.MonkeyPatch) -> None:
     elif stage == "make":
         patched.setattr(ViewCollections, "__init__", make)
     else:
-        patched.setattr(ViewCollections, "prepare", prepared)
+        patched.setattr(ViewCollections, "prepare", prepare_all_but_bad)
 
 
 async def test_w1_a_change_refused_while_it_is_carried_out_is_taken_back(
@@ -195,7 +195,7 @@ async def test_w1_a_change_refused_while_it_is_carried_out_is_taken_back(
     wider = wider.replace("name: m, type: int", "name: m, type: int, nullable: true")
     prepare = TableCollection.prepare
 
-    async def prepared(self: TableCollection) -> None:
+    async def prepare_all_but_other(self: TableCollection) -> None:
         if self.collection == "other":
             raise KeyError("other")
         await prepare(self)
@@ -203,7 +203,7 @@ async def test_w1_a_change_refused_while_it_is_carried_out_is_taken_back(
     async with running(tmp_path) as process:
         await apply(process, BASE)
         with monkeypatch.context() as patched:
-            patched.setattr(TableCollection, "prepare", prepared)
+            patched.setattr(TableCollection, "prepare", prepare_all_but_other)
             with pytest.raises(KeyError):
                 await apply(process, wider, TABLE.replace("NAME", "other"))
         (status,) = await process.controller.get("Table", "base")
@@ -213,7 +213,7 @@ async def test_w1_a_change_refused_while_it_is_carried_out_is_taken_back(
 
 
 async def record(process: Whole, text: str) -> None:
-    """Write a resource into the catalog that no apply has looked at, as an older version may have."""
+    """Write a resource that no apply has looked at into the catalog, like an older version."""
     (resource,) = load_resources(text, "test.yaml")
     await process.context.store.put([Stored(resource, process.context.clock.now_ms())])
 
@@ -229,7 +229,7 @@ async def test_w1_a_resource_that_can_never_begin_stops_no_start_and_can_be_dele
         # `time` collides with the lane of events alone; a name of ours is refused in any view.
         await record(process, BAD.replace("poor(x) := base(x);", program.replace("time", "_time")))
     async with running(tmp_path) as process:
-        await answered(process, "good/fine(x)", 1)
+        await insert_and_ask(process, "good/fine(x)", 1)
         found = await statuses(process)
         assert set(found) == {"Table/base", "View/good", "View/bad"}
         await until(process, "View/bad", "Stalled")
@@ -238,7 +238,7 @@ async def test_w1_a_resource_that_can_never_begin_stops_no_start_and_can_be_dele
         assert set(await statuses(process)) == {"Table/base", "View/good"}
     async with running(tmp_path) as process:
         assert set(await statuses(process)) == {"Table/base", "View/good"}
-        await answered(process, "good/fine(x)", 2)
+        await insert_and_ask(process, "good/fine(x)", 2)
 
 
 async def test_a_resource_whose_collection_is_damaged_does_not_keep_get_from_the_others(
@@ -249,12 +249,12 @@ async def test_a_resource_whose_collection_is_damaged_does_not_keep_get_from_the
         collections = process.context.collections
         status = collections.status
 
-        async def broken(collection: str) -> object:
+        async def fail_for_bad(collection: str) -> object:
             if collection == "bad":
                 raise KeyError(collection)
             return await status(collection)
 
-        monkeypatch.setattr(collections, "status", broken)
+        monkeypatch.setattr(collections, "status", fail_for_bad)
         found = await statuses(process)
         assert found["Table/bad"].reason == "Broken"
         assert "KeyError in " in found["Table/bad"].message

@@ -112,7 +112,7 @@ async def test_c2_an_eager_goal_fires_while_upper_has_not_passed_and_never_again
         plain = (await process.controller.describe("Action", "later")).details
         assert plain["firing"] == "definite"
     async with running(tmp_path) as process:
-        # What came before the restart, and is not definite yet, is joined with what comes after it.
+        # An event from before the restart that is not definite yet is joined with later ones.
         await push(process, ("b", "Oslo", T + 9), ("c", "Bern", T + 10), ("a", "Rome", T + 2))
         await tells(tmp_path, "now", ["a", "b"])
         assert told(tmp_path, "later") == []
@@ -126,12 +126,12 @@ async def test_c2_an_eager_goal_fires_while_upper_has_not_passed_and_never_again
         keys = [row["key"] for row in outbox if row["key"]]
         assert len(keys) == len(set(keys)) == 3
         read = ("moves", "moves/raw", "moves/eventmap", "fraud/state", "fraud/both")
-        assert [each for each in read if not await held(process, each)] == []
+        assert [each for each in read if not await holds_history(process, each)] == []
         await process.controller.delete("Action", "now")
-        assert [each for each in read if await held(process, each)] == []
+        assert [each for each in read if await holds_history(process, each)] == []
 
 
-async def held(process: Whole, collection: str) -> bool:
+async def holds_history(process: Whole, collection: str) -> bool:
     """Whether the eager action holds the history of a collection."""
     holders = (await process.context.collections.status(collection)).holders
     return "action:now" in {holder.owner for holder in holders}

@@ -148,7 +148,7 @@ async def test_a_silence_too_short_to_be_one_is_refused(tmp_path: Path) -> None:
 
 
 async def test_c2_no_answer_within_a_bound_is_told_by_heartbeats_alone(tmp_path: Path) -> None:
-    """C2: without a wall clock, who pushes says that nothing follows; a restart knows it as well."""
+    """C2: without a wall clock, the pusher says that nothing follows; a restart knows it too."""
     async with running(tmp_path) as process:
         await apply(process, stream("req", "skew: 0s") + stream("rep", "skew: 0s") + VIEW)
         began = process.context.clock.now_ms() - 100_000

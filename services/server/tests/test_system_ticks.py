@@ -112,7 +112,7 @@ async def assert_reasons(process: Whole, gone: int, new: int) -> None:
     assert 'put(0, "a", 1)  [input, at ' in kept.text
     assert "rule 2: kept(k, v) @next := value(k, v);" in kept.text
     assert 'not put(_, "a", _)  [at ' in kept.text
-    sent = await process.query.why('asked/known(1, "b")', new + 2)
+    sent = await process.query.why('asked/known(1, "b")', new + 1)
     assert sent.text.splitlines() == [
         f'known("b")  [node 1 at {new + 1}, rule 2: known(k) := copied(k);]',
         f'└─ copied("b")  [node 1 at {new + 1}, rule 1: copied(k) @async(1) := put(0, k, _);]',

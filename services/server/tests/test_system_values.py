@@ -1,4 +1,4 @@
-"""What comes in through tables and goes on through views is what the language says of it, at every
+"""Values that come in through tables and go on through views mean what the language says, at every
 border.
 """
 
@@ -162,7 +162,7 @@ async def test_w12_v14_s4_a_row_that_is_not_there_cannot_be_taken_away(tmp_path:
 
 
 async def pairs(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]:
-    """As `answer`, without what rides beside facts of two columns."""
+    """The same as `answer`, without the values that ride beside facts of two columns."""
     return [row[:2] for row in await answer(process, goal, at)]
 
 
@@ -255,7 +255,7 @@ async def test_w5_a_column_called_as_the_mark_of_a_lattice_is_refused(tmp_path: 
             await apply(process, view("n1", program))
 
 
-async def pushed(process: Whole, source: str, *rows: bytes) -> None:
+async def push(process: Whole, source: str, *rows: bytes) -> None:
     await process.controller.push(source, rows)
 
 
@@ -271,8 +271,8 @@ async def test_w2_infinity_at_the_border_of_a_collection_is_an_error_record(
     program = "q(k, w) := e(k: k) @expires(w); top() @max(w) := e(k: _) @expires(w); far(k, float(w)) := e(k: k) @expires(w); l(k, least(w, 50)) := e(k: k) @expires(w);"
     texts = ENDING, view("v", program, f"  engine: {engine}\n")
     async with running(tmp_path, *texts) as process:
-        await pushed(process, "e", b'{"k": "a", "at": 1, "until": 40}', b'{"k": "b", "at": 2}')
-        await pushed(process, "e", b'{"k": "c", "at": 90, "until": 95}')
+        await push(process, "e", b'{"k": "a", "at": 1, "until": 40}', b'{"k": "b", "at": 2}')
+        await push(process, "e", b'{"k": "c", "at": 90, "until": 95}')
         assert [row[:2] for row in await answer(process, "q(k, w)", 10)] == [("a", 40)]
         assert [row[:2] for row in await answer(process, "far(k, w)", 10)] == [("a", 40.0)]
         assert [r[:2] for r in await answer(process, "l(k, w)", 10)] == [("a", 40), ("b", 50)]

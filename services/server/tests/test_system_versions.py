@@ -83,15 +83,15 @@ async def read_now(process: Whole, version: int) -> int:
             await asyncio.sleep(0.05)
 
 
-async def told(process: Whole, folder: Path, past: int) -> list[str]:
-    """What the action has told, once it has come past an instant."""
+async def wait_for_effects(process: Whole, folder: Path, past: int) -> list[str]:
+    """Effects of the action, once it has come past an instant."""
     async with asyncio.timeout(240):
         while (await process.context.collections.status("tell/done")).upper.less_equal(past):
             await asyncio.sleep(0.05)
     return [line.split('["')[1][0] for line in (folder / "told.jsonl").read_text().splitlines()]
 
 
-async def cleaned(process: Whole) -> None:
+async def wait_until_clean(process: Whole) -> None:
     """Wait until nothing is open or held that only the old version or the change needed."""
     left = {"delays/state", "delays@2/delayed", "delays@2/friendly", "delays@2/errors"}
     collections = process.context.collections
@@ -117,15 +117,15 @@ async def test_a_changed_program_answers_from_one_instant_on(tmp_path: Path) -> 
         await process.controller.insert("friends", pa.table({"who": ["a"]}))
         before = await insert(process, "b", 7)
         assert await answer(process, "delayed(w)", before) == [("a",)]
-        assert await told(process, tmp_path, before) == ["a"]
+        assert await wait_for_effects(process, tmp_path, before) == ["a"]
         assert await apply(process, VIEW.replace("PROGRAM", NEW)) == [Outcome.CONFIGURED]
         at = await read_now(process, 2)
         assert await answer(process, "delayed(w)", before) == [("a",)]
         assert await answer(process, "delayed(w)", at) == [("b",)]
         assert await answer(process, "friendly(w)", at) == [("a",)]
         assert len(await answer(process, "above/counted()", at)) == 1
-        assert await told(process, tmp_path, at) == ["a", "b"]
-        await cleaned(process)
+        assert await wait_for_effects(process, tmp_path, at) == ["a", "b"]
+        await wait_until_clean(process)
     async with running(tmp_path) as process:
         later = await insert(process, "c", 8)
         assert await answer(process, "delayed(w)", later) == [("b",), ("c",)]
@@ -133,7 +133,7 @@ async def test_a_changed_program_answers_from_one_instant_on(tmp_path: Path) -> 
         await apply(process, VIEW.replace("PROGRAM", OLD + "\\nfriendly(w) := friends(w);"))
         at = await read_now(process, 3)
         assert await answer(process, "delayed(w)", at) == [("a",)]
-        assert await told(process, tmp_path, at) == ["a", "b", "c"]
+        assert await wait_for_effects(process, tmp_path, at) == ["a", "b", "c"]
         await process.controller.delete("action", "tell")
         await process.controller.delete("view", "above")
         await process.controller.delete("view", "delays")

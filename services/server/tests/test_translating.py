@@ -1,4 +1,4 @@
-"""Which records are in an answer, and since when records are: asked of a running system, both ways."""
+"""Records in an answer, and the first instant with a record: asked of a running system."""
 
 from __future__ import annotations
 
@@ -65,25 +65,27 @@ def shown(found: Translation) -> tuple[int, dict[int, int]]:
     return found.as_of, partition_offsets(found.offsets)
 
 
-async def pushed(
+async def push_each(
     process: Whole, source: str, *numbers: int, file: Path | None = None
 ) -> Translation:
     """Give one row after the other, each bound by itself; how far the last is bound."""
     for number in numbers:
-        before = partition_offsets((await bound(process, source)).offsets).get(0, 0)
+        before = partition_offsets((await read_bound(process, source)).offsets).get(0, 0)
         if file is None:
             await process.controller.push(source, [b'{"n": %d}' % number])
         else:
             with file.open("ab") as lines:
                 lines.write(b'{"n": %d}\n' % number)
         async with asyncio.timeout(60):
-            while partition_offsets((await bound(process, source)).offsets).get(0, 0) == before:
+            while (
+                partition_offsets((await read_bound(process, source)).offsets).get(0, 0) == before
+            ):
                 await asyncio.sleep(0.02)
-    return await bound(process, source)
+    return await read_bound(process, source)
 
 
-async def bound(process: Whole, source: str) -> Translation:
-    """What is bound, however far event time has come."""
+async def read_bound(process: Whole, source: str) -> Translation:
+    """The bindings, however far event time has come."""
     remap = f"{source}/remap"
     answer = await process.query.snapshot(remap, None, 30.0)
     rows = answer.table.to_pylist()
@@ -95,7 +97,7 @@ async def bound(process: Whole, source: str) -> Translation:
 async def test_d3_every_answer_is_made_of_the_records_before_its_offsets(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, PLAIN)
-        last = await pushed(process, "s", *range(5))
+        last = await push_each(process, "s", *range(5))
         query = process.query
         instants = [(await query.translate("s", at(p0=n), 60.0)).as_of for n in range(1, 6)]
         assert instants == sorted(set(instants))
@@ -118,7 +120,7 @@ async def test_d3_every_answer_is_made_of_the_records_before_its_offsets(tmp_pat
 async def test_d3_offsets_that_are_in_no_answer_are_not_yet_until_they_are(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, PLAIN)
-        await pushed(process, "s", 1)
+        await push_each(process, "s", 1)
         with pytest.raises(NotYet, match=r"p0=3 of s is not in any answer yet: .* come to p0=1"):
             await process.query.translate("s", at(p0=3), None)
         with pytest.raises(NotYet, match="p7=1 of s"):
@@ -136,18 +138,18 @@ async def test_d3_offsets_that_are_in_no_answer_are_not_yet_until_they_are(tmp_p
 async def test_d3_translations_are_known_exactly_as_far_back_as_answers(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, PLAIN.replace("retain: all", "retain: 1s"))
-        first = await pushed(process, "s", 1)
+        first = await push_each(process, "s", 1)
         async with asyncio.timeout(60):
-            while (await pushed(process, "s", 2)).as_of < first.as_of + 3_000:
+            while (await push_each(process, "s", 2)).as_of < first.as_of + 3_000:
                 await asyncio.sleep(0.2)
         with pytest.raises(BeforeSince, match="p0=1 of s came in at"):
             await process.query.translate("s", at(p0=1), None)
-        # What anybody still holds can be asked of both.
+        # An instant that anybody still holds can be asked of both.
         held = await process.context.collections.read_hold("s", owner="test", lease_ms=None)
         since = sole_time(held.frontier)
         with pytest.raises(BeforeSince):
             await process.query.translate("s", since - 1, None)
-        await pushed(process, "s", 3)
+        await push_each(process, "s", 3)
         for time in (since, since + 300):
             found = await process.query.translate("s", time, 30.0)
             there = (await process.query.snapshot("s", time, None)).table
@@ -157,20 +159,20 @@ async def test_d3_translations_are_known_exactly_as_far_back_as_answers(tmp_path
 async def test_d3_an_instant_of_event_time_is_made_of_what_had_come_when_it_was_over(
     tmp_path: Path,
 ) -> None:
-    """Whatever comes later is late there, so the answer is made of what was bound by then."""
+    """Later records are late there, so the answer is made of the bindings of that time."""
     file = tmp_path / "rows.jsonl"
     file.touch()
     async with running(tmp_path) as process:
         await apply(process, EVENTS)
         query = process.query
-        await pushed(process, "e", 1_000)
+        await push_each(process, "e", 1_000)
         await apply(process, REFERENCE.replace("PATH", str(file)))
-        await pushed(process, "r", 7, file=file)
+        await push_each(process, "r", 7, file=file)
         await query.snapshot("r", 500, 120.0)
-        await pushed(process, "e", 9_000)
+        await push_each(process, "e", 9_000)
         await query.snapshot("r", 8_999, 120.0)
-        await pushed(process, "r", 8, file=file)
-        await pushed(process, "e", 20_000)
+        await push_each(process, "r", 8, file=file)
+        await push_each(process, "e", 20_000)
         for source, steps in (
             ("e", ((0, 1), (999, 1), (1_000, 2), (8_999, 2), (9_000, 3), (19_999, 3))),
             ("r", ((0, 1), (500, 1), (9_000, 2), (19_999, 2))),
@@ -220,11 +222,11 @@ def test_d3_the_command_and_both_clients_translate(tmp_path: Path) -> None:
             with pytest.raises(NotYet):
                 client.since_when("s", {0: 3})
 
-        async def asked() -> Translation:
+        async def ask() -> Translation:
             async with AsyncClient(address) as held:
                 return await held.translate("s", found.as_of)
 
-        assert shown(asyncio.run(asked())) == shown(found) == (found.as_of, {0: 2})
+        assert shown(asyncio.run(ask())) == shown(found) == (found.as_of, {0: 2})
         for options in (["--as-of", str(found.as_of)], ["--offsets", "0=2"], ["--records", "p0=1"]):
             said = CliRunner().invoke(app, [*call, *options, "--wait"])
             assert said.exit_code == 0, said.output

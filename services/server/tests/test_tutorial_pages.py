@@ -75,6 +75,14 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     assert run.ran > 4
 
 
+def test_the_readme_takes_five_minutes_by_hand(tmp_path: Path) -> None:
+    run = PageRun(tmp_path)
+    run.run((ROOT / "README.md").read_text(), after="Five minutes by hand")
+    assert run.ran == 2
+    (line,) = (tmp_path / "late.jsonl").read_text().splitlines()
+    assert '"arguments": ["N2", 45]' in line
+
+
 def test_the_endpoint_of_the_page_has_one_alarm(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

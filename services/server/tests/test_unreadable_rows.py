@@ -72,7 +72,7 @@ GARBAGE = {
     "a lone surrogate": {"document": '{"spec": {"retain": "\\ud800"}}'},
     "all of it": {"document": "\0", "resolved": None, "created_ms": None, "incarnation": None},
 }
-"""What may stand in columns of a row: by a damaged store, another version, or whoever writes it."""
+"""Contents of a row's columns: by a damaged store, another version, or any other writer."""
 
 PASSWORD = "PLANTED-77aa"
 OLD_SOURCE = {
@@ -84,7 +84,7 @@ OLD_SOURCE = {
             "url": "http://127.0.0.1:1", "username": "u", "passwordFile": "/etc/p", "caFile": "/etc/c"}}},
     },
 }  # fmt: skip
-"""As commits before secrets had names wrote it."""
+"""The form of commits from before secrets had names."""
 
 OLD_ACTION = {
     "apiVersion": "tidemill.dev/v1alpha1", "kind": "Action", "metadata": {"name": "tell"},
@@ -157,7 +157,7 @@ async def catalog(process: Whole) -> list[dict[str, object]]:
 
 
 async def rewrite(folder: Path, name: str, columns: Mapping[str, object]) -> None:
-    """Let the row of a resource hold something else, while no server runs."""
+    """Change the row of a resource while no server runs."""
     async with opened(ServerSettings(directory=str(folder / "state"))) as process:
         collections = process.context.collections
         kind, _, short = name.partition("/")
@@ -177,7 +177,7 @@ async def rewrite(folder: Path, name: str, columns: Mapping[str, object]) -> Non
         assert isinstance(outcome, Appended)
 
 
-async def answered(process: Whole, row: int) -> None:
+async def insert_and_ask(process: Whole, row: int) -> None:
     """Insert a row, and wait until it is in the answer of the view that is fine."""
     at = (await process.controller.insert("base", pa.table({"n": [row]}))).time
     table = (await process.query.ask("fine/good(x)", at, 120.0)).table
@@ -203,7 +203,7 @@ async def test_s3_a_row_that_cannot_be_read_is_one_broken_resource(
             assert " in " in status.message  # class and place
             assert "the row of the catalog cannot be read" in status.message
             assert "apply it anew" in status.message
-        await answered(process, 1)
+        await insert_and_ask(process, 1)
         with pytest.raises(Unavailable, match="describe source web"):
             await process.controller.push("web", [b"{}"])
         assert (await process.controller.describe("source", "web")).reason == "Broken"
@@ -212,12 +212,12 @@ async def test_s3_a_row_that_cannot_be_read_is_one_broken_resource(
         await process.controller.push("web", [b'{"n": 3}'])
         await process.controller.delete("view", "alerts")
         assert set(await statuses(process)) == {"Table/base", "View/fine", "Source/web"}
-        # What was there is retracted to the byte: one row is left of each name.
+        # The old row is retracted to the byte: one row is left of each name.
         assert len(await rows_of(process, "Source/web")) == 1
         (deleted,) = await rows_of(process, "View/alerts")
         assert deleted["deleted"]
     async with running(tmp_path) as process:
-        await answered(process, 2)
+        await insert_and_ask(process, 2)
         assert (await until(process, "Source/web", "Running")).reason == "Running"
         assert await apply(process, ALERTS) == [Outcome.CREATED]
 
@@ -238,7 +238,7 @@ async def test_s3_each_kind_is_stated_anew_and_deleted(name: str, tmp_path: Path
                 assert status.ready or name == "Action/tell"
                 if name == "Table/base":
                     await until(process, "View/fine", "Running")
-                    await answered(process, 5)
+                    await insert_and_ask(process, 5)
             elif name == "Table/base":
                 with pytest.raises(UsageError, match="is used by"):
                     await process.controller.delete("table", "base")
@@ -254,7 +254,7 @@ async def test_s3_each_kind_is_stated_anew_and_deleted(name: str, tmp_path: Path
 async def test_s3_rows_of_a_table_stay_when_it_is_stated_anew(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLE, VIEW)
-        await answered(process, 1)
+        await insert_and_ask(process, 1)
     await rewrite(tmp_path, "Table/base", GARBAGE["no JSON"])
     async with running(tmp_path) as process:
         await until(process, "Table/base", "Broken")
@@ -264,13 +264,13 @@ async def test_s3_rows_of_a_table_stay_when_it_is_stated_anew(tmp_path: Path) ->
         assert (await until(process, "Table/base", "Broken")).reason == "Broken"
         assert await apply(process, TABLE) == [Outcome.CONFIGURED]
         await until(process, "View/fine", "Running")
-        await answered(process, 2)
+        await insert_and_ask(process, 2)
         table = (await process.query.ask("fine/good(x)", None, 120.0)).table
         assert sorted(table.column(0).to_pylist()) == [1, 2]
 
 
 def test_s3_a_row_that_cannot_be_read_is_deleted_offline(tmp_path: Path) -> None:
-    async def prepared() -> None:
+    async def prepare_folder() -> None:
         async with running(tmp_path) as process:
             await apply(process, TABLE, VIEW, SOURCE)
         await rewrite(tmp_path, "Source/web", {"kind": "Dashboard", **GARBAGE["no JSON"]})
@@ -280,15 +280,15 @@ def test_s3_a_row_that_cannot_be_read_is_deleted_offline(tmp_path: Path) -> None
             await until(process, "Dashboard/web", "Broken")
             await process.controller.delete("dashboards", "web")
 
-    async def looked() -> set[str]:
+    async def look() -> set[str]:
         async with running(tmp_path) as process:
             assert await apply(process, VIEW) == [Outcome.CREATED]
-            await answered(process, 1)
+            await insert_and_ask(process, 1)
             return set(await statuses(process))
 
-    asyncio.run(prepared())
+    asyncio.run(prepare_folder())
     delete_offline("View", "fine", str(tmp_path / "state"), None)
-    assert asyncio.run(looked()) == {"Table/base", "View/fine"}
+    assert asyncio.run(look()) == {"Table/base", "View/fine"}
 
 
 async def test_s13_a_row_of_an_older_version_says_what_to_write_instead(tmp_path: Path) -> None:
@@ -306,8 +306,8 @@ async def test_s13_a_row_of_an_older_version_says_what_to_write_instead(tmp_path
         action = await until(process, "Action/tell", "Broken")
         assert "user and password are written as username and secret" in action.message
         assert PASSWORD not in repr(await statuses(process))
-        await answered(process, 1)
-        # What was not wrong is not changed on the way.
+        await insert_and_ask(process, 1)
+        # Parts that were not wrong are not changed on the way.
         with pytest.raises(UsageError, match=r"spec\.columns cannot change .*passwordFile"):
             await apply(process, NEW_SOURCE.replace("name: n,", "name: m,"))
         with pytest.raises(UsageError, match=r"spec\.goal cannot change"):
@@ -321,4 +321,4 @@ async def test_s13_a_row_of_an_older_version_says_what_to_write_instead(tmp_path
         after = (await until(process, "Source/web", "Running")).upper
         assert after is not None
         assert sole_time(after) >= sole_time(before)
-        await answered(process, 2)
+        await insert_and_ask(process, 2)

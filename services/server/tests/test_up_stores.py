@@ -58,7 +58,7 @@ def planes(server: UpProcess) -> pa.Table:
 
 
 def checked(folder: Path, stores: list[str]) -> subprocess.CompletedProcess[str]:
-    """What `tidemill fsck` says of the stores."""
+    """The words of `tidemill fsck` about the stores."""
     command = [sys.executable, "-m", "tidemill.client", "fsck", str(folder / "state"), *stores]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -66,7 +66,7 @@ def checked(folder: Path, stores: list[str]) -> subprocess.CompletedProcess[str]
 def test_the_check_finds_the_stores_by_the_settings_of_the_server(
     tmp_path: Path, stores: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As within a pod: addresses in variables, the secret in a file."""
+    """The settings of a pod: addresses in variables, the secret in a file."""
     with up_process(tmp_path, *stores) as server, server.client():
         pass
     (tmp_path / "secret").write_text("test-secret")

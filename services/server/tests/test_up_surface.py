@@ -1,4 +1,4 @@
-"""What a running server offers on its two ports: every service, every metric."""
+"""The surface of a running server on its two ports: every service, every metric."""
 
 from __future__ import annotations
 

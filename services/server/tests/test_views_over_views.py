@@ -32,7 +32,7 @@ from tidemill.testkit.tidelog import inputs as facts_of_inputs
 
 UPPER = 100
 LOST = frozenset({"count", "count_distinct", "sum", "average"})
-"""What a view says of these has lost its contributions, so merges of them differ."""
+"""Lattices whose values lose their contributions in an output, so merges of them differ."""
 PROGRAMS = {
     "sets merge and are looked into": (
         "n(k) @set(v) := r(k, v); m(k) @set(w) := r(k, v) where w = v + 10;",
@@ -90,9 +90,7 @@ Facts: TypeAlias = Mapping[str, Sequence[Presence]]
 def handed_over(
     lower: CheckedProgram, presences: Facts
 ) -> tuple[dict[str, InputSchema], dict[str, Sequence[Presence]]]:
-    """What a view derives, written to its outputs and read back, and as which inputs others know
-    it.
-    """
+    """The outputs of a view, written and read back, and the inputs as which others know them."""
     inputs: dict[str, InputSchema] = {}
     handed: dict[str, Sequence[Presence]] = {}
     for predicate in lower.derived:
@@ -124,7 +122,7 @@ def compare(
     whole: CheckedProgram,
     in_one: Answer,
 ) -> list[str]:
-    """What the second view says, if that is what the whole program says, in the same columns."""
+    """The answer of the second view, if it is that of the whole program, in the same columns."""
     read = {p: shape_of_output(lower, p).sure for p in lower.derived if p in upper.inputs}
     sure = surely_carried(upper, read)
     found = shown(in_two, upper.derived)

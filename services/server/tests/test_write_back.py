@@ -76,7 +76,7 @@ def weights(*rows: tuple[str, int]) -> pa.Table:
 
 
 async def names(read: AsyncReader, at: int) -> list[str]:
-    """What a collection with one column holds at an instant; each row is there once."""
+    """The rows of a collection with one column at an instant; each row is there once."""
     async with asyncio.timeout(120):
         table = await read.snapshot(at)
     if not table.num_columns:
@@ -103,13 +103,13 @@ async def test_v13_a_view_writes_by_what_it_is_given_also_after_a_restart(tmp_pa
         assert view.outputs["heavy"].frontier == 4
         read = await hold(client, "kept")
         assert await names(read, 9) == ["b"]
-        # Whoever has given the capability has none any more.
+        # The giver of the capability has none any more.
         with pytest.raises(UnknownCapability):
             await client.storage.update_and_downgrade(given, None, frontier(20))
         await write.append(weights(("c", 99)), 20)
         assert await names(read, 15) == ["b", "c"]
-        # What nothing comes to is as far as the output all the same, and others read it by its
-        # name.
+        # A collection that gets no rows is as far as the output all the same, and others read it by
+        # its name.
         await write.append(None, 30)
         await until_upper(process, "kept", 30)
         over = await maintain(client, "over", "again(h) := kept(h);", {"kept": read})

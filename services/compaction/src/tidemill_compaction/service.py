@@ -83,7 +83,7 @@ class Compaction:
         await scope.until_stopping_or(task)
 
     async def look_forever(self) -> None:
-        """Know the frontiers of the compacted collections for metrics, and names that are no more."""
+        """Learn the frontiers of the compacted collections for metrics, and names that are gone."""
         context = self._process.context
         while True:
             await context.clock.sleep(FRESH_S)

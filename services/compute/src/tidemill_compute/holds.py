@@ -67,13 +67,14 @@ class Holds:
         *,
         reading: Reading = EVERYTHING,
         told: Callable[[int], None] | None = None,
+        added_up: bool = True,
     ) -> pa.Table:
         """All updates with lower <= _time < upper, as far as they are read; `told` as for a
-        snapshot.
+        snapshot. Without `added_up` they are as stored.
         """
         rows = await self._collections.changes(
             self._held[collection], lower, upper,
-            columns=reading.columns, where=reading.where, told=told,
+            columns=reading.columns, where=reading.where, told=told, added_up=added_up,
         )  # fmt: skip
         return reading.whole(rows)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tidemill.host.context import Context
 from tidemill.host.observing import uppers
-from tidemill.host.service import Running
+from tidemill.host.service import RunningParts
 from tidemill.runtime.metrics import (
     ACTION_CORRECTIONS,
     ACTION_FENCED,
@@ -21,7 +21,7 @@ from tidemill_compute.actions.part import ActionPart
 from tidemill_compute.views.part import ViewPart
 
 
-def watch(context: Context, running: Running) -> None:
+def watch(context: Context, running: RunningParts) -> None:
     """Register everything of views and actions that is read at the scrape."""
     metrics, collections = context.metrics, context.collections
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(running)))
@@ -32,7 +32,7 @@ def watch(context: Context, running: Running) -> None:
     metrics.watch(ACTION_FENCED, lambda: list(_counts(running, "fenced")))
 
 
-def _view_lags(running: Running) -> Iterator[Reading]:
+def _view_lags(running: RunningParts) -> Iterator[Reading]:
     for name, part in running.of(ViewPart):
         progress = part.driver.progress
         if progress.inputs:
@@ -41,7 +41,7 @@ def _view_lags(running: Running) -> Iterator[Reading]:
             yield {"view": name, "slowest": slowest}, behind
 
 
-def _global_lags(running: Running, collections: Collections) -> Iterator[Reading]:
+def _global_lags(running: RunningParts, collections: Collections) -> Iterator[Reading]:
     known = uppers(collections)
     for name, part in running.of(ViewPart):
         outputs = [known[each] for each in part.outputs if each in known]
@@ -52,7 +52,7 @@ def _global_lags(running: Running, collections: Collections) -> Iterator[Reading
             yield {"view": name, "furthest": furthest}, behind
 
 
-def _action_lags(running: Running, collections: Collections) -> Iterator[Reading]:
+def _action_lags(running: RunningParts, collections: Collections) -> Iterator[Reading]:
     known = uppers(collections)
     for name, part in running.of(ActionPart):
         if {part.watched, part.covering} <= known.keys():
@@ -60,13 +60,13 @@ def _action_lags(running: Running, collections: Collections) -> Iterator[Reading
             yield {"action": name}, behind
 
 
-def _counts(running: Running, which: str) -> Iterator[Reading]:
+def _counts(running: RunningParts, which: str) -> Iterator[Reading]:
     for name, part in running.of(ActionPart):
         counts = part.driver.counts
         yield {"action": name}, counts.corrected if which == "corrected" else counts.fenced
 
 
-def _outboxes(running: Running) -> Iterator[Reading]:
+def _outboxes(running: RunningParts) -> Iterator[Reading]:
     for name, part in running.of(ActionPart):
         counts = part.driver.counts
         yield {"action": name}, max(0, counts.fired - counts.effects)

@@ -12,7 +12,7 @@ from tidemill.catalog.made.sources import SourceCollections
 from tidemill.catalog.made.tables import TableCollection
 from tidemill.catalog.made.views import ViewCollections
 from tidemill.host.context import Context
-from tidemill.host.service import Confirm, Running, Service
+from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Runner
 from tidemill_compute.actions.part import ActionPart
@@ -63,7 +63,7 @@ class ComputeParts:
         assert isinstance(made, HeldCollection)
         return HoldPart(made)
 
-    def watch(self, running: Running) -> None:
+    def watch(self, running: RunningParts) -> None:
         """Register what is read of views and actions."""
         watch(self._context.host, running)
 

@@ -21,8 +21,18 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     never. The answers are the same; fewer rows are done before columns are made of them.
     """
 
+    step_changes_max: int = 100_000
+    """Input changes that one step of the dataflow covers, as far as instants differ.
+
+    A backlog is read piece by piece, twice as many changes at a time. A step that needs more
+    memory than there is begins again with fewer.
+    """
+
     window_ticks_max: int = 2_000
     """Ticks of a ticked view that one step covers; their output is readable after each step."""
+
+    tick_returns_max: int = 10_000
+    """Ticks in a row of a view that ticks on change for which nothing but @next is a reason."""
 
     spark_rows: int = 20_000_000
     """Updates of the inputs of a new view without ticks from which on a Spark job evaluates

@@ -8,7 +8,7 @@ from tidemill.catalog.made.making import Made
 from tidemill.catalog.made.sources import SourceCollections
 from tidemill.host.context import Context
 from tidemill.host.roles import item_of, share_of, shares_of
-from tidemill.host.service import Confirm, Running, Service
+from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill_ingest.driver import WHOLE, Share
 from tidemill_ingest.part import ReadContext, ReadPart
@@ -43,7 +43,7 @@ class ReadParts:
         part = Share(share, shares_of(made.stored.resource))
         return ReadPart(made, share_of(ROLE, share), share_of(item, share), part, self._context)
 
-    def watch(self, running: Running) -> None:
+    def watch(self, running: RunningParts) -> None:
         """Readers count as they read."""
 
     async def close(self) -> None:

@@ -1,4 +1,6 @@
-"""`tidemill operator`: custom resources of Kubernetes become resources of Tidemill."""
+"""`tidemill operator`, `python -m tidemill_operator`: custom resources of Kubernetes become
+resources of Tidemill.
+"""
 
 from __future__ import annotations
 
@@ -113,3 +115,7 @@ def operator(
         typer.echo(f"tidemill operator: {error}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    typer.run(operator)

@@ -21,10 +21,18 @@ from tidemill_operator.objects import (
     PLURALS,
     Declared,
     Key,
-    Known,
+    KnownResource,
     collection_path,
 )
-from tidemill_operator.reconciling import Apply, Change, Hold, Release, Remove, changes, owners
+from tidemill_operator.reconciling import (
+    AddFinalizer,
+    Apply,
+    Change,
+    Remove,
+    RemoveFinalizer,
+    changes,
+    owners,
+)
 from tidemill_operator.reporting import (
     DENIED,
     NO_USER,
@@ -70,7 +78,7 @@ class Operator:
     _refused: dict[str, Refusal] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
     _users: dict[str, Tidemill] = field(default_factory=dict)
-    _known: dict[Key, Known] = field(default_factory=dict)
+    _known: dict[Key, KnownResource] = field(default_factory=dict)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self) -> None:
@@ -128,7 +136,7 @@ class Operator:
         A namespace whose user is refused is left alone, the others are not.
         """
         self._users, self._known = {}, {}
-        asked: dict[int, dict[Key, Known]] = {}
+        asked: dict[int, dict[Key, KnownResource]] = {}
         why: dict[str, Refusal] = {}
         for namespace in sorted({each.namespace for each in objects}):
             try:
@@ -166,10 +174,10 @@ class Operator:
             return False
         try:
             match change:
-                case Hold():
+                case AddFinalizer():
                     await self._finalize(each, [FINALIZER])
                     return False
-                case Release():
+                case RemoveFinalizer():
                     await self._finalize(each, [])
                     return False
                 case Apply():

@@ -8,7 +8,7 @@ from functools import lru_cache
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.parser import parse
 from tidemill.runtime.resources import ActionSpec, ArrangementSpec, HoldSpec, Resource, ViewSpec
-from tidemill_operator.objects import READ_BY, READABLE, Declared, Key, Known
+from tidemill_operator.objects import READ_BY, READABLE, Declared, Key, KnownResource
 
 
 def reads(resource: Resource) -> frozenset[str]:
@@ -50,7 +50,7 @@ def ungranted(
     each: Declared,
     objects: Sequence[Declared],
     first: Mapping[Key, str],
-    known: Mapping[Key, Known],
+    known: Mapping[Key, KnownResource],
 ) -> str | None:
     """Reason for which an object may not read its inputs; None if it may, as far as namespaces go.
 
@@ -75,7 +75,7 @@ def ungranted(
 
 
 def _made(
-    objects: Sequence[Declared], first: Mapping[Key, str], known: Mapping[Key, Known]
+    objects: Sequence[Declared], first: Mapping[Key, str], known: Mapping[Key, KnownResource]
 ) -> Iterator[tuple[str, str, str, Declared | None, Resource | None]]:
     """(namespace, kind, name, object, resource) of all that can be read and belongs to a
     namespace.

@@ -116,7 +116,7 @@ def declared(kind: str, document: Json) -> Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownResource:
     """A resource in Tidemill and how it does.
 
     `resource` of None: it cannot be read by this version.

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tidemill_operator.objects import ABANDON, PLURALS, Declared, Key, Known
+from tidemill_operator.objects import ABANDON, PLURALS, Declared, Key, KnownResource
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class AddFinalizer:
     """Put our finalizer on the object, before anything is made for it."""
 
     of: Declared
@@ -34,19 +34,19 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class RemoveFinalizer:
     """Take our finalizer away: nothing in Tidemill belongs to the object any more."""
 
     of: Declared
 
 
-Change: TypeAlias = "Hold | Apply | Remove | Release"
+Change: TypeAlias = "AddFinalizer | Apply | Remove | RemoveFinalizer"
 
 _ORDER = {kind: number for number, kind in enumerate(PLURALS)}
 
 
 def owners(
-    objects: Sequence[Declared], known: Mapping[Key, Known], barred: Collection[str] = ()
+    objects: Sequence[Declared], known: Mapping[Key, KnownResource], barred: Collection[str] = ()
 ) -> dict[Key, str]:
     """Key → uid of the object that it belongs to.
 
@@ -64,7 +64,7 @@ def owners(
 
 
 def changes(
-    objects: Sequence[Declared], known: Mapping[Key, Known], barred: Collection[str] = ()
+    objects: Sequence[Declared], known: Mapping[Key, KnownResource], barred: Collection[str] = ()
 ) -> list[Change]:
     """Next changes, in an order in which each can succeed if it can at all.
 
@@ -80,12 +80,12 @@ def changes(
     for each in leaving:
         belongs = first.get(each.key) == each.uid and each.key in known
         kept = each.annotations.get(ABANDON) == "true"
-        found.append(Remove(each) if belongs and not kept else Release(each))
+        found.append(Remove(each) if belongs and not kept else RemoveFinalizer(each))
     for each in living:
         if first.get(each.key) != each.uid:
             continue
         if not each.held:
-            found.append(Hold(each))
+            found.append(AddFinalizer(each))
         if not _is_so(each, known):
             found.append(Apply(each))
     return found
@@ -95,6 +95,6 @@ def _age(each: Declared) -> tuple[int, str, str, str]:
     return _ORDER[each.kind], each.created, each.namespace, each.name
 
 
-def _is_so(each: Declared, known: Mapping[Key, Known]) -> bool:
+def _is_so(each: Declared, known: Mapping[Key, KnownResource]) -> bool:
     there = known.get(each.key)
     return there is not None and there.resource == each.resource()

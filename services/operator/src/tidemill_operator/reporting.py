@@ -10,7 +10,7 @@ from tidemill.kubernetes.api import Json
 from tidemill.kubernetes.events import moment
 from tidemill.runtime.durations import format_duration
 from tidemill.time import Frontier, sole_time
-from tidemill_operator.objects import Declared, Key, Known
+from tidemill_operator.objects import Declared, Key, KnownResource
 from tidemill_operator.reconciling import owners
 
 READY, PAUSED, BLOCKED = "Ready", "Paused", "DeletionBlocked"
@@ -67,7 +67,7 @@ class Condition:
 
 def reports(
     objects: Sequence[Declared],
-    known: Mapping[Key, Known],
+    known: Mapping[Key, KnownResource],
     refused: Mapping[str, Refusal],
     now_ms: int,
     interval_ms: int,
@@ -93,7 +93,7 @@ def reports(
 
 
 def _conditions(
-    each: Declared, there: Known | None, refusal: Refusal | None, owner: bool
+    each: Declared, there: KnownResource | None, refusal: Refusal | None, owner: bool
 ) -> list[Condition]:
     found = [_readiness(each, there, refusal, owner)]
     if each.paused:
@@ -104,7 +104,7 @@ def _conditions(
 
 
 def _readiness(
-    each: Declared, there: Known | None, refusal: Refusal | None, owner: bool
+    each: Declared, there: KnownResource | None, refusal: Refusal | None, owner: bool
 ) -> Condition:
     if not owner and (refusal is None or each.deleting):
         says = f"{each.kind}/{each.name} belongs to another namespace"
@@ -129,7 +129,9 @@ def _differs(each: Declared, condition: Condition) -> bool:
     return said != (str(condition.status), condition.reason, condition.message[:MESSAGE_MAX])
 
 
-def _status(each: Declared, there: Known | None, now: Sequence[Condition], now_ms: int) -> Json:
+def _status(
+    each: Declared, there: KnownResource | None, now: Sequence[Condition], now_ms: int
+) -> Json:
     before = _previous(each)
     conditions = []
     for one in now:
@@ -155,7 +157,7 @@ def _status(each: Declared, there: Known | None, now: Sequence[Condition], now_m
     return status
 
 
-def _numbers(there: Known) -> Json:
+def _numbers(there: KnownResource) -> Json:
     shown: Json = {
         "since": instant(there.since),
         "upper": instant(there.upper),

@@ -10,7 +10,7 @@ from tidemill.errors import UsageError
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, ResourceStatus
 from tidemill.runtime.resources import Resource, load_resources
-from tidemill_operator.objects import Declared, Key, Known
+from tidemill_operator.objects import Declared, Key, KnownResource
 from tidemill_operator.settings import OperatorSettings
 
 
@@ -58,7 +58,7 @@ class Users:
             await client.close()
 
 
-async def everything(tidemill: Tidemill) -> dict[Key, Known]:
+async def everything(tidemill: Tidemill) -> dict[Key, KnownResource]:
     """All resources and how they do. Raises: what the client raises."""
     collections = await tidemill.collections()
     return {
@@ -77,7 +77,7 @@ def _of(name: str, collections: Sequence[CollectionInfo]) -> list[CollectionInfo
     return [each for each in collections if each.id.partition("/")[0].partition("~")[0] == name]
 
 
-def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> Known:
+def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> KnownResource:
     holders = [
         holder
         for each in collections
@@ -85,7 +85,7 @@ def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> Kno
         if not holder.frontier.empty and each.since == holder.frontier
     ]
     owners = sorted({holder.owner or "session" for holder in holders})
-    return Known(
+    return KnownResource(
         resource=_resource(status.document_yaml),
         ready=status.ready,
         reason=status.reason,

@@ -139,13 +139,13 @@ class Controller:
         """Prepare each resource after its inputs; unrelated ones at once, to share flushes."""
         room = asyncio.Semaphore(BEGINNING_MAX)
 
-        async def prepared(stored: Stored) -> Exception | None:
+        async def prepare(stored: Stored) -> Exception | None:
             async with room:
                 return await self._prepare(stored)
 
         away: list[Exception | None] = []
         for level in self._context.catalog.levels(resources):
-            away += await all_of(prepared(stored) for stored in level)
+            away += await all_of(prepare(stored) for stored in level)
         return away
 
     async def _take_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
@@ -353,7 +353,7 @@ class Controller:
         """One resource with its details, and who holds its collections."""
         return await self._statuses.describe(kind, name)
 
-    async def _found(self, kind: str, name: str) -> Stored | None:
+    async def _find(self, kind: str, name: str) -> Stored | None:
         """A live resource; the catalog is read anew before it is said that there is none."""
         if self._store.get(kind, name) is None:
             await self.work.refresh()
@@ -367,7 +367,7 @@ class Controller:
         Raises: UsageError for rows that do not fit; nothing is written then. A repeated token
         writes nothing.
         """
-        stored = await self._found("Table", table)
+        stored = await self._find("Table", table)
         if stored is None:
             raise UnknownCollection(f"there is no Table {table}", name=table)
         if not isinstance(stored.resource.spec, TableSpec):
@@ -391,7 +391,7 @@ class Controller:
         Rows of a repeated token are there once.
         """
         refuse_many_rows(len(rows), self._context.settings.limits.push_rows)
-        stored = await self._found("Source", source) or live(self._store, "Source", source)
+        stored = await self._find("Source", source) or live(self._store, "Source", source)
         spec = stored.resource.spec
         if not isinstance(spec, SourceSpec):
             raise Unavailable(

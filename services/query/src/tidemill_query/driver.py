@@ -267,13 +267,17 @@ class QueryDriver:
         name, rest = split_name(goal)
         readable = await self._find(name)
         compiled = await self._workers.read_beside(goal, row_goal, goal, readable) if rest else None
-        async with self._holds.following(readable.collection, start) as follower:
+        async with self._holds.following(readable.collection, start) as subscriber:
             # NB: chosen under the hold: what is let go before it is not chosen.
             at = (
                 await self._instant(readable.collection, None, math.inf) if start is None else start
             )
             stream = self._collections.subscribe(
-                follower.held, at, snapshot=snapshot, up_to=until, where=compiled and compiled.where
+                subscriber.held,
+                at,
+                snapshot=snapshot,
+                up_to=until,
+                where=compiled and compiled.where,
             )
             async for item in stream:
                 if isinstance(item, Updates):
@@ -286,7 +290,7 @@ class QueryDriver:
                     continue
                 yield Progress(item.upper)
                 if not item.upper.empty and sole_time(item.upper) > at + 1:
-                    follower.reached(sole_time(item.upper) - 1)
+                    subscriber.reached(sole_time(item.upper) - 1)
 
     async def tables(
         self, names: Sequence[str], as_of: int | None, wait_s: float | None

@@ -62,8 +62,8 @@ def analysis_lines(
 ) -> list[str]:
     """The plan for the facts that the inputs hold at an instant, with the cost of deriving all.
 
-    Solutions that outlive the facts that established them are not derived. Cost: two derivations of
-    everything, one as it is followed and one as a window does it.
+    Solutions that outlive the facts that established them are not derived. Cost: three derivations
+    of everything: as it is followed, as a window does it, and as the dataflow does it.
     """
     engine = IncrementalEngine(program, begin=at, timer=timer, allowance=allowance)
     for predicate, presences in inputs.items():
@@ -77,4 +77,32 @@ def analysis_lines(
         "", f"followed: derived once from what the inputs hold at {at}", *explain_analysis(engine),
         "", "in a window: the same, evaluated at once",
         *profile_lines(windows.plan, found.tables, found.profile),
+        *_dataflow_lines(program, inputs, at, timer, allowance),
     ]  # fmt: skip
+
+
+def _dataflow_lines(
+    program: CheckedProgram,
+    inputs: Mapping[str, Sequence[Presence]],
+    at: int,
+    timer: Callable[[], float],
+    allowance: Allowance | None,
+) -> list[str]:
+    """The same by the dataflow, operator by operator; or the construct that it lacks."""
+    from tidemill.datalog.dataflow import (  # imports numba, for few questions
+        DataflowEngine,
+        NotInDataflow,
+        explain_figures,
+    )
+
+    room = None if allowance is None else allowance.apart()
+    try:
+        if program.ticked:
+            raise NotInDataflow("ticks")
+        engine = DataflowEngine(program, timer=timer, allowance=room)
+        for predicate, presences in inputs.items():
+            engine.feed_presences(predicate, presences)
+        engine.step(at + 1)
+    except NotInDataflow as missing:
+        return ["", f"dataflow: does not evaluate {missing}"]
+    return ["", "dataflow: the same in one step", *explain_figures(engine)]

@@ -90,7 +90,7 @@ class HttpPushing:
             caller.set(self._principal(request))
             with self._admissions.admitted(caller.get().name, endless=False, request_bytes=None):
                 steps = self._admissions.steps
-                return await steps.steps_of(caller.get().name, self._pushed(request))
+                return await steps.steps_of(caller.get().name, self._write_rows(request))
         except BaseException as error:
             failed = error
             raise
@@ -101,13 +101,13 @@ class HttpPushing:
         """The body is read in turns with the calls of other users."""
         return self._admissions.steps.steps_of(caller.get().name, reading, endless=True)
 
-    async def pace(self, count: int) -> None:
+    async def throttle(self, count: int) -> None:
         """The bytes of the body count as those of calls do."""
-        await self._admissions.pace_bytes(caller.get().name, count)
+        await self._admissions.throttle_bytes(caller.get().name, count)
 
-    async def _pushed(self, request: HttpRequest) -> HttpReply:
+    async def _write_rows(self, request: HttpRequest) -> HttpReply:
         rows = await _rows_of(request.body, self._rows_max)
-        await self._admissions.pace_rows(caller.get().name, len(rows))
+        await self._admissions.throttle_rows(caller.get().name, len(rows))
         name, token = request.parts["name"], _header(request, TOKEN_HEADER)
         pushed = await self._catalog.push(name, rows, token)
         return HttpReply.json({"accepted": pushed.accepted})

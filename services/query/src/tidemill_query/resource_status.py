@@ -18,7 +18,7 @@ from tidemill.errors import (
     UsageError,
 )
 from tidemill.host.context import Context
-from tidemill.host.reports import Reports, Said, combined
+from tidemill.host.reports import PartReports, Reports, combined
 from tidemill.host.roles import parts_for
 from tidemill.host.supervised import Health
 from tidemill.rpc.messages import Json, ResourceStatus
@@ -67,14 +67,14 @@ class ResourceStatuses:
                 found = await self._context.collections.status(named.collection)
                 kept += why_kept(found)
                 holders += who_holds(found)
-            failed = await self._failed(stored)
+            failed = await self._count_failures(stored)
         except (UnknownCollection, Corrupt):  # its status says why
             return status
         return replace(
             status, details={**status.details, **failed, "holders": holders, "heldBack": kept}
         )
 
-    async def _failed(self, stored: Stored) -> dict[str, Json]:
+    async def _count_failures(self, stored: Stored) -> dict[str, Json]:
         """Numbers of failed solutions of a view now, and of dead letters of a source."""
         spec, collections = stored.resource.spec, self._context.collections
         what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
@@ -93,7 +93,7 @@ class ResourceStatuses:
         finally:
             await collections.drop(held)
 
-    def _health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Json]]:
+    def _health(self, stored: Stored, said: PartReports) -> tuple[Health, dict[str, Json]]:
         """The health of the work on a resource, and its details."""
         resource = stored.resource
         found = said.get((resource.kind, resource.name), {})
@@ -101,7 +101,7 @@ class ResourceStatuses:
         details = [dict(work.details) for work in parts.values() if work is not None]
         return combined(parts), dict(pair for each in details for pair in each.items())
 
-    async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
+    async def _status(self, stored: Stored, said: PartReports) -> ResourceStatus:
         resource = stored.resource
         health, details = self._health(stored, said)
         since = upper = lag_ms = None

@@ -21,7 +21,7 @@ def why_kept(status: CollectionStatus) -> list[str]:
 
 
 def who_holds(status: CollectionStatus) -> list[str]:
-    """A line for each holder of since and of upper, with the key by which an administrator ends it."""
+    """A line for each holder of since and of upper, with the key by which an admin ends it."""
     rights = (("since", status.holders), ("upper", status.writing))
     return [
         f"{right} of {status.id} at {_shown(holder)}, key {holder.key}"

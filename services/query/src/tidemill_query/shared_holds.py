@@ -33,20 +33,20 @@ class SharedHolds:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def following(self, collection: str, start: int | None) -> AsyncIterator[Follower]:
+    async def following(self, collection: str, start: int | None) -> AsyncIterator[Subscriber]:
         """A place under the hold, from `start` on; with None the caller chooses under the hold.
 
         Cost: two commits for the first and last subscriber of a collection, none for the others.
         Raises: UnknownCollection.
         """
         shared = await self._join(collection, start)
-        follower = Follower(shared, shared.target if start is None else start)
-        shared.followers.add(follower)
+        subscriber = Subscriber(shared, shared.target if start is None else start)
+        shared.subscribers.add(subscriber)
         try:
-            yield follower
+            yield subscriber
         finally:
-            shared.followers.discard(follower)
-            if shared.followers:
+            shared.subscribers.discard(subscriber)
+            if shared.subscribers:
                 shared.moved.set()
             else:
                 await self._drop(collection, shared)
@@ -71,7 +71,7 @@ class SharedHolds:
                 tasks.create_task(self._renew_forever(shared))
                 tasks.create_task(self._downgrade_forever(shared))
         except* (UnknownCapability, CapabilityExpired, UnknownCollection):
-            pass  # deleted, or the process stood still: followers meet it at their next read
+            pass  # deleted, or the process stood still: subscribers meet it at their next read
         finally:
             self._forget(collection, shared)
 
@@ -82,11 +82,11 @@ class SharedHolds:
                 await self._collections.renew(shared.held)
 
     async def _downgrade_forever(self, shared: _SharedHold) -> None:
-        """Move the hold to the least place of its followers, whenever that has moved."""
+        """Move the hold to the least place of its subscribers, whenever that has moved."""
         while True:
             await shared.moved.wait()
             shared.moved.clear()
-            least = min((each.at for each in shared.followers), default=shared.target)
+            least = min((each.at for each in shared.subscribers), default=shared.target)
             shared.target = max(shared.target, least)
             if shared.target > sole_time(shared.held.frontier):
                 with suppress(Unavailable, Indeterminate):  # the next move asks for it again
@@ -106,7 +106,7 @@ class SharedHolds:
             del self._shared[collection]
 
 
-class Follower:
+class Subscriber:
     """The place of one subscriber."""
 
     def __init__(self, shared: _SharedHold, at: int) -> None:
@@ -131,6 +131,6 @@ class _SharedHold:
     def __init__(self, held: ReadCapability) -> None:
         self.held = held
         self.target = sole_time(held.frontier)
-        self.followers: set[Follower] = set()
+        self.subscribers: set[Subscriber] = set()
         self.moved = asyncio.Event()
         self.keeping: asyncio.Task[None]

@@ -253,7 +253,7 @@ class StorageDriver:
         )
         body = "" if token is None or updates is None else fingerprint(updates)
         outcome = await self._collections.update_and_downgrade(
-            writer, updates, new, token=token, body=body
+            writer, updates, new, token=token, body=body, there=True
         )
         if isinstance(outcome, Written):
             return Appended(outcome.upper)

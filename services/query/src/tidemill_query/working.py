@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.parser import LOOK
 from tidemill.errors import Exhausted
 from tidemill.rpc.turns import in_turn
 from tidemill_query.settings import QuestionLimits
@@ -35,11 +35,17 @@ class Workers:
     async def run(self, allowance: Allowance, work: Callable[..., T], *given: object) -> T:
         """The result of `work`, which looks at the allowance now and then.
 
-        Raises: Exhausted if it takes longer than `limits.question_s`, and errors of `work`.
+        Texts that it parses are read with looks, too. Raises: Exhausted if it takes longer than
+        `limits.question_s`, and errors of `work`.
         """
+
+        def looked_at() -> T:
+            LOOK.set(lambda: allowance.take(0))
+            return work(*given)
+
         try:
             async with asyncio.timeout(self._limits.seconds):
-                return await in_turn(partial(work, *given), allowance.call_off, allowance.interrupt)
+                return await in_turn(looked_at, allowance.call_off, allowance.interrupt)
         except TimeoutError:
             raise Exhausted(
                 f"the question was given up: it took more than {self._limits.seconds:g} s "

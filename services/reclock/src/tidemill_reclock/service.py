@@ -9,7 +9,7 @@ from tidemill.catalog.made.making import Made
 from tidemill.catalog.made.sources import SourceCollections
 from tidemill.host.context import Context
 from tidemill.host.roles import item_of, shares_of
-from tidemill.host.service import Confirm, Running, Service
+from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.runtime.metrics import SOURCE_OFFSET_COMMITTED, SOURCE_UNBOUND_UPDATES, Reading
 from tidemill_reclock.part import WriteContext, WritePart
@@ -43,7 +43,7 @@ class WriteParts:
         feed = self._host.feeds.of(item_of(made.stored), shares_of(made.stored.resource))
         return WritePart(made, ROLE, feed, self._context)
 
-    def watch(self, running: Running) -> None:
+    def watch(self, running: RunningParts) -> None:
         """Register offsets that are written, and rows that wait."""
         metrics = self._host.metrics
         metrics.watch(SOURCE_OFFSET_COMMITTED, lambda: list(_committed(running)))
@@ -53,13 +53,13 @@ class WriteParts:
         """Writers share nothing."""
 
 
-def _committed(running: Running) -> Iterator[Reading]:
+def _committed(running: RunningParts) -> Iterator[Reading]:
     for name, part in running.of(WritePart):
         for partition, offset in part.committed().items():
             yield {"source": name, "partition": str(partition)}, offset
 
 
-def _unbound(running: Running) -> Iterator[Reading]:
+def _unbound(running: RunningParts) -> Iterator[Reading]:
     for name, part in running.of(WritePart):
         if part.writing:
             yield {"source": name}, part.unbound()

@@ -6,15 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidemill.errors import NotYet, UnknownCollection
 from tidemill.shard import Collections
+from tidemill.shard.pacing import Patience
 from tidemill.time import Frontier, sole_time
 from tidemill_remap.pace import Pace
-
-STILL_MIN, STILL_MAX = 3, 256
-"""After so many intervals without a record a source rests; after more, if others keep it from that.
-"""
-
-LONG = 64
-"""A rest of so many intervals was worth its commits."""
 
 
 class Rest:
@@ -34,13 +28,11 @@ class Rest:
         self._bound = tuple(bound)
         self._collections = collections
         self._pace = pace
-        self._still = 0
-        self._patience = STILL_MIN
+        self._patience = Patience()
 
     def due(self, moved: bool) -> bool:
         """Whether the source has been still for long enough. To be told of each probe."""
-        self._still = 0 if moved else self._still + 1
-        return self._still >= self._patience
+        return self._patience.due(moved)
 
     async def rest(self, upper: Frontier, moved: Callable[[], Awaitable[bool]]) -> None:
         """Follow the pace from `upper` on; returns when `moved` says so, or when somebody has
@@ -49,22 +41,21 @@ class Rest:
         Nothing happens if not everything bound is written. Raises: what `moved` raises; it has left
         then.
         """
-        self._still = 0
+        self._patience.begun()
         intervals = 0
         try:
             if not await self._await_written(upper):
                 return
             if not await self._follows(upper):
-                self._patience = min(2 * self._patience, STILL_MAX)
+                self._patience.ended(0, news=False)
                 return
             while self._pace.follows(self._source):
                 await self._pace.next_interval()
                 intervals += 1
                 if await moved():
-                    self._patience = STILL_MIN
+                    self._patience.ended(intervals, news=True)
                     return
-            worth = intervals >= LONG
-            self._patience = STILL_MIN if worth else min(2 * self._patience, STILL_MAX)
+            self._patience.ended(intervals, news=False)
         finally:
             self._pace.leave(self._source)
 

@@ -8,7 +8,7 @@ from tidemill.catalog.made.making import Made
 from tidemill.catalog.made.sources import SourceCollections
 from tidemill.host.context import Context
 from tidemill.host.roles import item_of, shares_of
-from tidemill.host.service import Confirm, Running, Service
+from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.runtime.metrics import (
     MINT_RETRIES,
@@ -44,7 +44,7 @@ class BindParts:
         feed = self._host.feeds.of(item_of(made.stored), shares_of(made.stored.resource))
         return BindPart(made, ROLE, feed.probe, self._context)
 
-    def watch(self, running: Running) -> None:
+    def watch(self, running: RunningParts) -> None:
         """Register offsets that are known and bound, and bindings."""
         metrics = self._host.metrics
         metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(running, "known")))
@@ -57,13 +57,13 @@ class BindParts:
         await self._paces.close()
 
 
-def _mints(running: Running, which: str) -> Iterator[Reading]:
+def _mints(running: RunningParts, which: str) -> Iterator[Reading]:
     for name, part in running.of(BindPart):
         counts = part.driver.counts
         yield {"source": name}, counts.minted if which == "minted" else counts.lost
 
 
-def _offsets(running: Running, which: str) -> Iterator[Reading]:
+def _offsets(running: RunningParts, which: str) -> Iterator[Reading]:
     for name, part in running.of(BindPart):
         counts = part.driver.counts
         for partition, offset in (counts.known if which == "known" else counts.bound).items():

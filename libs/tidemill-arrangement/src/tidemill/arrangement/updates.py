@@ -121,6 +121,23 @@ def accumulate(table: pa.Table, as_of: int) -> pa.Table:
     return consolidate(between(table, 0, until).drop_columns([TIME]))
 
 
+def overdrawn(table: pa.Table) -> pa.Table:
+    """The updates after which their record is there less often than not at all, consolidated.
+
+    Shapes: n rows in; m <= n rows out, sorted by (data columns, _time).
+    Raises: UsageError if the diffs of one record and time overflow.
+    Cost: O(n log n) time, O(n) memory.
+    """
+    table = consolidate(table)
+    if table.num_rows == 0:
+        return table
+    starts = _run_starts(table, [n for n in table.column_names if n not in (TIME, DIFF)])
+    diffs = _diffs(table)
+    counts = np.cumsum(diffs)  # wraps beyond 64 bits, and back at the next record
+    before = np.repeat(counts[starts] - diffs[starts], np.diff([*starts, len(diffs)]))
+    return table.filter(pa.array(counts - before < 0))
+
+
 def between(table: pa.Table, lower: int, upper: int | None) -> pa.Table:
     """The updates with lower <= _time < upper, in their order; `None` is no bound above."""
     times = _times(table)

@@ -260,7 +260,7 @@ class Catalog(Names):
             words = vocabulary_of(named, self._plugin_load_s)
         checked = self._programs.checked(spec.program, file, schemas, words, self.predicates())
         with located(resource, "spec", "engine"):
-            check_engine(spec)
+            check_engine(spec, checked)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)

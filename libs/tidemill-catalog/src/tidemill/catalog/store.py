@@ -267,7 +267,7 @@ class ResourceStore:
         """The deleted resources of which it is not known that nothing is left."""
         return [each for each in self._rows.values() if each.deleted and ENDING in each.resolved]
 
-    async def ended(self, stored: Stored) -> None:
+    async def record_end(self, stored: Stored) -> None:
         """Write down that nothing is left of a deleted resource. Raises: CatalogMoved."""
         key = stored.resource.kind, stored.resource.name
         known = self._rows.get(key)

@@ -1,4 +1,4 @@
-"""Rows of users in the form of the language: typed, finite, in normal form; bounded deletions."""
+"""Rows of users in the form of the language: typed, finite, in normal form."""
 
 from __future__ import annotations
 
@@ -74,45 +74,3 @@ def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
         return array.cast(field.type, safe=field.type != pa.float64())
     except pa.ArrowInvalid as error:
         raise refused(table, field.name, f"is not {word}: {error}") from error
-
-
-def taken_away(rows: pa.Table, diffs: pa.Array) -> pa.Table:
-    """The rows with a negative sum of diffs, each once, with the sum in `_diff`."""
-    return _below_zero(rows.append_column(DIFF, diffs))
-
-
-def like(rows: pa.Table) -> pc.Expression | None:
-    """A test that every one of the rows passes, and few others; None for rows without columns."""
-    test: pc.Expression | None = None
-    for name in rows.column_names:
-        if name != DIFF:
-            one = pc.field(name).isin(pc.unique(rows[name]))
-            test = one if test is None else test & one
-    return test
-
-
-def refuse_absent(table: str, gone: pa.Table, held: pa.Table) -> None:
-    """Refuse to take away what is not `held` that often.
-
-    Raises: UsageError (NotThere) naming a row.
-    """
-    short = _below_zero(pa.concat_tables([gone, held.select(gone.column_names).cast(gone.schema)]))
-    if short.num_rows:
-        (row,) = short.slice(0, 1).to_pylist()
-        row.pop(DIFF)
-        raise UsageError(
-            f"rows for {table}: {row} would be taken away more often than it is there; nothing was inserted",
-            reason="NotThere",
-        )
-
-
-def _below_zero(rows: pa.Table) -> pa.Table:
-    """The rows whose diffs add up to less than nothing, each once, with that sum."""
-    names = [name for name in rows.column_names if name != DIFF]
-    summed = (
-        rows.group_by(names).aggregate([(DIFF, "sum")])
-        if names
-        else pa.table({f"{DIFF}_sum": [pc.sum(rows[DIFF]).as_py() or 0]})
-    )
-    summed = summed.rename_columns([DIFF if n == f"{DIFF}_sum" else n for n in summed.column_names])
-    return summed.filter(pc.less(summed[DIFF], 0)).select([*names, DIFF])

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.catalog.table_rows import like, refuse_absent, taken_away
 from tidemill.runtime.clock import Clock
 from tidemill.shard import AppendOutcome, Collections, UpperMismatch, WriteCapability
 from tidemill.shard.hashing import fingerprint
@@ -34,14 +33,11 @@ class TableWriter:
         collections: Collections,
         clock: Clock,
         timeline: TimelineFrontier | None,
-        begins: int = 0,
     ) -> None:
-        """The collection was made with since and upper at `begins`."""
         self._collection = collection
         self._collections = collections
         self._clock = clock
         self._timeline = timeline
-        self._begins = begins
         self._held: WriteCapability | None = None
 
     async def writer(self) -> WriteCapability:
@@ -58,7 +54,6 @@ class TableWriter:
         for a row that is taken away and not there, (TokenUsed) for a token that came with other
         rows. Cost: with rows that are taken away a read of what may be these.
         """
-        gone = taken_away(rows, diffs)
         body = "" if token is None else fingerprint(rows.append_column(DIFF, diffs))
         while True:
             held = await self.writer()
@@ -66,30 +61,12 @@ class TableWriter:
             if known is not None:
                 return sole_time(known.upper) - 1
             lower = sole_time(held.frontier)
-            if gone.num_rows and not await self._there(gone, lower):
-                continue
             at = max(lower, await self._now()) if lower or self._timeline is None else 0
             updates = rows.append_column(TIME, pa.array([at] * rows.num_rows, pa.uint64()))
             updates = updates.append_column(DIFF, diffs)
             outcome = await self._write(updates, frontier(at + 1), token, body)
             if not isinstance(outcome, UpperMismatch):
                 return sole_time(outcome.upper) - 1
-
-    async def _there(self, gone: pa.Table, upper: int) -> bool:
-        """Look whether rows can be taken away where the table stands; False if it has to be looked
-        again.
-
-        Raises: UsageError if they cannot; NotYet while another writer holds upper before that.
-        """
-        held: pa.Table | None = gone.slice(0, 0)
-        if upper > self._begins:
-            held = await self._collections.read_without_hold(
-                self._collection, upper - 1, where=like(gone)
-            )
-        if held is None:
-            return False
-        refuse_absent(self._collection, gone, held)
-        return True
 
     async def advance_forever(self, interval_s: float) -> None:
         """Move the upper on while nobody writes, each interval, until cancelled."""
@@ -113,7 +90,7 @@ class TableWriter:
         """
         held = await self.writer()
         outcome = await self._collections.update_and_downgrade(
-            held, updates, to, token=token, body=body
+            held, updates, to, token=token, body=body, there=True
         )
         came = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
         # NB: a repeated token is answered with what it came to then.

@@ -80,12 +80,22 @@ def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
     return "eager" if told.policy == "eager" else "tick"
 
 
-def check_engine(spec: ViewSpec) -> None:
+def check_engine(spec: ViewSpec, checked: CheckedProgram) -> None:
     """Refuse an engine that cannot keep the view. Raises: UsageError."""
     if spec.engine == "spark":
         raise UsageError(
-            "no view is kept by Spark: choose auto, incremental or scratch", reason="NoSuchEngine"
+            "no view is kept by Spark: choose auto, dataflow, incremental or scratch",
+            reason="NoSuchEngine",
         )
+    if spec.engine == "dataflow":
+        from tidemill.datalog.dataflow import missing_in  # imports numba, for few documents
+
+        missing = "the ticks of a view" if checked.ticked else missing_in(checked)
+        if missing is not None:
+            raise UsageError(
+                f"engine refused: the dataflow does not evaluate {missing}; choose auto",
+                reason="NoSuchEngine",
+            )
 
 
 def kept_in_words(spec: object) -> str:

@@ -12,8 +12,8 @@ from tidemill.runtime.resources import Resource
 from tidemill.shard import Holder
 
 WRITTEN_INTO = "tidemill.dev/written-into"
-"""The annotation of a view that was given write capabilities: by predicate the collection. It says where, and
-lets nobody write: that does the capability which the view took over."""
+"""The annotation of a view that was given write capabilities: by predicate the collection. It
+grants nothing: the right to write is the capability that the view took over."""
 
 
 def written_into(resource: Resource) -> dict[str, str]:

@@ -16,7 +16,7 @@ from tidemill.client.instants import instant
 from tidemill.client.manifests import documents_in
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.rows import table_of
-from tidemill.client.settings import Place, place_from_environment
+from tidemill.client.settings import ServerAccess, place_from_environment
 from tidemill.errors import UsageError
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
@@ -101,10 +101,15 @@ class Client(Handles):
         """A SELECT over exactly the collections it names, all at one instant.
 
         `delays.late` and `"delays/late"` name the same collection. Raises: Exhausted where DuckDB
-        wants more than `memory`.
+        wants more than `memory`; UsageError where it is not installed.
         """
         # DuckDB is loaded by those who use it.
-        from tidemill.client import sql
+        try:
+            from tidemill.client import sql
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"{error.name} is not installed: install tidemill-client[sql]", reason="sql"
+            ) from error
 
         names = sql.tables_named(select)
         found: Mapping[str, Answer] = {}
@@ -260,12 +265,12 @@ def connect(
     )
 
 
-def connect_to(place: Place, *, timeout_s: float = CALL_S) -> Client:
+def connect_to(place: ServerAccess, *, timeout_s: float = CALL_S) -> Client:
     """A client of a place. Raises: UsageError for a file that cannot be used."""
     return Client(place.address, timeout_s=timeout_s, dialer=dialer_of(place))
 
 
-def dialer_of(place: Place) -> Dialer:
+def dialer_of(place: ServerAccess) -> Dialer:
     """The dialer of a server. Raises: UsageError for a file that cannot be used."""
 
     def path(name: str) -> Path | None:

@@ -77,7 +77,7 @@ def _label(node: Mapping[str, Json]) -> Text:
     rule = node.get("text") or node.get("rule")
     if isinstance(rule, str):
         label.append(f"   by {cell(rule)}", style="not bold dim")
-    if node.get("kind") not in (None, "", "derived"):
+    if node.get("kind") not in (None, "", "derived", "blocked"):  # the fact says of what
         kind = cell(node["kind"])
         label.append(f"   {_IN_WORDS.get(kind, kind)}", style="not bold cyan")
     for key, value in node.items():

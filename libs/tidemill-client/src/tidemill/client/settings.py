@@ -21,7 +21,7 @@ TOKEN_FILE_VARIABLE = "TIDEMILL_TOKEN_FILE"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAccess:
     """A server and the files for calling it; an empty one is none.
 
     Secrets are never in it, only their files.
@@ -47,9 +47,9 @@ def place_from_environment(
     tls_key: str | None = None,
     tls_name: str | None = None,
     token_file: str | None = None,
-) -> Place:
+) -> ServerAccess:
     """The given values, and for each that is None the one of the environment."""
-    return Place(
+    return ServerAccess(
         address or address_from_environment(),
         tls_ca or os.environ.get(TLS_CA_VARIABLE, ""),
         tls_cert or os.environ.get(TLS_CERT_VARIABLE, ""),

@@ -115,6 +115,21 @@ class CheckedProgram:
         return any(rule.temporal is not None for rule in self.rules)
 
     @property
+    def timeless(self) -> bool:
+        """Whether facts begin and end only at instants at which an input changes.
+
+        No input is of events, no rule reads the clock or writes a time or an end, and no tick hands
+        anything to the next.
+        """
+        return not (
+            self.ticked
+            or self.carries_time
+            or any(schema.kind == "events" for schema in self.inputs.values())
+            or any(rule.mentions("time") or rule.mentions("expires") for rule in self.rules)
+            or any(atom.clock for rule in self.rules for atom in rule.atoms)
+        )
+
+    @property
     def timeline(self) -> str | None:
         """The one timeline of the inputs; None for a program without inputs."""
         return next((schema.timeline for schema in self.inputs.values()), None)

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from tidemill.datalog.ast import Span
 from tidemill.errors import UsageError
 
+SHOWN_MAX = 240
+"""Characters of a line that a mistake shows: its width is found character by character."""
+
+CUT = "…"
+"""Stands for the part of a line that is not shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
@@ -42,12 +48,22 @@ class Diagnostic:
         return self.span.column
 
     def render(self, text: str) -> str:
-        """The mistake as a person reads it: place, line, underline, what to write."""
-        lines = text.split("\n")
-        shown = lines[self.line - 1].rstrip("\r") if self.line <= len(lines) else ""
+        """The mistake as a person reads it: place, line, underline, what to write.
+
+        Of a long line the `SHOWN_MAX` characters around the place are shown.
+        """
+        return self.render_in(text.split("\n"))
+
+    def render_in(self, lines: Sequence[str]) -> str:
+        """The mistake in a text of these lines."""
+        whole = lines[self.line - 1].rstrip("\r") if self.line <= len(lines) else ""
         one_line = self.span.end_line == self.line
-        end = self.span.end_column if one_line else len(shown) + 1
-        before, marked = shown[: self.column - 1], shown[self.column - 1 : end - 1]
+        end = self.span.end_column if one_line else len(whole) + 1
+        first = max(0, min(self.column - 1 - SHOWN_MAX // 2, len(whole) - SHOWN_MAX))
+        head, tail = CUT if first else "", CUT if first + SHOWN_MAX < len(whole) else ""
+        shown = f"{head}{whole[first : first + SHOWN_MAX]}{tail}"
+        before = head + whole[first : self.column - 1]
+        marked = whole[self.column - 1 : min(end - 1, first + SHOWN_MAX)]
         gutter = str(self.line)
         blank = " " * len(gutter)
         parts = [
@@ -89,4 +105,5 @@ class ProgramErrors(UsageError):
 
     def render(self) -> str:
         """All mistakes as a person reads them."""
-        return "\n".join(diagnostic.render(self.text) for diagnostic in self.diagnostics)
+        lines = self.text.split("\n")
+        return "\n".join(diagnostic.render_in(lines) for diagnostic in self.diagnostics)

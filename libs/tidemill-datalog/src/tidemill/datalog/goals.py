@@ -271,22 +271,3 @@ def encode_value(value: Value) -> bytes:
 
 def _encoded_sequence(parts: Sequence[bytes]) -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One record that matches a question, with the values of the question's variables."""
-
-    record: Record
-    bindings: Mapping[str, Value]
-
-
-def ask(goal: Goal, records: Iterable[Record]) -> list[Answer]:
-    """The records that match the goal, by their text."""
-    found = []
-    for record in records:
-        bound = goal.bindings(record)
-        if bound is not None:
-            found.append(Answer(record, bound))
-    found.sort(key=lambda answer: format_record(answer.record))
-    return found

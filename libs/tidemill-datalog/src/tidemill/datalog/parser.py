@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -49,6 +50,12 @@ DEPTH_MAX = 200
 _DIGITS_MAX = 30
 """Longer numbers are beyond 64 bits whatever their digits."""
 
+LOOK: ContextVar[Callable[[], None] | None] = ContextVar("look", default=None)
+"""Look of a reader after each part of a text: it may pause for other work, or raise."""
+
+_LOOKED_AT = ("NAME", "INT", "FLOAT", "STRING", "WILDCARD", "LPAR", "PLUS", "MINUS", "TIMES")
+"""Tokens after which there is a look; no text has many others alone."""
+
 
 def parse(text: str, file: str = "<program>") -> Program:
     """The rules of `text`, every piece with its place.
@@ -72,7 +79,17 @@ def parse(text: str, file: str = "<program>") -> Program:
 @cache
 def _grammar() -> Lark:
     source = files("tidemill.datalog").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(source, parser="lalr", lexer="basic", transformer=_Construction())
+    looks = dict.fromkeys(_LOOKED_AT, _look)
+    return Lark(
+        source, parser="lalr", lexer="basic", transformer=_Construction(), lexer_callbacks=looks
+    )
+
+
+def _look(token: Token) -> Token:
+    look = LOOK.get()
+    if look is not None:
+        look()
+    return token
 
 
 def _oversized(rule: Rule, file: str) -> Iterator[Diagnostic]:

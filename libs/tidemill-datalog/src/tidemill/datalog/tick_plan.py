@@ -12,8 +12,9 @@ from tidemill.datalog.admission import Admission
 
 @dataclass(frozen=True, slots=True)
 class TickPlan:
-    """Ticks are at k·`period_ms`; without a period at the instants at which an input changes, and
-    one instant after each message.
+    """Ticks are at k·`period_ms`; without a period at the instants at which an input changes.
+
+    Then there is also one an instant after each message and each tick that hands on something new.
 
     An input in `place` gives each row to the node that this argument of it names; all others are
     seen by every node. Nodes are 0, 1, … below `nodes`.

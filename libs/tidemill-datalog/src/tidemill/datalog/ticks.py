@@ -28,6 +28,14 @@ Told: TypeAlias = "tuple[Instant, Parafacts]"
 """What one reason for a fact says of it: its expiry and its parafacts."""
 
 
+def merged(values: Iterable[Told], at: float) -> tuple[Instant, set[str]] | None:
+    """The reasons for a fact that live after an instant, as one; None without any."""
+    living = [value for value in values if value[0] > at]
+    if not living:
+        return None
+    return max(ends for ends, _ in living), {repr(parafacts) for _, parafacts in living}
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A fact on its way to a node, where it holds in one later tick."""

@@ -30,7 +30,7 @@ from tidemill.rpc.messages import Work
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, UnreadableSpec, ViewSpec
-from tidemill.shard.claims import Claim, ClaimedTasks, Claiming, ended
+from tidemill.shard.claims import Claim, ClaimedTasks, Claiming, end_task
 
 log = get_logger("claims")
 
@@ -45,7 +45,7 @@ BEGINNING_MAX = 64
 
 
 @dataclass(slots=True)
-class Held:
+class ClaimedPart:
     """A claimed part of a resource that this process works on."""
 
     role: str
@@ -92,7 +92,7 @@ class ClaimedWork:
         self._planned: dict[Key, Stored] = {}
         self._unplanned: dict[Key, str] = {}
         """Why resources could not be planned, as it was logged."""
-        self._held: dict[tuple[str, str], Held] = {}
+        self._held: dict[tuple[str, str], ClaimedPart] = {}
         self._prepared: dict[tuple[str, str], _Prepared] = {}
         self._registered = asyncio.Event()
         """Set, and replaced, whenever a part is held."""
@@ -218,7 +218,7 @@ class ClaimedWork:
     async def stop(self) -> None:
         """Stop all work and hand it over; nothing durable changes."""
         if self._running is not None:
-            await ended(self._running, self._context.clock)
+            await end_task(self._running, self._context.clock)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -230,7 +230,7 @@ class ClaimedWork:
     def _claim(self, role: str) -> ClaimedTasks:
         claimant, clock = self._claimants[role], self._context.clock
         if role == "compaction":
-            return ClaimedTasks(claimant, self._all_slots, self._worked_slot, clock)
+            return ClaimedTasks(claimant, self._all_slots, self._work_on_slot, clock)
         return ClaimedTasks(
             claimant, self._wanted(role), partial(self._work, role), clock,
             partial(self._left, role),
@@ -262,10 +262,10 @@ class ClaimedWork:
         await self._context.clock.sleep(pause_s)
 
     def _wanted(self, role: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
-        async def wanted() -> list[str]:
+        async def list_items() -> list[str]:
             return list(self._items(role))
 
-        return wanted
+        return list_items
 
     def _items(self, role: str) -> dict[str, Stored]:
         """The items of a role that can be claimed, with their resources."""
@@ -288,7 +288,7 @@ class ClaimedWork:
     async def _all_slots(self) -> list[str]:
         return [str(slot) for slot in range(SLOTS)]
 
-    async def _worked_slot(self, claim: Claim) -> None:
+    async def _work_on_slot(self, claim: Claim) -> None:
         self.slots.add(int(claim.item))
         try:
             await asyncio.get_running_loop().create_future()
@@ -302,12 +302,12 @@ class ClaimedWork:
         try:
             if not self._sole:
                 await self._read_anew()
-            while (stored := await self._declared(claim.item)) is not None:
+            while (stored := await self._find_declared(claim.item)) is not None:
                 await self._work_on(role, claim, stored)
         finally:
             says("let go", role=role, item=claim.item, epoch=claim.epoch)
 
-    async def _declared(self, item: str) -> Stored | None:
+    async def _find_declared(self, item: str) -> Stored | None:
         """The resource of an item, once its work may run; None if it is deleted."""
         while (over := self._still.get(without_share(item)[0])) is not None:
             await over.wait()
@@ -330,7 +330,9 @@ class ClaimedWork:
             finally:
                 held.ended.set()
 
-    def _hold(self, role: str, claim: Claim, stored: Stored) -> tuple[Held, _Prepared | None]:
+    def _hold(
+        self, role: str, claim: Claim, stored: Stored
+    ) -> tuple[ClaimedPart, _Prepared | None]:
         """Register the work on a part, and how it was prepared, if it was."""
         prepared = self._prepared.pop((role, claim.item), None)
         if prepared is not None and prepared.stored != stored:
@@ -343,12 +345,14 @@ class ClaimedWork:
             runner, context.clock, context.settings, sole=self._sole, turns=context.tried,
             room=self._room,
         )  # fmt: skip
-        held = self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch, share)
+        held = self._held[role, claim.item] = ClaimedPart(
+            role, stored, supervised, claim.epoch, share
+        )
         registered, self._registered = self._registered, asyncio.Event()
         registered.set()
         return held, prepared
 
-    async def _until_over(self, held: Held, prepared: _Prepared | None) -> None:
+    async def _until_over(self, held: ClaimedPart, prepared: _Prepared | None) -> None:
         """Run until the claim is over, or the part is to end or begin again."""
         failed = None if prepared is None else prepared.failed
         running = held.supervised.run(prepared=prepared is not None, failed=failed)
@@ -360,7 +364,7 @@ class ClaimedWork:
                 await work
         finally:
             waiting.cancel()
-            await ended(work, self._context.clock)
+            await end_task(work, self._context.clock)
 
     def _live(self, item: str) -> Stored | None:
         """The resource of an item; None if it is deleted, or the name is another one's now."""
@@ -380,11 +384,11 @@ class ClaimedWork:
 
     # -- what it says ---------------------------------------------------------------------------
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ClaimedPart]:
         """The parts that this process works on."""
         return list(self._held.values())
 
-    def held_of(self, stored: Stored) -> list[Held]:
+    def held_of(self, stored: Stored) -> list[ClaimedPart]:
         """The parts of one resource that this process works on."""
         found = (self._held.get(part) for part in self._parts_of(stored))
         return [held for held in found if held is not None]

@@ -17,7 +17,7 @@ SAID = "tidemill.insecure"
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A port beyond loopback that asks nobody who they are: its name in metrics, and where it is."""
+    """A port beyond loopback that asks no caller for a token: its name in metrics, its address."""
 
     port: str
     address: str

@@ -70,12 +70,12 @@ class _PeerFeed:
         began_s = self._clock.monotonic_s()
         while True:
             try:
-                return await self.probed()
+                return await self.probe_once()
             except (Unavailable, DeadlinePassed) as error:
                 self._refuse_own(error)
                 await _again(error, began_s, self._clock, self._readers, [self.item])
 
-    async def probed(self) -> dict[int, int]:
+    async def probe_once(self) -> dict[int, int]:
         """The offsets that `probe` gives, tried once."""
         if self._readers.reads(self.item):
             return dict(await self._readers.probe(self.item))
@@ -85,7 +85,7 @@ class _PeerFeed:
         reached = dict(starts)
         began_s = self._clock.monotonic_s()
 
-        async def taken(delivered: Delivered) -> None:
+        async def take(delivered: Delivered) -> None:
             nonlocal began_s
             await deliver(delivered)
             reached.update(delivered.positions)
@@ -95,9 +95,9 @@ class _PeerFeed:
             try:
                 if self._readers.reads(self.item):
                     async for delivered in self._readers.deliver(self.item, reached):
-                        await taken(delivered)
+                        await take(delivered)
                 else:
-                    await self._follow(await self._reader(), reached, taken)
+                    await self._follow(await self._reader(), reached, take)
             except (Unavailable, DeadlinePassed) as error:
                 self._refuse_own(error)
                 await _again(error, began_s, self._clock, self._readers, [self.item])
@@ -164,7 +164,7 @@ class _SharedFeed:
         while True:
             for share in self._shares:
                 try:
-                    return await share.probed()
+                    return await share.probe_once()
                 except (Unavailable, DeadlinePassed) as error:
                     last: Exception = error
             items = [share.item for share in self._shares]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from tidemill.errors import UsageError
+from tidemill.host.roles import LAUNCHING, ROLES, roles_of
 from tidemill.host.settings import ProcessSettings
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.ids import random_id
@@ -33,9 +34,14 @@ def check_launching(chosen: ProcessSettings) -> None:
 
 
 async def launcher_of(chosen: ProcessSettings, clock: Clock, told: Told) -> SparkLauncher:
-    """The launcher of bulk jobs. Raises: UsageError if pods are asked for without a cluster."""
+    """The launcher of bulk jobs. Raises: UsageError if pods are asked for without a cluster.
+
+    A process whose roles launch none gets one of processes, which costs nothing: its image does not
+    have the client of a cluster.
+    """
     spark, place = chosen.spark, chosen.blob_place
-    if spark.launcher == "process":
+    launches = not set(roles_of(chosen.role or ROLES)).isdisjoint(LAUNCHING)
+    if spark.launcher == "process" or not launches:
         scratch = str((chosen.root / "spark").resolve())
         session = LocalSettings(spark.cores, spark.memory_mb, spark.jars, scratch)
         return LocalLauncher(chosen.root / "jobs", place, session, told=told)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tidemill.catalog.made.making import made_by
 from tidemill.host.exposing import exposed
-from tidemill.host.service import Process, Running
+from tidemill.host.service import Process, RunningParts
 from tidemill.host.supervised import Supervised
 from tidemill.rpc import call_metrics
 from tidemill.runtime import logs
@@ -196,7 +196,7 @@ def _collections(process: Process) -> list[CollectionReading]:
     return found
 
 
-def _readiness(running: Running) -> Iterator[Reading]:
+def _readiness(running: RunningParts) -> Iterator[Reading]:
     ready: dict[tuple[str, str], bool] = {}
     for key, supervised, _ in running.each():
         ready[key] = ready.get(key, True) and supervised.health.ready
@@ -204,7 +204,7 @@ def _readiness(running: Running) -> Iterator[Reading]:
         yield {"kind": kind, "name": name}, float(well)
 
 
-def _by_resource(running: Running, count: Callable[[Supervised], int]) -> Iterator[Reading]:
+def _by_resource(running: RunningParts, count: Callable[[Supervised], int]) -> Iterator[Reading]:
     counts: Counter[tuple[str, str]] = Counter()
     for key, supervised, _ in running.each():
         counts[key] += count(supervised)

@@ -45,10 +45,10 @@ class Peers:
         away.
         """
         wanted = list(dict.fromkeys(addresses))
-        answers = await asyncio.gather(*(self._asked(address) for address in wanted))
+        answers = await asyncio.gather(*(self._ask(address) for address in wanted))
         return [work for answer in answers for work in answer]
 
-    async def _asked(self, address: str) -> Sequence[Work]:
+    async def _ask(self, address: str) -> Sequence[Work]:
         try:
             return await self.client(address).work()
         except (Unavailable, DeadlinePassed):

@@ -46,7 +46,6 @@ from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import REASON_CHARS_MAX, AuditedCall, RefusalsAlone
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
-from tidemill.rpc.messages import Work
 from tidemill.rpc.server import Server, ServiceHandlers, serve
 from tidemill.rpc.tls import ServerCredentials, server_context
 from tidemill.runtime import logs
@@ -56,7 +55,7 @@ from tidemill.runtime.http_guard import HttpGuard, is_loopback
 from tidemill.runtime.http_server import HttpRequest, HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of, brokers_of, egress_of, kafka_files
-from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
+from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code, give_back_at_rest
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
@@ -151,17 +150,20 @@ async def opened(
         )  # fmt: skip
         for risk in risks:
             log.warning("acknowledged writes may be lost", risk=risk)
-        said = Said()
-        internal = await _answer(chosen, context, audit, said, stack) if chosen.role else None
-        address = "" if internal is None else _advertised(chosen, internal.port)
         parts = {each.role: each.parts(context) for each in services if each.parts is not None}
         for part in parts.values():
             stack.push_async_callback(part.close)
-        work = ClaimedWork(
-            context, roles, lambda role: claims.claimants(role, address),
-            Works(context, parts).part, chosen.name_of_process,
-        )  # fmt: skip
-        said.by = work
+
+        @cache
+        def work_at(address: str) -> ClaimedWork:
+            return ClaimedWork(
+                context, roles, lambda role: claims.claimants(role, address),
+                Works(context, parts).part, chosen.name_of_process,
+            )  # fmt: skip
+
+        internal = await _answer(chosen, context, audit, work_at, stack) if chosen.role else None
+        address = "" if internal is None else _advertised(chosen, internal.port)
+        work = work_at(address)
         process = Process(
             context, roles, work, Reports(work, claims.peers, address), tuple(parts.values()),
             risks, board, audit, internal,
@@ -268,26 +270,19 @@ def _peers(
     return peers
 
 
-class Said:
-    """The work of this process, once it has some."""
-
-    def __init__(self) -> None:
-        self.by: ClaimedWork | None = None
-
-    async def work(self) -> Sequence[Work]:
-        """Its parts, for other processes."""
-        return () if self.by is None else await self.by.work()
-
-
 async def _answer(
-    chosen: ProcessSettings, context: Context, audit: Audit, said: Said, stack: AsyncExitStack
+    chosen: ProcessSettings,
+    context: Context,
+    audit: Audit,
+    work_at: Callable[[str], ClaimedWork],
+    stack: AsyncExitStack,
 ) -> Server:
-    """Answer the other processes, so that claims can say where."""
+    """Answer the other processes at an address, which the claims of the work there name."""
     files = chosen.services.tls.files
     credentials = None if files is None else ServerCredentials(files, _told("services.tls"))
     server = await serve(
         chosen.services.address,
-        services=ServiceHandlers(context.readers, said),
+        services=lambda port: ServiceHandlers(context.readers, work_at(_advertised(chosen, port))),
         observer=observed_calls(context.metrics),
         authenticator=None if files is None else ServicesOnly(chosen.services.names),
         credentials=None if credentials is None else credentials.credentials(),
@@ -403,13 +398,14 @@ class _Running:
 
         expect_refusals(process.context.metrics, LimitSettings.__struct_fields__)
         add = self._supervisor.add
-        add("loop", self._watched)
+        add("loop", self._watch)
+        add("memory", self._rest)
         add("resources", self._resources)
         if process.internal is not None and chosen.log:
             add("announcements", self._announcements)
         if process.context.launcher.remote:
             add("jobs", self._jobs)
-        add("audit", self._audited)
+        add("audit", self._audit_calls)
         add("http", self._web)
         ports = Ports(http, self._users, self._admissions)
         for joined in self._joined:
@@ -428,9 +424,14 @@ class _Running:
         await scope.until_stopping_or(process.work.running)
         await stop(process)
 
-    async def _watched(self, scope: Scope) -> None:
+    async def _watch(self, scope: Scope) -> None:
         context = self._process.context
         task = asyncio.create_task(watch_loop(context.metrics, context.clock))
+        scope.ready()
+        await scope.until_stopping_or(task)
+
+    async def _rest(self, scope: Scope) -> None:
+        task = asyncio.create_task(give_back_at_rest(self._process.context.clock))
         scope.ready()
         await scope.until_stopping_or(task)
 
@@ -446,7 +447,7 @@ class _Running:
         task = asyncio.create_task(announcements.run(scope.ready))
         await scope.until_stopping_or(task)
 
-    async def _audited(self, scope: Scope) -> None:
+    async def _audit_calls(self, scope: Scope) -> None:
         """It ends after the calls that it is told of."""
         task = asyncio.create_task(self._audit.run())
         scope.ready()

@@ -33,7 +33,7 @@ def combined(said: Mapping[str, Work | None]) -> Health:
 _RANK = {"Stalled": -2, "Broken": -1, "Starting": 1}
 """Rank of a failing part as the speaker of its resource; the least speaks."""
 
-Said = Mapping[Key, Mapping[str, Work]]
+PartReports = Mapping[Key, Mapping[str, Work]]
 """Reports about the parts of resources: by kind and name, then by role."""
 
 
@@ -46,7 +46,7 @@ class Reports:
         self._peers = peers
         self._address = address
 
-    async def of(self, resources: Sequence[Stored]) -> Said:
+    async def of(self, resources: Sequence[Stored]) -> PartReports:
         """The reports of every process about these resources."""
         owners = await self._peers.owners(CLAIMED)
         others = {own.details for found in owners.values() for own in found} - {self._address}

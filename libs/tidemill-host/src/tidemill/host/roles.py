@@ -25,6 +25,10 @@ CLAIMED = ("ingest", "remap", "reclock", "compute")
 """Roles whose work is the resources, each claimed by one process at a time."""
 
 
+LAUNCHING = ("reclock", "compute", "compaction")
+"""Roles that launch bulk jobs."""
+
+
 def roles_of(names: Iterable[str]) -> tuple[str, ...]:
     """The roles that a list names, in their order. Raises: UsageError for one that there is not."""
     wanted = {each.strip() for name in names for each in name.split(",") if each.strip()}
@@ -50,7 +54,7 @@ def shares_of(resource: Resource) -> int:
 
 
 def parts_for(resource: Resource) -> tuple[str, ...]:
-    """The parts of the work on a resource, each done by one process: roles, and shares of ingest."""
+    """The parts of the work on a resource, each done by one process: roles, shares of ingest."""
     shares = shares_of(resource)
     parts: list[str] = []
     for role in roles_for(resource):

@@ -40,7 +40,7 @@ class Parts(Protocol):
         Effects outside the stores wait for `confirm`. Raises: why the part cannot be made.
         """
 
-    def watch(self, running: Running) -> None:
+    def watch(self, running: RunningParts) -> None:
         """Register what is read of running parts at each scrape."""
 
     async def close(self) -> None:
@@ -62,13 +62,13 @@ class Process:
     internal: Server | None
 
     @property
-    def running(self) -> Running:
+    def running(self) -> RunningParts:
         """The parts that run now."""
-        return Running(self.work)
+        return RunningParts(self.work)
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningParts:
     """The parts of a process that run now, for metrics."""
 
     work: ClaimedWork
@@ -95,8 +95,8 @@ class Ports:
     admissions: Admissions
 
 
-class Joined(Protocol):
-    """Components of a service in an open process."""
+class OpenService(Protocol):
+    """A service in an open process, by its components beside the parts."""
 
     async def begin(self, files: Sequence[Path]) -> None:
         """Apply `files` once claimed work has begun, or do nothing."""
@@ -112,5 +112,5 @@ class Service:
     role: str
     parts: Callable[[Context], Parts] | None = None
     """Makes the parts in the work on resources."""
-    join: Callable[[Process], Joined] | None = None
+    join: Callable[[Process], OpenService] | None = None
     """Makes the components beside them."""

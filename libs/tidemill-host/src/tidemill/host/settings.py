@@ -145,10 +145,11 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     row_bytes: int = INCOMING_BYTES_MAX
     """Longest row that a client may push, insert or append, or that a record of a new source
-    becomes."""
+    becomes. A longer record is a dead letter with its size. A source keeps the limit with which it
+    was made, so that each record has one fate."""
 
     parquet_cells_max: int = 10_000_000_000
-    """Rows times columns of one Parquet file that a source reads."""
+    """Rows times columns of one Parquet file that a source reads, as its footer says."""
 
     calls: int = 2_000
     """Calls over gRPC and HTTP under way, of all users."""
@@ -163,22 +164,34 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Open subscriptions of one user."""
 
     calls_per_s: float = 2_000.0
-    """Calls that a user may begin; a burst may have those of two seconds."""
+    """Calls that a user may begin in a second; a burst may have those of two seconds."""
 
     bytes_per_s: float = float(32 << 20)
-    """Bytes that a user with a token may send and receive; a burst may be of two seconds."""
+    """Bytes that a user with a token may send and receive in a second; a burst may be of two
+    seconds. Bodies and answers beyond it wait."""
 
     rows_per_s: float = 50_000.0
-    """Rows that a user with a token may push; a push waits for those before it."""
+    """Rows that a user with a token may push in a second; a burst may be of two seconds. Further
+    pushes wait."""
 
     connections: int = 2_000
-    """Open connections over gRPC."""
+    """Open connections over gRPC; one more is closed without an answer."""
+
+    strangers: int = 500
+    """Those of them on which no call was admitted yet; one more ends the oldest."""
+
+    stranger_s: float = 10.0
+    """Longest time for a connection over gRPC until a call on it is admitted.
+
+    A health check without a token connects again after it.
+    """
 
     http_connections: int = 1_000
-    """Open connections over HTTP; one more takes the place of one that asks for nothing."""
+    """Open connections over HTTP; one more takes the place of one that asks for nothing, or is
+    answered 503."""
 
     http_body_bytes: int = 16 << 20
-    """Largest body of a request over HTTP."""
+    """Largest body of a request over HTTP; it may not be packed (`Content-Encoding`)."""
 
     http_bodies_bytes: int = 256 << 20
     """Bytes of all bodies that have arrived and are not answered yet."""
@@ -199,31 +212,37 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of all rows of an answer, as columns; subscriptions are not limited by it."""
 
     view_bytes: int = 4 << 30
-    """Memory of a view by its own count: rows, matches, columns, inputs."""
+    """Memory of a view by its own count: rows, matches, columns, inputs. Beyond it the view is
+    `Exhausted` and tried again later; other views go on."""
 
     history_bytes: int = 16 << 30
-    """Memory, by the same count, of a job that evaluates the history of a view."""
+    """Memory, by the same count, of a job that evaluates the history of a view, with all changes of
+    its inputs at once. Beyond it the view is `Exhausted`."""
 
     question_memory_bytes: int = 1 << 30
-    """Memory, by the same count, of a question that is being answered."""
+    """Memory, by the same count, of a question that is being answered; a question beyond it is
+    refused."""
 
     question_s: float = 60.0
-    """Longest search for a reason or an analysis."""
+    """Longest search for a reason or an analysis; it ends sooner when its caller goes away."""
 
     question_offsets: int = 20_000
-    """Ranges of partitions with offsets in one question for their instant."""
+    """Ranges of partitions with offsets in one question for their instant (`translate`)."""
 
     push_rows_known: int = 10_000
-    """Last rows of a partition of a pushed source for which a repeated token is recognised."""
+    """Rows of a push with a token, and last rows of a partition of a pushed source for which a
+    repeated token is recognised."""
 
     push_rows: int = 1_000_000
     """Rows of one push."""
 
     capabilities: int = 4_000
-    """Leased capabilities of one collection; further ones are refused to clients."""
+    """Leased capabilities of one collection, sessions of readers among them; clients are refused
+    further ones until some are dropped or end."""
 
     lease_ms: int = 7 * 86_400_000
-    """Longest lease of a client's capability, and the lease of a client that states none."""
+    """Longest lease of a client's capability, and the lease of a client that states none. A longer
+    need renews it by use, or declares a Hold."""
 
     @property
     def of_documents(self) -> DocumentLimits:
@@ -235,7 +254,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return CallLimits(
             self.calls, self.calls_per_user, self.subscriptions, self.subscriptions_per_user,
             self.calls_per_s, self.bytes_per_s if named else inf, self.connections,
-            self.rows_per_s if named else inf,
+            self.rows_per_s if named else inf, self.strangers, self.stranger_s,
         )  # fmt: skip
 
     @property

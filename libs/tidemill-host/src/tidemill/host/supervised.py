@@ -143,7 +143,7 @@ class Supervised:
             return False
         return self._clock.monotonic_s() - self._ready_s > self._settings.retry_s_max
 
-    async def _begun(self, prepare: bool) -> None:
+    async def _begin(self, prepare: bool) -> None:
         if prepare:
             async with self._room or nullcontext():
                 await self.runner.prepare()
@@ -159,7 +159,7 @@ class Supervised:
             if error is None:
                 # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if
                 # cancelled.
-                begun = _first_error(self._begun, prepare)
+                begun = _first_error(self._begin, prepare)
                 error = await asyncio.create_task(begun)
             if _cancelled():
                 # A group of tasks tells of an error and keeps the cancellation that came with it to
@@ -200,7 +200,7 @@ class Supervised:
         return reason in _MAY_COME
 
     def _next_pause_s(self, soon: bool) -> float:
-        """The pause before the next try: twice the last one, unless the work went well in between."""
+        """The pause before the next try: twice the last one, unless work went well in between."""
         settings = self._settings
         if self.well:
             self.failures = 0

@@ -118,5 +118,5 @@ async def note_ended(context: Context, stored: Stored) -> None:
     """Write to the catalog that nothing is left of a deleted resource."""
     while True:
         with suppress(CatalogMoved):
-            return await context.store.ended(stored)
+            return await context.store.record_end(stored)
         await context.store.refresh()

@@ -37,7 +37,7 @@ class Works:
         """Raises: why the resource cannot be planned, or its work not be made."""
         self._context.catalog.plan(served(stored))
         # NB: its last try may have met inputs whose change was refused after all.
-        self._context.making.make(stored)
+        self._context.making.forget(stored)
         return make()
 
     def _part(self, stored: Stored, role: str, share: int | None, confirm: Confirm) -> Runner:

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -22,11 +22,27 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-SPARK = ("pyspark", "pandas")
-"""Requirements of Spark jobs alone."""
+WHOLE = "whole"
+"""Image of everything: processes with several roles, and jobs of Spark."""
 
-NOT_SHIPPED = ("tidemill-testkit", "tidemill-manifests", "tidemill-flights")
-"""Members that are in no image."""
+IMAGES = {
+    "ingest": ("tidemill-ingest",),
+    "remap": ("tidemill-remap",),
+    "reclock": ("tidemill-reclock-service",),
+    "compute": ("tidemill-compute",),
+    "compaction": ("tidemill-compaction",),
+    "query": ("tidemill-query", "tidemill-client"),
+    "operator": ("tidemill-operator",),
+    WHOLE: ("tidemill-server", "tidemill-operator"),
+}
+"""Members that each image is made for; it carries these and everything that they need."""
+
+LAYERS = {
+    "libraries": tuple(IMAGES),
+    "services": tuple(each for each in IMAGES if each != "operator"),
+    "kernels": ("reclock", "compute", "query", WHOLE),
+}
+"""Stages below images: each holds the packages that all of its images carry, and no earlier one."""
 
 IMAGE = {
     "python_version": "3.11", "python_full_version": "3.11.2", "sys_platform": "linux",
@@ -65,10 +81,36 @@ def locked(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def closure(wanted: Iterable[str], lock: Mapping[str, tuple[str, str]]) -> set[str]:
-    """The names of what requirements bring, and all that needs.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of the workspace: its folder, and requirements by extra, "" for those of all."""
 
-    Raises: KeyError for what is not locked.
+    folder: str
+    needs: Mapping[str, Sequence[str]]
+
+    def required(self, extras: Iterable[str]) -> list[str]:
+        """Requirements with these extras. Raises: KeyError for an extra that it does not have."""
+        return [each for extra in ("", *sorted(extras)) for each in self.needs[extra]]
+
+
+def members_of(root: Path) -> dict[str, Member]:
+    """Every member of the workspace, by name."""
+    found = {}
+    for file in root.glob("*/*/pyproject.toml"):
+        project = tomllib.loads(file.read_text())["project"]
+        needs = {"": project["dependencies"], **project.get("optional-dependencies", {})}
+        found[project["name"]] = Member(str(file.parent.relative_to(root)), needs)
+    return found
+
+
+def closure(
+    wanted: Iterable[str],
+    lock: Mapping[str, tuple[str, str]],
+    members: Mapping[str, Member] = {},
+) -> set[str]:
+    """The names of members and packages that requirements bring, and all that those need.
+
+    Raises: KeyError for a package that is not locked.
     """
     found: set[str] = set()
     open_: list[tuple[str, frozenset[str]]] = [
@@ -81,15 +123,19 @@ def closure(wanted: Iterable[str], lock: Mapping[str, tuple[str, str]]) -> set[s
             continue
         seen.add((name, extras))
         found.add(name)
-        if name not in lock:
+        if name not in members and name not in lock:
             raise KeyError(f"{name} is needed by an image and not locked: make lock")
-        installed = _installed(name)
-        for text in [] if installed is None else installed.requires or ():
+        for text in members[name].required(extras) if name in members else _required(name):
             each = Requirement(text)
             marker = each.marker
             if marker is None or any(marker.evaluate({**IMAGE, "extra": e}) for e in ("", *extras)):
                 open_.append((canonicalize_name(each.name), frozenset(each.extras)))
     return found
+
+
+def _required(name: str) -> Sequence[str]:
+    installed = _installed(name)
+    return [] if installed is None else installed.requires or ()
 
 
 def _installed(name: str) -> Distribution | None:
@@ -117,24 +163,40 @@ def licence_of(name: str) -> str:
     return found if "\n" not in found and len(found) < 80 else "in the package"
 
 
-def packages_of(root: Path) -> tuple[list[Package], list[Package]]:
-    """Packages of services, and packages of Spark jobs alone. Raises: KeyError."""
-    wanted: set[str] = set()
-    for member in root.glob("*/*/pyproject.toml"):
-        project = tomllib.loads(member.read_text())["project"]
-        if project["name"] not in NOT_SHIPPED:
-            wanted |= set(project["dependencies"])
-    names = {each: canonicalize_name(Requirement(each).name) for each in wanted}
-    others = {each for each, name in names.items() if not name.startswith("tidemill-")}
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Members and packages of one image, by name, ascending."""
+
+    members: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+def contents_of(root: Path) -> dict[str, Contents]:
+    """Members and packages of each image. Raises: KeyError for a package that is not locked."""
+    members = members_of(root)
     lock = locked((root / "requirements.lock").read_text())
-    jobs = {each for each in others if names[each] in SPARK}
-    services = closure(others - jobs, lock)
-    spark = closure(jobs, lock) - services
+    found = {}
+    for image, made_for in IMAGES.items():
+        names = sorted(closure(made_for, lock, members))
+        found[image] = Contents(
+            tuple(each for each in names if each in members),
+            tuple(each for each in names if each not in members),
+        )
+    return found
 
-    def packages(found: set[str]) -> list[Package]:
-        return [Package(name, *lock[name], licence_of(name)) for name in sorted(found)]
 
-    return packages(services), packages(spark)
+def layers_of(contents: Mapping[str, Contents]) -> dict[str, list[str]]:
+    """Names of packages by the stage that installs them: a shared one, or an image's own."""
+    below: dict[str, set[str]] = {image: set() for image in contents}
+    found = {}
+    for layer, images in LAYERS.items():
+        shared = set.intersection(*(set(contents[each].packages) - below[each] for each in images))
+        for image in images:
+            below[image] |= shared
+        found[layer] = sorted(shared)
+    for image, carried in contents.items():
+        found[image] = sorted(set(carried.packages) - below[image])
+    return found
 
 
 def jars_of(root: Path) -> list[tuple[str, str]]:
@@ -149,8 +211,8 @@ def requirements(packages: list[Package]) -> str:
     return head + "".join(f"{each.lines}\n" for each in packages)
 
 
-def bill(packages: list[Package], jars: list[tuple[str, str]]) -> str:
-    """The bill of materials, CycloneDX 1.6; hashes of packages are in the lists beside it."""
+def bill(image: str, packages: list[Package], jars: list[tuple[str, str]]) -> str:
+    """The bill of materials of an image, CycloneDX 1.6; hashes are in the lists beside it."""
     components: list[dict[str, Any]] = [
         {
             "type": "library", "bom-ref": each.purl, "name": each.name, "version": each.version,
@@ -169,7 +231,7 @@ def bill(packages: list[Package], jars: list[tuple[str, str]]) -> str:
         )  # fmt: skip
     document = {
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
-        "metadata": {"component": {"type": "container", "name": "tidemill"}},
+        "metadata": {"component": {"type": "container", "name": _named((image,), 0)}},
         "components": components,
     }  # fmt: skip
     return json.dumps(document, indent=1) + "\n"
@@ -178,44 +240,71 @@ def bill(packages: list[Package], jars: list[tuple[str, str]]) -> str:
 HEAD = """Tidemill
 Copyright the authors of Tidemill. Licensed under the Apache License, Version 2.0: see LICENSE.
 
-The images of Tidemill hold the following works of others, unchanged but for jars of pyspark that are left out, each under its own licence. The text of a licence, and the notices that
+The images of Tidemill hold the following works of others, unchanged but for parts that are left out (tests, headers, Arrow Flight, jars of pyspark), each under its own licence. The text of a licence, and the notices that
 its work asks to keep, are in the image: of a package of Python in its folder below dist-packages, NAME-VERSION.dist-info; of pyspark, which
 holds jars of others, in its jars; of a package of Debian, Java among them (GPL-2.0 with the Classpath exception), in /usr/share/doc/NAME/copyright.
 
 """
 
 
-def notice(services: list[Package], spark: list[Package], jars: list[tuple[str, str]]) -> str:
-    """Whose works the images hold, and under which licence."""
-    parts = [HEAD, "In every image:\n\n", *map(_line, services)]
-    parts += ["\nIn the image of jobs, tidemill, besides:\n\n", *map(_line, spark)]
-    parts += [f"  {name}: Apache-2.0\n" for name, _ in jars]
-    return "".join(parts)
+def notice(
+    contents: Mapping[str, Contents], packages: Mapping[str, Package], jars: list[tuple[str, str]]
+) -> str:
+    """Whose works the images hold, under which licence, and in which images."""
+    holders: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(packages):
+        images = tuple(each for each, carried in contents.items() if name in carried.packages)
+        holders.setdefault(images, []).append(name)
+    parts = [HEAD]
+    for images in sorted(holders, key=lambda each: (-len(each), each)):
+        parts.append(f"In {_named(images, len(contents))}:\n\n")
+        parts += [_line(packages[name]) for name in holders[images]]
+        if images == (WHOLE,):
+            parts += [f"  {name}: Apache-2.0\n" for name, _ in jars]
+        parts.append("\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def _named(images: tuple[str, ...], of: int) -> str:
+    if len(images) == of:
+        return "every image"
+    return ", ".join("tidemill" if each == WHOLE else f"tidemill-{each}" for each in images)
 
 
 def _line(package: Package) -> str:
     return f"  {package.name} {package.version}: {package.licence}\n"
 
 
+PLACE = "services/server/images"
+"""Folder of the lists of images."""
+
+
 def generated(root: Path) -> dict[str, str]:
     """Path below the root → text, for every file that this page makes."""
-    services, spark = packages_of(root)
-    jars = jars_of(root)
+    contents, jars = contents_of(root), jars_of(root)
     lock = locked((root / "requirements.lock").read_text())
+    names = sorted({name for carried in contents.values() for name in carried.packages})
+    packages = {name: Package(name, *lock[name], licence_of(name)) for name in names}
     build = [Package(name, *lock[name], "") for name in sorted(closure(["hatchling"], lock))]
-    return {
-        "NOTICE": notice(services, spark, jars),
-        "services/server/sbom.cdx.json": bill([*services, *spark], jars),
-        "services/server/build.lock": requirements(build),
-        "services/server/services.lock": requirements(services),
-        "services/server/spark.lock": requirements(spark),
+    found = {
+        "NOTICE": notice(contents, packages, jars),
+        f"{PLACE}/build.lock": requirements(build),
     }
+    for layer, held in layers_of(contents).items():
+        found[f"{PLACE}/{layer}.lock"] = requirements([packages[name] for name in held])
+    for image, carried in contents.items():
+        found[f"{PLACE}/{image}.members"] = "".join(f"{name}\n" for name in carried.members)
+        found[f"{PLACE}/{image}.cdx.json"] = bill(
+            image, [packages[name] for name in carried.packages], jars if image == WHOLE else []
+        )
+    return found
 
 
 def main() -> None:
     """Write every file below the root that the command names."""
     root = Path(sys.argv[1])
     for path, text in generated(root).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
 
 

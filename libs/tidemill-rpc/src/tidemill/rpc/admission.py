@@ -16,6 +16,7 @@ from typing import TypeVar
 from tidemill.errors import Exhausted
 from tidemill.rpc.fair_steps import FairSteps
 from tidemill.rpc.identity import caller
+from tidemill.rpc.strangers import Strangers
 from tidemill.rpc.turns import PRECEDENCE
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class CallLimits:
     bytes_per_s: float = inf
     connections: int = 2_000
     rows_per_s: float = inf
+    strangers: int = 500
+    stranger_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -93,6 +96,7 @@ class Admissions:
         self._sleep = sleep
         self._now_s = now_s
         self.steps = FairSteps(now_s, PRECEDENCE)
+        self.strangers = Strangers(limits.strangers, limits.stranger_s, now_s)
         self._users: dict[str, _Use] = {}
         self._under_way = {False: 0, True: 0}
 
@@ -102,7 +106,7 @@ class Admissions:
     ) -> Iterator[Callable[[int], None]]:
         """One call of a user, for as long as it takes; what it gives is told the bytes of answers.
 
-        `request_bytes` is None for a body whose bytes were paced while they came.
+        `request_bytes` is None for a body whose bytes were throttled as they came.
         Raises: Exhausted, which names the limit and its setting.
         """
         use = self._use(user)
@@ -117,7 +121,13 @@ class Admissions:
             use.under_way[endless] -= 1
             self._under_way[endless] -= 1
 
-    async def pace_rows(self, user: str, count: int) -> None:
+    async def end_strangers(self, port: int, refused: Callable[[str], None]) -> None:
+        """End connections of `port` whose callers stay unknown, until cancelled; see
+        `Strangers`.
+        """
+        await self.strangers.end_forever(port, self._sleep, refused)
+
+    async def throttle_rows(self, user: str, count: int) -> None:
         """Return when the user may write `count` rows more: at once, or after earlier ones.
 
         A call that is cancelled while it waits has written nothing, and owes nothing.
@@ -132,7 +142,7 @@ class Admissions:
                 rows.spend(-count)
                 raise
 
-    async def pace_bytes(self, user: str, count: int = 0) -> None:
+    async def throttle_bytes(self, user: str, count: int = 0) -> None:
         """Return when the user may send, or be sent, more; `count` bytes have come since."""
         volume = self._use(user).volume
         volume.spend(count)
@@ -193,11 +203,11 @@ async def in_steps_of_call(work: Awaitable[T]) -> T:
     return await ours.steps.steps_of(caller.get().name, work, endless=True)
 
 
-async def pace_rows_of_call(count: int) -> None:
+async def throttle_rows_of_call(count: int) -> None:
     """Return when the caller may write `count` rows more."""
     ours = of_call.get()
     if ours is not None:
-        await ours.pace_rows(caller.get().name, count)
+        await ours.throttle_rows(caller.get().name, count)
 
 
 def _exhausted(says: str, setting: str) -> Exhausted:

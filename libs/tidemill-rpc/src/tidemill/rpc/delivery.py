@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from tidemill.rpc.admission import in_steps_of_call
-from tidemill.rpc.messages import Event, Progress
+from tidemill.rpc.messages import Changes, Event, Progress
 from tidemill.rpc.status import CutOff
+from tidemill.rpc.turns import beside
 from tidemill.time import Frontier
 
 M = TypeVar("M")
@@ -78,7 +80,9 @@ class Delivery(Generic[M]):
         try:
             async with aclosing(_closable(self._events)) as events:
                 async for event in events:
-                    for message in self._encode(event):
+                    size = event.table.nbytes if isinstance(event, Changes) else 0
+                    encode = partial(next, iter(self._encode(event)), None)
+                    while (message := await beside(size, encode)) is not None:
                         await self._put(message)
                     if isinstance(event, Progress):
                         self._sealed = event.upper

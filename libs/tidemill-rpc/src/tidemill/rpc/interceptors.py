@@ -196,7 +196,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         yield message
                         call.sent(_size(message))
                         if self._admissions is not None:
-                            await self._admissions.pace_bytes(caller.get().name)
+                            await self._admissions.throttle_bytes(caller.get().name)
                         self._observer.sent(method)
 
         return answers
@@ -243,6 +243,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         try:
             principal = self._admit(method, context)
             of_call.set(self._admissions)
+            if self._admissions is not None:
+                self._admissions.strangers.know(peer)
             size = 0 if request is None else len(request.data)
             with self._counted(principal, method, size) as sent:
                 async with self._deadline(method, context):

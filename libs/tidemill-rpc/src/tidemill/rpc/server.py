@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -73,9 +74,13 @@ class Server:
     port: int
     _server: grpc.aio.Server
     _health: health.aio.HealthServicer
+    _watching: asyncio.Task[None] | None = None
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Say NOT_SERVING, refuse new calls, let running ones end for `grace_s`, then cut them."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
@@ -110,25 +115,37 @@ def _add_for_users(
     catalog: CatalogHandlers | None,
     storage: StorageHandlers | None,
     compute: ComputeHandlers | None,
-    pace: DeliveryPolicy,
+    delivery: DeliveryPolicy,
     server: grpc.aio.Server,
 ) -> list[str]:
     """Add what users call; the names of what is offered."""
     offered = []
     if query is not None:
-        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query, pace), server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query, delivery), server)
         offered.append("tidemill.query.v1.QueryService")
     if catalog is not None:
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(catalog), server)
         offered.append("tidemill.catalog.v1.CatalogService")
     if storage is not None:
-        servicer = StorageServicer(storage, pace)
+        servicer = StorageServicer(storage, delivery)
         storage_pb2_grpc.add_StorageServiceServicer_to_server(servicer, server)
         offered.append("tidemill.storage.v1.StorageService")
     if compute is not None:
         compute_pb2_grpc.add_ComputeServiceServicer_to_server(ComputeServicer(compute), server)
         offered.append("tidemill.compute.v1.ComputeService")
     return offered
+
+
+def _bound_port(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None
+) -> int:
+    """The port that the server has taken. Raises: Unavailable if the address is taken."""
+    try:
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise Unavailable(f"cannot listen on {address}: is it in use?", address=address) from error
 
 
 async def serve(
@@ -142,7 +159,7 @@ async def serve(
     observer: CallObserver | None = None,
     deadlines: DeadlinePolicy | None = None,
     delivery: DeliveryPolicy | None = None,
-    services: ServiceHandlers | None = None,
+    services: Callable[[int], ServiceHandlers] | None = None,
     authenticator: Authenticator | None = None,
     credentials: grpc.ServerCredentials | None = None,
     connection_age_s: float = CONNECTION_AGE_S,
@@ -153,15 +170,17 @@ async def serve(
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
     A service whose handlers are None is not offered. `delivery` decides when a subscriber that does
-    not read is cut off. `services` are those that only other services call. Without `credentials`
-    it listens in the clear, without `authenticator` it answers everybody. After `connection_age_s`
-    a connection takes no new calls; running ones, streams as well, go on to their end. The health
-    service knows `states` beside the services that are offered. `admissions` refuse callers that
-    ask too much; without them nothing is counted. `auditor` hears of changes and refusals. Raises:
-    Unavailable if the address is taken.
+    not read is cut off. `services` are those that only other services call, made for the port that
+    is bound. Without `credentials` it listens in the clear, without `authenticator` it answers
+    everybody. After `connection_age_s` a connection takes no new calls; running ones, streams as
+    well, go on to their end. The health service knows `states` beside the services that are
+    offered. `admissions` refuse callers that ask too much, and end connections of strangers;
+    without them nothing is counted. `auditor` hears of changes and refusals. Raises: Unavailable if
+    the address is taken.
     """
+    observer = observer or SilentObserver()
     interceptor = CallInterceptor(
-        observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open(),
+        observer, deadlines or DeadlinePolicy(), authenticator or Open(),
         admissions, auditor or NoAuditor(),
     )  # fmt: skip
     options = [*_OPTIONS, ("grpc.max_connection_age_ms", int(connection_age_s * 1000))]
@@ -171,23 +190,19 @@ async def serve(
         # Calls whose request never comes are counted by nobody else.
         options.append(("grpc.max_concurrent_streams", limits.calls + limits.subscriptions))
     server = grpc.aio.server(interceptors=(interceptor,), options=options)
-    pace = delivery or DeliveryPolicy()
-    offered = _add_for_users(query, catalog, storage, compute, pace, server)
+    port = _bound_port(server, address, credentials)
+    offered = _add_for_users(query, catalog, storage, compute, delivery or DeliveryPolicy(), server)
     if services is not None:
-        offered += _add_services(services, server)
+        offered += _add_services(services(port), server)
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     if reflect:
         names = (*offered, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-    try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise Unavailable(f"cannot listen on {address}: is it in use?", address=address) from error
     await server.start()
     for name in ("", *offered, *states):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return Server(port, server, healthy)
+    watching = None
+    if admissions is not None:
+        watching = asyncio.create_task(admissions.end_strangers(port, observer.refused))
+    return Server(port, server, healthy, watching)

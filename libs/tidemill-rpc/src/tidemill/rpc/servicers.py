@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
-from tidemill.rpc.admission import pace_rows_of_call
+from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import Explanation, ResourceDocument, Right
@@ -208,7 +208,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog.PushRequest, context: Context
     ) -> catalog.PushResponse:
         """Write raw rows to the log of a source."""
-        await pace_rows_of_call(len(request.rows))
+        await throttle_rows_of_call(len(request.rows))
         size = len(request.rows) * BYTES_PER_ROW
         rows: list[bytes] = await beside(size, lambda: list(request.rows))
         pushed = await self._handlers.push(request.source, rows, _token(request))

@@ -38,6 +38,8 @@ CLOSE_S_MAX = 5.0
 RETRY_AFTER_S = 1
 LINGER_S = 1.0
 """So long what still comes of a refused body is thrown away, that the client may read why."""
+JOIN_INLINE_MAX = 1 << 20
+"""Bytes of a body that are put together on the event loop; more take milliseconds."""
 SCRAPES_SHARE = 0.2
 """Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
 
@@ -124,13 +126,13 @@ class HttpReply:
         return cls(status, json.dumps(value).encode() + b"\n", "application/json")
 
 
-class BodyPace(Protocol):
-    """The pace at which the bodies of one caller are read."""
+class BodyThrottle(Protocol):
+    """Limits the rate at which the bodies of one caller are read."""
 
     def turns(self, reading: Awaitable[HttpReply | None]) -> Awaitable[HttpReply | None]:
         """Read in turns with the work of other users."""
 
-    async def pace(self, count: int) -> None:
+    async def throttle(self, count: int) -> None:
         """Return when more may be read; `count` bytes have come since."""
 
 
@@ -183,6 +185,8 @@ class HttpServer:
             logger=_log,
             shutdown_timeout=CLOSE_S_MAX,
             lingering_time=LINGER_S,
+            # Refused bodies are read to their end and never unpacked: none that is packed is taken.
+            auto_decompress=False,
         )
         self.add_route("GET", "/metrics", self._show_metrics)
         self.add_route("GET", "/healthz", self._show_health)
@@ -194,16 +198,16 @@ class HttpServer:
         path: str,
         route: Route,
         admits: Admission | None = None,
-        paces: BodyPace | None = None,
+        throttle: BodyThrottle | None = None,
     ) -> None:
         """Answer `method` on `path` with `route`; `{name}` in the path becomes a part.
 
-        A refusal of `admits` is answered before the body is read, at the pace of `paces`.
+        A refusal of `admits` is answered before the body is read, as fast as `throttle` lets it.
         """
 
         async def answer(request: web.Request) -> web.Response:
             try:
-                reply = await self._reply(request, route, admits, paces)
+                reply = await self._reply(request, route, admits, throttle)
             except TidemillError as error:
                 if isinstance(error, Exhausted):
                     self._metrics.increment(REFUSALS, limit=str(error.details.get("setting", "")))
@@ -224,7 +228,7 @@ class HttpServer:
         request: web.Request,
         route: Route,
         admits: Admission | None,
-        paces: BodyPace | None,
+        throttle: BodyThrottle | None,
     ) -> HttpReply:
         """The answer of the route, or the refusal of the call."""
         asked = _request_of(request)
@@ -239,9 +243,13 @@ class HttpServer:
             return await route(asked)
         pieces: list[bytes] = []
         try:
-            reading = self._read(request, asked, pieces, paces)
-            broken = await (reading if paces is None else paces.turns(reading))
-            return broken or await route(replace(asked, body=b"".join(pieces)))
+            reading = self._read(request, asked, pieces, throttle)
+            broken = await (reading if throttle is None else throttle.turns(reading))
+            if broken is not None:
+                return broken
+            long = sum(map(len, pieces)) > JOIN_INLINE_MAX
+            body = await asyncio.to_thread(b"".join, pieces) if long else b"".join(pieces)
+            return await route(replace(asked, body=body))
         finally:
             self._held_bytes -= sum(map(len, pieces))
 
@@ -254,7 +262,7 @@ class HttpServer:
         request: web.Request,
         asked: HttpRequest,
         pieces: list[bytes],
-        paces: BodyPace | None,
+        throttle: BodyThrottle | None,
     ) -> HttpReply | None:
         """Read the whole body, or refuse one that is too large, too slow, or does not come
         whole.
@@ -276,8 +284,8 @@ class HttpServer:
                             " already; try again later (limits.http_bodies_bytes)",
                             setting="limits.http_bodies_bytes",
                         )
-                    if paces is not None:
-                        await paces.pace(len(piece))
+                    if throttle is not None:
+                        await throttle.throttle(len(piece))
             return None
         except TimeoutError:
             says = f"the body took longer than {self._limits.body_s:g} s (limits.http_body_s)"

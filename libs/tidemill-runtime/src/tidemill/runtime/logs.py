@@ -13,13 +13,25 @@ from enum import Enum
 from typing import Any, TextIO
 
 import msgspec
-import structlog
-from structlog.typing import ExcInfo
 
 from tidemill.runtime.breaking import trace
 
+_RICH = sys.modules.get("rich")
+sys.modules["rich"] = None  # type: ignore[assignment]
+# structlog loads rich if it can, for tracebacks with locals, which are not written here: 4 MB of
+# each process. An import that finds None says that there is none.
+import structlog  # noqa: E402
+from structlog.typing import ExcInfo  # noqa: E402
+
+if _RICH is None:
+    del sys.modules["rich"]
+else:
+    sys.modules["rich"] = _RICH
+
 QUIET_LIBRARIES = ("aiokafka", "asyncio", "py4j", "aiohttp")
 """These say at INFO what nobody acts on."""
+SILENT_LIBRARIES = ("aiokafka.consumer.group_coordinator",)
+"""These log as ERROR each try that they repeat; a failure that stays is raised, and told by us."""
 
 
 class Style(Enum):
@@ -62,6 +74,8 @@ def configure(style: Style | str, level: str = "info", stream: TextIO | None = N
     root.setLevel(level.upper())
     for name in QUIET_LIBRARIES:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name in SILENT_LIBRARIES:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def get_logger(component: str) -> structlog.stdlib.BoundLogger:

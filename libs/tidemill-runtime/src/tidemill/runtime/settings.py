@@ -42,7 +42,8 @@ def load(
     """`struct` with the values of `file`, overridden by variables that begin with `env_prefix`.
 
     Sections in `others` belong to other programs that share the file: unless the struct has them,
-    they are not looked at. Raises: UsageError with every problem, each with file, line and field as far as they are known.
+    they are not looked at. Raises: UsageError with every problem, each with file, line and field
+    as far as they are known.
     """
     document = Document("defaults", {}) if file is None else _read(file)
     problems: list[Problem] = []

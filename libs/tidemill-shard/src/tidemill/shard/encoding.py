@@ -6,14 +6,14 @@ kept their identity are not compared, so a commit costs what it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import TypeVar
 
 import msgspec
 
 from tidemill.arrangement.arrow_bytes import read_schema
-from tidemill.shard.framing import ENTRY, PACED, PLAIN, ROLLUP, decoding, framed, unframed
+from tidemill.shard.framing import ENTRY, PACED, PLAIN, ROLLUP, UNDER, decoding, framed, unframed
 from tidemill.shard.parts import Bounds, Part
 from tidemill.shard.state import Batch, Description, Hold, LastWrite, Paced, State
 from tidemill.time import Frontier, frontier
@@ -112,7 +112,9 @@ def encode_rollup(state: State) -> bytes:
     return framed(ROLLUP, msgspec.msgpack.encode(cells), _format(cells))
 
 
-def _format(cells: Container[str]) -> int:
+def _format(cells: Collection[str]) -> int:
+    if any(name.startswith("u/") for name in cells):
+        return UNDER
     return PACED if "pace" in cells else PLAIN
 
 
@@ -238,6 +240,9 @@ def _cells(
     if "paced" in among:
         for name, said in state.paced.items():
             yield cell(f"p/{name}", said, _packed_paced)
+    if "under" in among:
+        for group, others in state.under.items():
+            yield cell(f"u/{group}", others, list)
 
 
 def _not_shared(batches: tuple[Batch, ...], others: tuple[Batch, ...]) -> Iterator[Batch]:
@@ -340,6 +345,10 @@ def _number(data: msgspec.Raw) -> int:
     return msgspec.msgpack.decode(data, type=int)
 
 
+def _names(data: msgspec.Raw) -> tuple[str, ...]:
+    return msgspec.msgpack.decode(data, type=tuple[str, ...])
+
+
 def _text(data: msgspec.Raw) -> str:
     return msgspec.msgpack.decode(data, type=str)
 
@@ -384,4 +393,5 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
         reaped_ms=field("reaped", state.reaped_ms, _number),
         pace="" if "pace" in touched and "pace" not in cells else field("pace", state.pace, _text),
         paced=table("p", state.paced, _paced),
+        under=table("u", state.under, _names),
     )  # fmt: skip

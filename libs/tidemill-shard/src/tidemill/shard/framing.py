@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from tidemill.errors import Corrupt
 
-FORMAT = 2
+FORMAT = 3
 """The newest format that this process reads."""
 
-PLAIN, PACED = 1, 2
+PLAIN, PACED, UNDER = 1, 2, 3
 """Versions of the format. Writers use 2 where a pace is named: a reader of 1 would take upper for
-less.
+less. They use 3 where groups follow under others: a writer of 2 would let these leave alone.
 """
 
 ENTRY = b"E"

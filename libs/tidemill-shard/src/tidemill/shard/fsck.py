@@ -16,13 +16,13 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.errors import Corrupt
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.hashing import key_hashes
-from tidemill.shard.log import CollectionLog, Known, folder_of
+from tidemill.shard.log import CollectionLog, KnownVersion, folder_of
 from tidemill.shard.offloading import compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import Part, decode_part, sorted_updates
 from tidemill.shard.ports import Blob, BlobEntry, Clock, Consensus
 from tidemill.shard.pruning import guarantee, matching
-from tidemill.shard.reading import Reader
+from tidemill.shard.reading import VersionReader
 from tidemill.shard.state import Description, State, compaction_frontier
 from tidemill.time import Frontier
 
@@ -61,7 +61,7 @@ class StoreCheck:
         self._blob = blob
         self._clock = clock
         self._parts = PartStore(blob, _no_name)
-        self._reader = Reader(self._parts)
+        self._reader = VersionReader(self._parts)
         self.checked: Counter[str] = Counter()
 
     async def findings(self) -> AsyncIterator[Finding]:
@@ -218,7 +218,7 @@ def _distinct(parts: Sequence[Part]) -> Iterator[Part]:
             yield part
 
 
-def _rollup_of(known: Known) -> set[str]:
+def _rollup_of(known: KnownVersion) -> set[str]:
     return set() if known.rollup is None else {known.rollup[0]}
 
 

@@ -39,7 +39,7 @@ def folder_of(collection: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownVersion:
     """A version of the state with its place in the log, and the newest rollup that the log
     names.
     """
@@ -52,11 +52,11 @@ class Known:
 class Paces(Protocol):
     """The other collections, one of which this one may follow; it never follows any itself."""
 
-    async def catch_up(self, collection: str, age_s_max: float = 0.0) -> Known:
+    async def catch_up(self, collection: str, age_s_max: float = 0.0) -> KnownVersion:
         """The newest version, as `CollectionLog.refresh` finds it."""
         ...
 
-    def cached(self, collection: str) -> Known | None:
+    def cached(self, collection: str) -> KnownVersion | None:
         """The last known version, as `CollectionLog.cached` gives it."""
         ...
 
@@ -95,19 +95,19 @@ class CollectionLog:
         self._blob = blob
         self._clock = clock
         self._unique = unique
-        self._known: Known | None = None
-        self._followed: tuple[Known, Frontier, Shown] | None = None
+        self._known: KnownVersion | None = None
+        self._followed: tuple[KnownVersion, Frontier, Shown] | None = None
         self._read_at_s = 0.0
         self._reads_begun = 0
         self._turn = asyncio.Lock()
 
     @property
-    def written(self) -> Known | None:
+    def written(self) -> KnownVersion | None:
         """The newest version this process has seen, as it was written."""
         return self._known
 
     @property
-    def cached(self) -> Known | None:
+    def cached(self) -> KnownVersion | None:
         """The newest version this process has seen."""
         known = self._known
         if known is None or self._paces is None or not known.state.pace:
@@ -123,10 +123,10 @@ class CollectionLog:
         async with self._turn:
             won = await self._write(None, first_entry(self._unique(), state))
             if won:
-                self._known = Known(0, state, None)
+                self._known = KnownVersion(0, state, None)
             return won
 
-    async def refresh(self, age_s_max: float = 0.0) -> Known:
+    async def refresh(self, age_s_max: float = 0.0) -> KnownVersion:
         """The newest version, or one that was the newest at most `age_s_max` ago.
 
         Of many that ask at once, two read the log: what was read after one asked is new enough for
@@ -180,7 +180,9 @@ class CollectionLog:
                     return answer, False
                 known = newest
 
-    async def _show(self, known: Known, age_s_max: float = 0.0) -> tuple[Known, Shown]:
+    async def _show(
+        self, known: KnownVersion, age_s_max: float = 0.0
+    ) -> tuple[KnownVersion, Shown]:
         """The newest version and what it stands for.
 
         IMPORTANT: the pace is read after the version. A version that it says follows it then was
@@ -196,7 +198,7 @@ class CollectionLog:
             known = await self._catch_up()
         return known, Shown(known.state, settled=True)
 
-    def _seen(self, known: Known, pace: State) -> Shown | None:
+    def _seen(self, known: KnownVersion, pace: State) -> Shown | None:
         """The state that a version stands for at this state of its pace; None if there is a newer
         version.
         """
@@ -212,7 +214,7 @@ class CollectionLog:
             self._followed = known, pace.upper, seen
         return seen
 
-    async def _leave(self, known: Known) -> None:
+    async def _leave(self, known: KnownVersion) -> None:
         """Keep this version where it is now: the collection leaves the group of its pace."""
         assert self._paces is not None
         collection, number = self.collection, known.number
@@ -262,7 +264,7 @@ class CollectionLog:
         where = f"version {version.number} of {self.collection}"
         return decode_entry(found[0].data, where).attempt == entry.attempt
 
-    async def _append(self, known: Known, after: State, *, rolled_up: bool = False) -> bool:
+    async def _append(self, known: KnownVersion, after: State, *, rolled_up: bool = False) -> bool:
         """Append the version that leads from `known` to `after`; whether nobody else was faster.
 
         Every so many versions, or if asked for, a rollup of `known` is stored first, for the entry
@@ -282,7 +284,7 @@ class CollectionLog:
         if not won:
             await self._forget_rollup(known, rollup)
             return False
-        self._known = Known(known.number + 1, after, rollup)
+        self._known = KnownVersion(known.number + 1, after, rollup)
         self._read_at_s = self._clock.monotonic_s()
         self.commits += 1
         if rollup is not None and rollup != known.rollup:
@@ -290,7 +292,7 @@ class CollectionLog:
                 await self._consensus.truncate(self.collection, rollup[1] + 1)
         return True
 
-    async def _rollup(self, known: Known, due: bool) -> tuple[str, int] | None:
+    async def _rollup(self, known: KnownVersion, due: bool) -> tuple[str, int] | None:
         """The rollup that the entry behind `known` names: a new one if it is due, or if its turn
         has come.
 
@@ -310,14 +312,14 @@ class CollectionLog:
             return known.rollup
         return key, known.number
 
-    async def _forget_rollup(self, known: Known, rollup: tuple[str, int] | None) -> None:
+    async def _forget_rollup(self, known: KnownVersion, rollup: tuple[str, int] | None) -> None:
         """Delete a rollup that no version will ever name; what fails is left to the reaper."""
         if rollup is None or rollup == known.rollup:
             return
         with suppress(Unavailable, Indeterminate):
             await self._blob.delete(rollup[0])
 
-    async def _catch_up(self) -> Known:
+    async def _catch_up(self) -> KnownVersion:
         self._reads_begun += 1
         if self._known is not None:
             newer = await self._consensus.scan(self.collection, self._known.number + 1)
@@ -331,7 +333,7 @@ class CollectionLog:
         self._read_at_s = self._clock.monotonic_s()
         return self._known
 
-    def _replayed(self, known: Known, versions: Sequence[Version]) -> Known:
+    def _replayed(self, known: KnownVersion, versions: Sequence[Version]) -> KnownVersion:
         entries = []
         number, rollup = known.number, known.rollup
         for version in versions:
@@ -344,9 +346,9 @@ class CollectionLog:
             entry = decode_entry(version.data, f"version {number} of {self.collection}")
             entries.append(entry)
             rollup = entry.rollup
-        return Known(number, patch(known.state, entries, self.collection), rollup)
+        return KnownVersion(number, patch(known.state, entries, self.collection), rollup)
 
-    async def _read_all(self) -> Known:
+    async def _read_all(self) -> KnownVersion:
         """Read from the newest rollup on, or from version 0."""
         failure: Corrupt | None = None
         for _ in range(8):
@@ -365,7 +367,7 @@ class CollectionLog:
         assert failure is not None
         raise failure
 
-    async def _from_start(self) -> Known:
+    async def _from_start(self) -> KnownVersion:
         versions = await self._consensus.scan(self.collection, 0)
         if not versions or versions[0].number != 0:
             raise Corrupt(
@@ -374,12 +376,12 @@ class CollectionLog:
             )
         where = f"version 0 of {self.collection}"
         state = rebuild(decode_entry(versions[0].data, where).cells, where)
-        return self._replayed(Known(0, state, None), versions[1:])
+        return self._replayed(KnownVersion(0, state, None), versions[1:])
 
-    async def _from_rollup(self, rollup: tuple[str, int]) -> Known:
+    async def _from_rollup(self, rollup: tuple[str, int]) -> KnownVersion:
         state = await self._from_rollup_alone(rollup)
         versions = await self._consensus.scan(self.collection, rollup[1] + 1)
-        return self._replayed(Known(rollup[1], state, rollup), versions)
+        return self._replayed(KnownVersion(rollup[1], state, rollup), versions)
 
     async def _from_rollup_alone(self, rollup: tuple[str, int]) -> State:
         data = await self._blob.get(rollup[0])

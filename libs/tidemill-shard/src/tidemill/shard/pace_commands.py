@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
 from tidemill.shard.capability_commands import CapabilityCommands
-from tidemill.shard.pacing import following, roused, stepped
+from tidemill.shard.pacing import following, groups_of, joined_under, roused, stepped
 from tidemill.shard.state import Description, State
 from tidemill.time import Frontier
 
@@ -42,6 +42,41 @@ class PaceCommands(CapabilityCommands):
         known = await versions.log(collection).refresh()
         stands = known.state.pace == pace and known.state.upper == expected
         return known.number if stands else None
+
+    async def follow_under(
+        self, group: str, collections: Sequence[str], inputs: Sequence[str], expected: Frontier
+    ) -> bool | None:
+        """Make `collections`, with all that `inputs` wrote, follow as long as all of these do.
+
+        Returns whether they do. None says that nothing was written: `inputs` do not follow one
+        pace, or have written beyond `expected`, the upper of all collections. The caller vouches
+        that the collections change only where the inputs do.
+
+        Raises: UsageError for a collection with writers of its own. Cost: a commit for each
+        collection and one to the pace.
+        """
+        versions = self._core.versions
+        paces, needed = set[str](), dict[str, int]()
+        for each in inputs:
+            log = versions.log(each)
+            known = await log.refresh()
+            written = log.written
+            if written is None or written.number != known.number:
+                return None
+            if not known.state.pace or not written.state.upper.precedes(expected):
+                return None
+            paces.add(known.state.pace)
+            needed[each] = known.number
+        if len(paces) != 1 or groups_of(await versions.state(*paces), needed) is None:
+            return None
+        (pace,) = paces
+        numbers: dict[str, int] = {}
+        for each in collections:
+            number = await self.follow(each, pace, expected)
+            if number is None:
+                return False
+            numbers[each] = number
+        return await versions.commit(pace, lambda s: joined_under(s, group, numbers, needed))
 
     async def step_pace(
         self,

@@ -5,6 +5,10 @@ version of its own that names the pace. It follows from the pace's statement tha
 statement that it has left, with all others of its group at one upper. Nobody commits to a
 collection at rest before its group has left. So all events have one order, that of the log of the
 pace. A reader of first the collection and then its pace knows the definite frontier.
+
+Outputs that change only where their inputs do follow *under* the groups of these inputs. A group
+that leaves takes the groups under it along, at the same upper: no output is ever further than its
+inputs.
 """
 
 from __future__ import annotations
@@ -82,13 +86,44 @@ def leaving(pace: State, collection: str, number: int) -> tuple[None, State]:
     return None, _left(pace, {said.group})
 
 
-def _left(pace: State, groups: set[str]) -> State:
+def _left(pace: State, groups: Iterable[str]) -> State:
+    """These groups, and all that follow under any of them, stay where the pace is now."""
+    leaving, known = set(groups), -1
+    while len(leaving) > known:
+        known = len(leaving)
+        leaving |= {each for each, over in pace.under.items() if not leaving.isdisjoint(over)}
     left = {
         name: replace(said, left=pace.upper)
         for name, said in pace.paced.items()
-        if said.left is None and said.group in groups
+        if said.left is None and said.group in leaving
     }
-    return replace(pace, paced={**pace.paced, **left}) if left else pace
+    if not left:
+        return pace
+    under = {group: over for group, over in pace.under.items() if group not in leaving}
+    return replace(pace, paced={**pace.paced, **left}, under=under)
+
+
+def groups_of(pace: State, numbers: Mapping[str, int]) -> frozenset[str] | None:
+    """The groups of these versions; None if any of them does not follow."""
+    said = [(pace.paced.get(name), number) for name, number in numbers.items()]
+    if any(each is None or each.number != n or each.left is not None for each, n in said):
+        return None
+    return frozenset(each.group for each, _ in said if each is not None)
+
+
+def joined_under(
+    pace: State, group: str, numbers: Mapping[str, int], inputs: Mapping[str, int]
+) -> tuple[bool, State]:
+    """The group of these versions follows for as long as the versions `inputs` do; whether it does.
+
+    The caller knows that the group, at one upper, has everything that the inputs ever wrote.
+    """
+    over = groups_of(pace, inputs)
+    if not over or not all(_may_join(pace.paced.get(name), n) for name, n in numbers.items()):
+        return False, pace
+    said = {name: Paced(number, group) for name, number in numbers.items()}
+    under = {**pace.under, group: tuple(sorted(over))}
+    return True, replace(pace, paced={**pace.paced, **said}, under=under)
 
 
 def stepped(
@@ -113,7 +148,8 @@ def stepped(
             paced |= {name: Paced(number, group) for name, number in numbers.items()}
     following_now = frozenset(said.group for said in paced.values() if said.left is None)
     if paced != pace.paced:
-        pace = replace(pace, paced=paced)
+        under = {group: over for group, over in pace.under.items() if group in following_now}
+        pace = replace(pace, paced=paced, under=under)
     if following_now and pace.upper.precedes(upper) and pace.upper != upper:
         pace = at_upper(pace, upper, "pace")
     return following_now, pace
@@ -121,3 +157,32 @@ def stepped(
 
 def _may_join(said: Paced | None, number: int) -> bool:
     return said is None or said.number < number or (said.number == number and said.left is None)
+
+
+STILL_MIN, STILL_MAX = 3, 256
+"""Intervals without news after which a rest begins; more of them, if others keep it from that."""
+
+LONG = 64
+"""A rest of so many intervals was worth its commits."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """Tells when a rest is worth its commits: later and later, while others cut rests short."""
+
+    intervals: int = STILL_MIN
+    _still: int = 0
+
+    def due(self, news: bool) -> bool:
+        """Whether nothing has come for long enough. To be told of each interval."""
+        self._still = 0 if news else self._still + 1
+        return self._still >= self.intervals
+
+    def begun(self) -> None:
+        """A rest is tried: intervals are counted anew."""
+        self._still = 0
+
+    def ended(self, intervals: int, news: bool) -> None:
+        """A rest of so many intervals (0: none began) has ended, by news or for another reason."""
+        worth = news or intervals >= LONG
+        self.intervals = STILL_MIN if worth else min(2 * self.intervals, STILL_MAX)

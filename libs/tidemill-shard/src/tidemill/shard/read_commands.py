@@ -25,7 +25,7 @@ from tidemill.shard.conforming import adding_up
 from tidemill.shard.log import Answer
 from tidemill.shard.part_store import PartGone
 from tidemill.shard.pruning import Equal
-from tidemill.shard.reading import EVERYTHING, Query, Reader
+from tidemill.shard.reading import EVERYTHING, Query, VersionReader, upper_of_rows
 from tidemill.shard.state import State, compaction_frontier
 from tidemill.shard.subscription import Place, Progress, Subscription, Updates
 from tidemill.shard.versions import Core
@@ -56,7 +56,7 @@ class ReadCommands:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reader = Reader(core.parts)
+        self._reader = VersionReader(core.parts)
         self._told: dict[str, _Told] = {}
 
     async def snapshot(
@@ -123,14 +123,17 @@ class ReadCommands:
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
         told: Callable[[int], None] | None = None,
+        added_up: bool = True,
     ) -> pa.Table:
         """All updates with lower <= time < upper, exactly as they were at their own times.
 
         From `lower` 0 on a collection whose since has moved, times before since count at since−1.
+        Without `added_up` updates come as they are stored, which costs no sort: those of one row
+        and time may be apart.
         Raises: BeforeSince if `lower` is neither 0 nor beyond since, NotYet if `upper` is past the
         collection's, errors of the capability.
         """
-        query = Query(columns, None, where, told)
+        query = Query(columns, None, where, told, added_up=added_up)
 
         async def read(state: State) -> pa.Table:
             transitions.live_read(state, capability.id)
@@ -147,6 +150,14 @@ class ReadCommands:
                 return advance(table, frontier(reached)) if lower == 0 < reached else table
 
         return await self._read(capability, read)
+
+    async def upper_of_rows(self, collection: str, lower: int, upper: int, rows_max: int) -> int:
+        """An instant in (lower, upper] below which about `rows_max` updates from `lower` on lie.
+
+        For readers of a backlog, piece by piece. Cost: no read of an object.
+        """
+        state = await self._core.versions.state(collection)
+        return upper_of_rows(state.parts(), lower, upper, rows_max)
 
     async def _read(
         self, capability: ReadCapability, read: Callable[[State], Awaitable[Answer]]

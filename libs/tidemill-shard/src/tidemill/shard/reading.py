@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -46,12 +47,15 @@ class Query:
     """Told of the bytes of each part once its rows are there; what it raises ends the reading."""
     settled: Callable[[int], None] | None = None
     """Told of the bytes of rows that are surely among the contents; its errors end the reading."""
+    added_up: bool = True
+    """Whether changes of one row at one time are one update, and sorted; else they are as stored.
+    """
 
 
 EVERYTHING = Query()
 
 
-class Reader:
+class VersionReader:
     """Reads versions of collections. Of a part only what the query can need is read and decoded."""
 
     def __init__(self, parts: PartStore) -> None:
@@ -96,8 +100,13 @@ class Reader:
     async def changes(
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
     ) -> pa.Table:
-        """All updates with lower <= time < upper (None: no bound), consolidated."""
+        """All updates with lower <= time < upper (None: no bound), consolidated if so wanted."""
         pieces = await self.pieces(state, lower, upper, query)
+        if not query.added_up:
+            schema = state.description.update_schema()
+            names = [*(query.columns or state.description.schema.names), TIME, DIFF]
+            parts = [piece.select(names) for piece in pieces]
+            return concatenate(parts) if parts else schema.empty_table().select(names)
         updates = concatenate([state.description.update_schema().empty_table(), *pieces])
         order = [*sort_key(updates.schema, state.description.key), TIME, DIFF]
         names = list(query.columns or state.description.schema.names)
@@ -264,3 +273,29 @@ def _refuse_negative(present: pa.Table) -> None:
     wrong = present.filter(pc.field(DIFF) < 0)
     row, multiplicity = shown_record(wrong), wrong.column(DIFF)[0].as_py()
     raise Corrupt(f"the row {row} has the multiplicity {multiplicity}", row=row)
+
+
+def upper_of_rows(parts: Sequence[Part], lower: int, upper: int, rows_max: int) -> int:
+    """An instant in (lower, upper] below which about `rows_max` updates from `lower` on lie.
+
+    The updates of a part are taken to be spread evenly over its times. Cost: O(p log p).
+    """
+    met = [part for part in parts if part.meets(lower, upper)]
+    spans = [(max(part.time_min, lower), part.time_max + 1, part) for part in met]
+
+    def below(bound: int) -> float:
+        return sum(
+            part.rows * min(1.0, (bound - first) / (part.time_max + 1 - part.time_min))
+            for first, _, part in spans
+            if first < bound
+        )
+
+    if below(upper) <= rows_max:
+        return upper
+    borders = sorted({lower + 1, upper, *(last for _, last, _ in spans if lower < last < upper)})
+    at = bisect_right(borders, rows_max, key=lambda bound: int(below(bound)))
+    first = borders[max(at - 1, 0)]
+    if below(first) >= rows_max or at >= len(borders):
+        return first
+    last, least, most = borders[at], below(first), below(borders[at])
+    return min(last, max(first, first + int((last - first) * (rows_max - least) / (most - least))))

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tidemill.errors import Corrupt
 from tidemill.shard import transitions
 from tidemill.shard.leases import Leases
-from tidemill.shard.log import Answer, CollectionLog, Known, Transition
+from tidemill.shard.log import Answer, CollectionLog, KnownVersion, Transition
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.state import State
@@ -50,7 +50,7 @@ class Versions:
         cached = {name: log.cached for name, log in self._logs.items()}
         return {name: known.state for name, known in cached.items() if known is not None}
 
-    def cached(self, collection: str) -> Known | None:
+    def cached(self, collection: str) -> KnownVersion | None:
         """The newest version of a collection that this process has seen, without looking."""
         log = self._logs.get(collection)
         return None if log is None else log.cached
@@ -60,7 +60,7 @@ class Versions:
         logs = ((each, self._logs[each].written) for each in collections if each in self._logs)
         return [each for each, known in logs if known is not None and known.state.closed]
 
-    async def catch_up(self, collection: str, age_s_max: float = 0.0) -> Known:
+    async def catch_up(self, collection: str, age_s_max: float = 0.0) -> KnownVersion:
         """The newest version, or what was the newest so long ago; leases that ran out are ended in
         it.
 

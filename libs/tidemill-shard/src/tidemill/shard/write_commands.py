@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,17 +12,22 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import TIME
 from tidemill.errors import Indeterminate, TidemillError, UsageError
 from tidemill.shard import transitions
+from tidemill.shard.absent import refuse_absent, takes_away
 from tidemill.shard.appending import Write, answered, append, check_bounds, update
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch, WriteCapability
 from tidemill.shard.conforming import admitted
 from tidemill.shard.log import Transition
 from tidemill.shard.parts import Part, has_at_most, span_of
+from tidemill.shard.reading import VersionReader
 from tidemill.shard.state import Batch, State
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier
 
 INLINE_TOTAL_MAX = 4 * 1024 * 1024
 """More than this is not kept in the log of one collection, however small the writes are."""
+
+
+Outcome = TypeVar("Outcome", "AppendOutcome", "AppendOutcome | None")
 
 
 class WriteCommands:
@@ -31,6 +37,7 @@ class WriteCommands:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._reading = VersionReader(core.parts)
         self._inline = _InlineBytes()
         self.mismatches: Counter[str] = Counter()
         """Appends of this process, by collection, that another writer was ahead of: for metrics."""
@@ -86,26 +93,63 @@ class WriteCommands:
         *,
         token: str | None = None,
         body: str = "",
+        there: bool = False,
     ) -> AppendOutcome:
         """Write [held, new) and hold `new` from then on (UP1–UP6, K2), atomically.
 
-        `body` is what tells a request with a token from another one. Raises: UnknownCapability,
-        CapabilityExpired, UsageError; Indeterminate: ask again with the same token.
+        `body` is what tells a request with a token from another one. With `there` a row that is
+        taken away has to be there, by all that is written before this. Raises: UnknownCapability,
+        CapabilityExpired, UsageError; Indeterminate: ask again with the same token. Cost: with
+        `there` and rows that are taken away a read of all parts that may hold them.
         """
-        transitions.live_write(
-            await self._core.versions.state(capability.collection), capability.id
-        )
+        collection = capability.collection
+        transitions.live_write(await self._core.versions.state(collection), capability.id)
         span = _span(updates)
         check_bounds(capability.frontier, new, span)
         stated, now_ms = capability.frontier, self._core.clock.now_ms()
-        return await self._append(
-            capability.collection,
-            updates,
-            span,
-            lambda write: (
-                lambda state: update(state, capability.id, stated, new, write, token, now_ms, body)
-            ),
-        )
+        checks = there and updates is not None and takes_away(updates)
+        while True:
+            seen = await self._check_there(capability, updates, token, body) if checks else None
+
+            def written(
+                write: Write, seen: State | None = seen
+            ) -> Transition[AppendOutcome | None]:
+                def transition(state: State) -> tuple[AppendOutcome | None, State]:
+                    if seen is not None and _differ(seen, state):
+                        return None, state
+                    return update(state, capability.id, stated, new, write, token, now_ms, body)
+
+                return transition
+
+            outcome = await self._append(collection, updates, span, written)
+            if outcome is not None:
+                return outcome
+
+    async def _check_there(
+        self, capability: WriteCapability, updates: pa.Table | None, token: str | None, body: str
+    ) -> State | None:
+        """The version over which the updates take nothing away that is not there.
+
+        None if that does not matter: the collection allows it, or the answer is known without.
+        Raises: UsageError (NotThere).
+        """
+        assert updates is not None
+        collection, store = capability.collection, self._core.parts
+
+        async def look(state: State) -> State | None:
+            hold = state.writes.get(capability.id)
+            stale = hold is None or hold.frontier != capability.frontier
+            known = token is not None and answered(state, capability.id, token, body) is not None
+            if state.description.allow_negative or stale or known:
+                return None
+            schema = state.description.update_schema()
+            conforming = admitted(
+                updates, schema, store.limits.row_bytes_max, store.limits.diff_max
+            )
+            await refuse_absent(self._reading, collection, state, conforming)
+            return state
+
+        return await self._core.versions.read(collection, look)
 
     async def find_answer(
         self, capability: WriteCapability, token: str | None, body: str = ""
@@ -124,8 +168,8 @@ class WriteCommands:
         collection: str,
         updates: pa.Table | None,
         span: tuple[int, int] | None,
-        transition: Callable[[Write], Transition[AppendOutcome]],
-    ) -> AppendOutcome:
+        transition: Callable[[Write], Transition[Outcome]],
+    ) -> Outcome:
         log = self._core.versions.log(collection)
         known = log.cached or await log.refresh()
         store = self._core.parts
@@ -152,8 +196,8 @@ class WriteCommands:
         self,
         collection: str,
         write: Write,
-        transition: Callable[[Write], Transition[AppendOutcome]],
-    ) -> AppendOutcome:
+        transition: Callable[[Write], Transition[Outcome]],
+    ) -> Outcome:
         """Commit an append; objects that it turns out not to name are deleted."""
         try:
             outcome, made = await self._core.versions.commit_counted(collection, transition(write))
@@ -166,6 +210,12 @@ class WriteCommands:
         if not made or isinstance(outcome, UpperMismatch):
             await self._core.parts.discard(write.parts)
         return outcome
+
+
+def _differ(seen: State, state: State) -> bool:
+    """Whether something was written between two versions, or merged."""
+    same = seen.batches == state.batches and seen.staged == state.staged
+    return not (same and seen.upper == state.upper)
 
 
 class _InlineBytes:

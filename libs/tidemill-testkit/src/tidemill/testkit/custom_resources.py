@@ -24,11 +24,19 @@ def refusals(schema: dict[str, Any], new: Any, old: Any = _MISSING) -> list[str]
 
     Rules run if the schema fits.
     """
-    shape = [
-        f"{error.json_path}: {error.message}"
-        for error in Draft202012Validator(_plain(schema)).iter_errors(new)
-    ]
+    shape = [f"{error.json_path}: {error.message}" for error in _validator(schema).iter_errors(new)]
     return shape or list(_broken(schema, new, old, "$"))
+
+
+def _validator(schema: dict[str, Any]) -> Draft202012Validator:
+    """The validator of a structural schema, which nobody changes any more; made once."""
+    if id(schema) not in _VALIDATORS:
+        _VALIDATORS[id(schema)] = schema, Draft202012Validator(_plain(schema))
+    return _VALIDATORS[id(schema)][1]
+
+
+_VALIDATORS: dict[int, tuple[dict[str, Any], Draft202012Validator]] = {}
+"""Validators by the identity of their schemas, which are kept so that no other one takes it."""
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class Fleet:
     def owner(self, role: str, item: str) -> Owned | None:
         """Owner of an item of a role, by the stores."""
 
-        async def asked() -> Owned | None:
+        async def look_up() -> Owned | None:
             consensus = open_claims(self.consensus)
             try:
                 claimant = Claimant(consensus, role, SystemClock(), random_id, name="a test")
@@ -146,7 +146,7 @@ class Fleet:
                 await consensus.close()
 
         with suppress(Unavailable):
-            return asyncio.run(asked())
+            return asyncio.run(look_up())
         return None
 
     def owned(self, role: str, item: str, than: int = -1) -> Owned:

@@ -116,13 +116,14 @@ class PageRun:
     _server: UpProcess | None = None
     _groups: list[int] = field(default_factory=list)
 
-    def run(self, page: str, before: str = "") -> None:
-        """Follow the page, up to the heading `before` if there is one.
+    def run(self, page: str, before: str = "", after: str = "") -> None:
+        """Follow the page from the heading `after`, up to the heading `before`, if there are any.
 
         Raises: AssertionError at the first block that does not do as the page says.
         """
         headings = [block.heading for block in blocks_of(page)]
-        blocks = blocks_of(page)[: headings.index(before) if before else None]
+        first = headings.index(after) if after else 0
+        blocks = blocks_of(page)[first : headings.index(before) if before else None]
         with ExitStack() as closing:
             if "tidemill " in page:
                 self._commands = closing.enter_context(command_host())

@@ -51,12 +51,12 @@ class PodNode:
         """Wait for all fates; raises what went wrong in one."""
         await asyncio.gather(*self._tasks)
 
-    async def running(self, name: str) -> None:
+    async def say_running(self, name: str) -> None:
         """Its container runs."""
         state = {"running": {"startedAt": WHEN}}
         await self.api.say("pods", name, {**_placed("Running"), **_container(state)})
 
-    async def ended(self, name: str, code: int, reason: str, message: str = "") -> None:
+    async def say_ended(self, name: str, code: int, reason: str, message: str = "") -> None:
         """Its container has ended."""
         told = {"exitCode": code, "reason": reason, "message": message, "finishedAt": WHEN}
         phase = "Succeeded" if code == 0 else "Failed"
@@ -81,12 +81,12 @@ class SparkOperator(PodNode):
             status["terminationTime"] = WHEN
         await self.api.say(self.plural, name, status)
 
-    async def running(self, name: str) -> None:
+    async def say_running(self, name: str) -> None:
         """Its driver runs."""
         await self.state(name, "SUBMITTED")
         await self.state(name, "RUNNING")
 
-    async def ended(self, name: str, code: int, reason: str, message: str = "") -> None:
+    async def say_ended(self, name: str, code: int, reason: str, message: str = "") -> None:
         """Its driver has ended; what the container said is not passed on."""
         if code == 0:
             await self.state(name, "SUCCEEDING")
@@ -109,40 +109,40 @@ def _container(state: Json) -> Json:
 def succeeds(work: Work) -> Fate:
     """It runs, does its work and ends well."""
 
-    async def succeeded(node: PodNode, name: str) -> None:
-        await node.running(name)
+    async def succeed(node: PodNode, name: str) -> None:
+        await node.say_running(name)
         await work(node.api.get(node.plural, "default", name))
-        await node.ended(name, 0, "Completed")
+        await node.say_ended(name, 0, "Completed")
 
-    return succeeded
+    return succeed
 
 
 def fails(code: int, message: str = "ValueError: no") -> Fate:
     """It runs and ends with an exit status."""
 
-    async def failed(node: PodNode, name: str) -> None:
-        await node.running(name)
-        await node.ended(name, code, "Error", message)
+    async def fail(node: PodNode, name: str) -> None:
+        await node.say_running(name)
+        await node.say_ended(name, code, "Error", message)
 
-    return failed
+    return fail
 
 
 async def out_of_memory(node: PodNode, name: str) -> None:
     """The kernel ends it for its memory."""
-    await node.running(name)
-    await node.ended(name, 137, "OOMKilled")
+    await node.say_running(name)
+    await node.say_ended(name, 137, "OOMKilled")
 
 
 async def vanishes(node: PodNode, name: str) -> None:
     """It runs, and then it is gone, as after a node was removed by force."""
-    await node.running(name)
+    await node.say_running(name)
     await node.api.delete(node.plural, name)
 
 
 async def driver_vanishes(node: PodNode, name: str) -> None:
     """The pod of its driver is gone, and the operator says so."""
     assert isinstance(node, SparkOperator)
-    await node.running(name)
+    await node.say_running(name)
     await node.state(name, "FAILING", "driver pod not found")
     await node.state(name, "FAILED", "driver pod not found")
 
@@ -155,9 +155,9 @@ async def submission_fails(node: PodNode, name: str) -> None:
     await node.state(name, "FAILED", told, attempts=0)
 
 
-async def evicted(node: PodNode, name: str) -> None:
+async def evict(node: PodNode, name: str) -> None:
     """The kubelet puts it out for want of disk."""
-    await node.running(name)
+    await node.say_running(name)
     told = {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
     await node.api.say("pods", name, {"phase": "Failed", **told})
 
@@ -179,4 +179,4 @@ async def no_room(node: PodNode, name: str) -> None:
 
 async def runs_on(node: PodNode, name: str) -> None:
     """It runs and does not end."""
-    await node.running(name)
+    await node.say_running(name)

@@ -337,7 +337,12 @@ def programs_alike() -> st.SearchStrategy[Example]:
     return _rules_alike().map(accepted)
 
 
-def ticked_programs(rules_max: int = 5, *, sends: bool = False) -> st.SearchStrategy[Example]:
+def ticked_programs(
+    rules_max: int = 5,
+    *,
+    sends: bool = False,
+    fits: Callable[[CheckedProgram], bool] | None = None,
+) -> st.SearchStrategy[Example]:
     """Examples of `programs`, with rules that carry facts to the next tick; some only keep them.
 
     With `sends` there are rules that send facts to nodes, some of them to none that there is.
@@ -358,7 +363,8 @@ def ticked_programs(rules_max: int = 5, *, sends: bool = False) -> st.SearchStra
                 "p(x) @count(y) @async(1) := t(x, y);", "d(m, h) @async(x) := n(m, x) ^ f(_, h);",
             )
         )  # fmt: skip
-    return st.lists(rules, min_size=1, max_size=rules_max).map(accepted)
+    drawn = st.lists(rules, min_size=1, max_size=rules_max)
+    return drawn.map(lambda found: accepted(found, fits))
 
 
 _BORDERS: Mapping[str, Sequence[Value]] = {

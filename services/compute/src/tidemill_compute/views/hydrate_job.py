@@ -27,7 +27,8 @@ from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.maintaining import UntickedMaintainer
+from tidemill_compute.views.maintaining import maintainer_of
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view_updates import Start
 
 _WRITTEN = "collection string, part binary"
@@ -158,7 +159,7 @@ def evaluated(history: History, inputs: Mapping[str, InputState]) -> dict[str, p
     """All updates from `lower` to `upper`, by collection: the steps of the service, one after the
     other.
     """
-    maintainer = UntickedMaintainer(history.target, history.settings)
+    maintainer = maintainer_of(history.target, history.settings, SharedInputs())
     maintainer.begin(Start(history.lower, fresh=True), inputs)
     found: dict[str, list[pa.Table]] = {}
     lower = history.lower

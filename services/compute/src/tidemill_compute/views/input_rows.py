@@ -15,7 +15,7 @@ MakeRecord: TypeAlias = Callable[[Row], Record]
 
 
 @dataclass(slots=True)
-class Held:
+class CountedRow:
     """A row with how often it is there; its presence is what an evaluation sees."""
 
     copies: int
@@ -27,7 +27,7 @@ class InputRows:
     """Rows with their presence, from a start on, without an end."""
 
     make_record: MakeRecord
-    _held: dict[Row, Held] = field(default_factory=dict)
+    _held: dict[Row, CountedRow] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -38,9 +38,9 @@ class InputRows:
 
     def hold(self, row: Row, since: int, copies: int) -> None:
         """Add a row that was not alive."""
-        self._held[row] = Held(copies, Presence(self.make_record(row), since, END))
+        self._held[row] = CountedRow(copies, Presence(self.make_record(row), since, END))
 
-    def items(self) -> Iterable[tuple[Row, Held]]:
+    def items(self) -> Iterable[tuple[Row, CountedRow]]:
         """Every row that is alive."""
         return self._held.items()
 
@@ -48,13 +48,13 @@ class InputRows:
         """The rows as stretches that do not end."""
         return [held.presence for held in self._held.values()]
 
-    def apply(self, changes: Sequence[tuple[Row, int, int]]) -> list[tuple[Held, int, int]]:
+    def apply(self, changes: Sequence[tuple[Row, int, int]]) -> list[tuple[CountedRow, int, int]]:
         """Take changes (row, time, diff) in, by time; which rows begin (1) and which end (-1), and
         when.
 
         Raises: Corrupt if a row is taken away more often than it was put in.
         """
-        moved: list[tuple[Held, int, int]] = []
+        moved: list[tuple[CountedRow, int, int]] = []
         for row, time, diff in _net(changes):
             held = self._held.get(row)
             after = diff + (held.copies if held is not None else 0)
@@ -65,7 +65,9 @@ class InputRows:
                     time=time,
                 )
             if held is None:
-                held = self._held[row] = Held(after, Presence(self.make_record(row), time, END))
+                held = self._held[row] = CountedRow(
+                    after, Presence(self.make_record(row), time, END)
+                )
                 moved.append((held, time, 1))
             elif after:
                 held.copies = after

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.arrangement.updates import DIFF, TIME, between
 from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill.datalog.evaluation.allowance import column_bytes, match_bytes
 from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, paused
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt
-from tidemill_compute.views.input_rows import Held, InputRows, Row
+from tidemill_compute.views.input_rows import CountedRow, InputRows, Row
 from tidemill_compute.views.shared_inputs import SharedInput
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -47,6 +47,10 @@ class InputState:
         self.upper = 0
         self.on_columns = False
         """Whether the rows are held on columns now, or were when they were let go."""
+        self.stored = False
+        """Whether changes come as they are stored, in no order of time; see `take_updates`."""
+        self.kept: int | None = None
+        """Number of rows that the view keeps itself, None if they are held here."""
         self._names = tuple(shape.schema.names)
         self._snapshot: pa.Table | None = None
         self._rows: InputRows | None = InputRows(record_of(shape))
@@ -74,7 +78,7 @@ class InputState:
         unknown.
         """
         self._clear()
-        self._snapshot = present
+        self.kept, self._snapshot = None, present
         self._changes, self._times = [], NO_TIMES
         self.lower = self.upper = lower
 
@@ -98,11 +102,15 @@ class InputState:
     def extend(self, changes: pa.Table, upper: int) -> None:
         """Add the changes of [upper so far, `upper`)."""
         times = np.asarray(changes.column(TIME).to_numpy(), dtype=np.uint64)
-        if bool((times[1:] < times[:-1]).any()):
-            order = np.argsort(times, kind="stable")
-            changes, times = changes.take(pa.array(order)), times[order]
+        if self.stored:
+            times = np.sort(np.concatenate([self._times, times]))
+        else:
+            if bool((times[1:] < times[:-1]).any()):
+                order = np.argsort(times, kind="stable")
+                changes, times = changes.take(pa.array(order)), times[order]
+            times = np.concatenate([self._times, times])
         self._changes.append(changes)
-        self._times = np.concatenate([self._times, times])
+        self._times = times
         self.upper = upper
 
     def change_times(self) -> Times:
@@ -112,6 +120,8 @@ class InputState:
     @property
     def alive(self) -> int:
         """Number of rows that are present just before `lower`."""
+        if self.kept is not None:
+            return self.kept
         if self._snapshot is not None:
             return int(self._snapshot.num_rows)
         if self.facts is not None:
@@ -231,6 +241,22 @@ class InputState:
         self._drop(due.num_rows)
         return found
 
+    def take_present(self) -> pa.Table | None:
+        """The rows with which the input began at `lower`, once; None if they were taken."""
+        present, self._snapshot = self._snapshot, None
+        return present
+
+    def take_updates(self, upper: int) -> pa.Table:
+        """The changes before `upper` as they are stored; the input then begins there.
+
+        For a reader that keeps the rows itself. Cost: O(changes that were read).
+        """
+        count, waiting = self.waiting(upper), self._changes
+        self._times, self.lower = self._times[count:], upper
+        known = pa.concat_tables(waiting) if waiting else self._no_changes()
+        self._changes = [between(known, upper, None)] if len(self._times) else []
+        return between(known, 0, upper) if len(self._times) else known
+
     def take(self, upper: int) -> list[tuple[Record, int, int]]:
         """The records that begin (1) or end (-1) before `upper`; the input then begins there.
 
@@ -238,7 +264,7 @@ class InputState:
         """
         return [(held.presence.record, time, diff) for held, time, diff in self._moved(upper)]
 
-    def _moved(self, upper: int) -> list[tuple[Held, int, int]]:
+    def _moved(self, upper: int) -> list[tuple[CountedRow, int, int]]:
         """Apply the changes before `upper`: which rows begin and which end, and when."""
         living, due = self._living(), self._due(upper)
         self._drop(due.num_rows)

@@ -20,9 +20,11 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import CostModel, Followed, Follower
 from tidemill_compute.views.input_state import InputState, cut_window
 from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import (
     Change,
+    Maintainer,
     Start,
     Step,
     Stretch,
@@ -49,7 +51,9 @@ class UntickedMaintainer:
     on.
     """
 
-    reads_contents = False
+    reads_contents = outdated = False
+    repeats_state = True
+    reads_max = None
 
     def __init__(
         self,
@@ -87,6 +91,10 @@ class UntickedMaintainer:
         )  # fmt: skip
         self._ways = _ways(target, settings)
         self._state = EngineState.from_rows(start.state)
+
+    def fewer(self) -> bool:
+        """Never: a window sees all that is alive, however few its changes are."""
+        return False
 
     def call_off(self) -> None:
         """Abandon the window or the changes under way."""
@@ -297,3 +305,16 @@ def _ways(target: ViewTarget, settings: ComputeSettings) -> str:
     if settings.maintenance == "auto" and not follows(target.program):
         return "windows"
     return settings.maintenance
+
+
+def maintainer_of(
+    target: ViewTarget, settings: ComputeSettings, shared: SharedInputs
+) -> Maintainer:
+    """The maintainer of a view, by its ticks and its engine. Cost: the import of numba."""
+    if target.ticks is not None:
+        return Ticked(target, settings)
+    if target.engine == "dataflow":
+        from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
+
+        return DataflowMaintainer(target, settings, shared)
+    return UntickedMaintainer(target, settings, shared)

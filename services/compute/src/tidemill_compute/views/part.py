@@ -94,7 +94,7 @@ class ViewPart:
             {p: (named.collection, named.shape) for p, named in view.inputs.items()},
             {p: (f"{prefix}/{p}", named.shape) for p, named in view.outputs.items()},
             f"{prefix}/errors", f"{own}/state", view.ticks,
-            spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
+            "auto" if spec.engine == "spark" else spec.engine, spec.strategy,
             made.begins_at(view),
             *bounds_of(spec, made.stored.resource.name, self._context),
         )  # fmt: skip
@@ -105,6 +105,7 @@ class ViewPart:
         bytes_max = host.settings.limits.history_bytes
         driver.bulk = SparkHydrate(host.launcher, host.collections, bytes_max)
         driver.timed = self._measure
+        driver.may_rest()
         return driver
 
     def _measure(self, seconds: float) -> None:
@@ -131,7 +132,7 @@ class ViewPart:
         await self._made.prepare()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Maintain it, and write on what is given further; first let a changed version take over."""
+        """Maintain the view, and write on into given collections; a changed version comes first."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._maintain(ready))
             for written in self._written:

@@ -44,7 +44,7 @@ ReadChanges: TypeAlias = "Callable[[int, int], Awaitable[pa.Table]]"
 ReadPresent: TypeAlias = "Callable[[int], Awaitable[pa.Table]]"
 
 
-class Reader(Protocol):
+class InputReader(Protocol):
     """A view's place in an input, and what it holds there: on columns, or as facts, or neither."""
 
     lower: int
@@ -88,7 +88,7 @@ class SharedInput:
         self.wanted = 0
         self.alive = 0
         """Rows that were alive at the place of the last look."""
-        self._readers: WeakSet[Reader] = WeakSet()
+        self._readers: WeakSet[InputReader] = WeakSet()
         self._reading = asyncio.Lock()
         self._recent: list[_Read] = []
         self._presents: WeakValueDictionary[int, pa.Table] = WeakValueDictionary()
@@ -111,12 +111,12 @@ class SharedInput:
         """Number of windows that are kept for views that have yet to take them."""
         return len(self._windows)
 
-    def join(self, reader: Reader) -> None:
+    def join(self, reader: InputReader) -> None:
         """A view reads it from now on."""
         with self._moving:
             self._readers.add(reader)
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: InputReader) -> None:
         """A view does not read it any more."""
         with self._moving:
             self._readers.discard(reader)
@@ -133,7 +133,7 @@ class SharedInput:
                 self.reads += 1
             return known
 
-    async def read(self, reader: Reader, until: int, read: ReadChanges) -> None:
+    async def read(self, reader: InputReader, until: int, read: ReadChanges) -> None:
         """Give a view all changes below `until`, and those that another view has read already."""
         async with self._reading:
             lower = reader.upper
@@ -168,7 +168,7 @@ class SharedInput:
 
     def window(
         self,
-        reader: Reader,
+        reader: InputReader,
         upper: int,
         texts: Texts,
         begin: Callable[[], LivingColumns],
@@ -212,7 +212,7 @@ class SharedInput:
 
     # Contents as facts.
 
-    def begin(self, reader: Reader, given: Callable[[], Iterable[Given]]) -> FactVersion:
+    def begin(self, reader: InputReader, given: Callable[[], Iterable[Given]]) -> FactVersion:
         """Give a view the facts where it stands: those of another view, else the given ones."""
         with self._moving:
             self._check(reader)
@@ -221,14 +221,14 @@ class SharedInput:
             reader.columns = None
             return reader.facts
 
-    def facts_of(self, reader: Reader) -> FactVersion | None:
+    def facts_of(self, reader: InputReader) -> FactVersion | None:
         """The facts where a view stands, if another one holds them."""
         with self._moving:
             known = [o.facts for o in self._readers if o.lower == reader.lower and o.facts]
             return known[0] if known else None
 
     def hold(
-        self, reader: Reader, columns: LivingColumns | None, facts: FactVersion | None
+        self, reader: InputReader, columns: LivingColumns | None, facts: FactVersion | None
     ) -> None:
         """Give a view the columns or facts that were made of the rows where it stands."""
         with self._moving:
@@ -236,7 +236,11 @@ class SharedInput:
             reader.columns, reader.facts = columns, facts
 
     def walk(
-        self, reader: Reader, upper: int, times: Sequence[int], given: Callable[[], list[Given]]
+        self,
+        reader: InputReader,
+        upper: int,
+        times: Sequence[int],
+        given: Callable[[], list[Given]],
     ) -> list[Later]:
         """Advance a view that holds facts to `upper`, by versions of others or new ones.
 
@@ -269,14 +273,16 @@ class SharedInput:
             reader.facts, reader.lower = version, upper
             return found
 
-    def _check(self, reader: Reader) -> None:
+    def _check(self, reader: InputReader) -> None:
         """Refuse who has left: the thread of a view that is stopped may be at work for a moment
         yet.
         """
         if reader not in self._readers:
             raise UsageError("a view that has let go of an input asks for more of it")
 
-    def _made(self, reader: Reader, version: FactVersion, at: int, changes: list[Given]) -> Later:
+    def _made(
+        self, reader: InputReader, version: FactVersion, at: int, changes: list[Given]
+    ) -> Later:
         """The next version; that of another view which has come there on its own."""
         for other in self._readers:
             known = other.facts
@@ -308,12 +314,17 @@ class SharedInputs:
         self.threads = ThreadPoolExecutor(THREADS, "views")
         """The threads on which views are evaluated."""
 
-    def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
-        """The shared input of a collection with a scan; None: all of it."""
+    def input(
+        self, collection: str, shape: PredicateShape, scan: Scan | None, stored: bool = False
+    ) -> SharedInput:
+        """The shared input of a collection with a scan; None: all of it.
+
+        `stored` says that changes are read as they are stored, not added up.
+        """
         narrowed = None if scan is None else scan.nameless
         fields = tuple((field.name, str(field.type)) for field in shape.schema)
         carried = (shape.lattices, shape.written, shape.sure, shape.marked)
-        key = (collection, fields, shape.arguments, shape.timed, carried, narrowed)
+        key = (collection, fields, shape.arguments, shape.timed, carried, narrowed, stored)
         found = self._inputs.get(key)
         if found is None:
             found = self._inputs[key] = SharedInput()

@@ -14,10 +14,9 @@ from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.tick_plan import TickPlan
-from tidemill.datalog.tick_state import MESSAGE, Handed
-from tidemill.datalog.ticking.admitting import HELD
+from tidemill.datalog.tick_state import Handed
 from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode, TickNode
-from tidemill.datalog.ticking.run import RAN, TickRun, TickStart, of_node
+from tidemill.datalog.ticking.run import KINDS_OF_RUN, TickRun, TickStart, of_node
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX
 from tidemill_compute.settings import ComputeSettings
@@ -35,13 +34,16 @@ class Ticked:
     The state is what one tick hands to the next; kept facts that stay are written once.
     """
 
-    reads_contents = True
+    reads_contents = repeats_state = True
+    outdated = False
+    reads_max = None
 
     def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
         assert target.ticks is not None
         self._target = target
         self._plan: TickPlan = target.ticks
         self._ticks_max = settings.window_ticks_max
+        self._returns_max = settings.tick_returns_max
         self._inputs: Mapping[str, InputState] = {}
         self._run: TickRun
         self._outputs = TickOutputs(target)
@@ -68,8 +70,10 @@ class Ticked:
         self._outputs.begin(start)
         present = {name: [p.record for p in living.present()] for name, living in inputs.items()}
         begun = TickStart(start.lower, start.fresh, present, start.state)
-        self._run = TickRun(self._plan, inputs, self._node, begun, self._outputs.misplaced)
-        self._kept_rows = {row for row in start.state if row[1] in (HELD, MESSAGE, RAN)}
+        self._run = TickRun(
+            self._plan, inputs, self._node, begun, self._outputs.misplaced, self._returns_max
+        )
+        self._kept_rows = {row for row in start.state if row[1] in KINDS_OF_RUN}
 
     def _node(self, number: int, handed: Handed) -> TickNode:
         target, allowance = self._target, self._allowance.apart()
@@ -77,6 +81,10 @@ class Ticked:
         if target.engine == "scratch":
             return ScratchNode(target.program, handed, target.limits, allowance)
         return IncrementalNode(target.program, handed, target.limits, target.strategy, allowance)
+
+    def fewer(self) -> bool:
+        """Never: a tick is not cut."""
+        return False
 
     def call_off(self) -> None:
         """Abandon the ticks under way."""

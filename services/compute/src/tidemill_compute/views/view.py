@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import Scan
@@ -20,15 +21,16 @@ from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.errors import Exhausted, NotYet, Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.shard import Collections
+from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, Frontier, frontier, sole_time
 from tidemill_compute.appending import append_through, refuse_fenced
 from tidemill_compute.holds import Holds
+from tidemill_compute.resting import Rest
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.idling import Idling
 from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.maintaining import UntickedMaintainer
+from tidemill_compute.views.maintaining import UntickedMaintainer, maintainer_of
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import ViewTarget
@@ -96,10 +98,12 @@ class ViewDriver:
         """
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each window took, until it was durable."""
+        self.rest: Rest | None = None
+        """The rest of the outputs while all inputs rest; None writes them at each instant."""
 
     @property
     def mode(self) -> str:
-        """Present way of maintenance: `incremental` or `scratch`."""
+        """Present way of maintenance: `dataflow`, `incremental` or `scratch`."""
         return self._maintainer.mode
 
     @property
@@ -148,6 +152,8 @@ class ViewDriver:
 
     async def _maintain(self) -> None:
         await self.prepare()
+        chosen = (self._target, self._settings, self._shared)
+        self._maintainer = await self._compute(maintainer_of, *chosen)
         await self._resume()
         if self._fresh and self.bulk is not None and await self._hydrate(self.bulk):
             await self._resume()
@@ -157,7 +163,9 @@ class ViewDriver:
             common = await self._await_definite()
             self._waits = False
             while self.progress.lower < common and not self._finished():
-                await self._step(common)
+                if not await self._step(common):
+                    await self._resume()
+                    break
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds()
@@ -208,9 +216,11 @@ class ViewDriver:
         self._state_upper = sole_time(uppers[0])
         self._scans = (await self._compute(logical_plan, self._target.program)).scans
         for predicate, living in self._inputs.items():
-            collection, _ = self._target.inputs[predicate]
+            collection, shape = self._target.inputs[predicate]
             await self._share(predicate)
             if lower == 0:
+                empty = shape.schema.empty_table()
+                living.restart(empty.append_column(DIFF, pa.nulls(0, pa.int64())), 0)
                 continue
             at = lower if fresh else lower - 1
             await self._wait(collection, at)
@@ -265,7 +275,9 @@ class ViewDriver:
         self._readings[predicate] = (
             EVERYTHING if scan is None else reading_of(scan, shape.schema, shape.arguments)
         )
-        self._inputs[predicate].share(self._shared.input(collection, shape, scan))
+        stored = self._maintainer.reads_max is not None
+        self._inputs[predicate].stored = stored
+        self._inputs[predicate].share(self._shared.input(collection, shape, scan, stored))
 
     async def _wait(self, collection: str, beyond: int) -> Frontier:
         """The upper of a collection once it is past `beyond`."""
@@ -322,25 +334,45 @@ class ViewDriver:
             while living.upper <= self.progress.lower:
                 upper = await self._wait(collection, self.progress.lower)
                 until = U64_MAX if upper.empty else sole_time(upper)
+                most = self._maintainer.reads_max
+                if most is not None:
+                    bounded = await self._collections.upper_of_rows(
+                        collection, living.upper, until, most
+                    )
+                    # A step that was half written is read whole.
+                    until = max(bounded, min(until, self._state_upper))
                 told, reading = self._target.allowance.apart().take, self._readings[predicate]
-                read = partial(self._holds.changes, collection, reading=reading, told=told)
+                read = partial(
+                    self._holds.changes, collection,
+                    reading=reading, told=told, added_up=most is None,
+                )  # fmt: skip
                 await living.shared.read(living, until, read)
             self.progress.inputs[predicate] = living.upper
         return min(living.upper for living in self._inputs.values())
 
-    async def _step(self, common: int) -> None:
-        """Evaluate one step and write what it gives."""
+    async def _step(self, common: int) -> bool:
+        """Evaluate one step and write what it gives; false if the maintainer has to begin again."""
         with self._shared.quiet.disturbed():
-            await self._step_fenced(common)
+            return await self._step_fenced(common)
 
-    async def _step_fenced(self, common: int) -> None:
+    async def _step_fenced(self, common: int) -> bool:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
-        step = await self._compute(self._evaluate, lower, common, half_written)
+        if self._maintainer.outdated:
+            return False
+        try:
+            step = await self._compute(self._evaluate, lower, common, half_written)
+        except Exhausted as error:
+            if not self._maintainer.fewer():
+                raise
+            log.warning("a step begins again, smaller", view=self._target.name, error=str(error))
+            return False
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
         state, *rest = step.updates
-        await self._append(state, step.upper)
+        alone = await self._append_state(state, lower, step.upper)
+        if alone is None:
+            return False
         appends = (self._append(update, step.upper) for update in rest)
         for failed in await asyncio.gather(*appends, return_exceptions=True):
             if failed is not None:
@@ -352,6 +384,20 @@ class ViewDriver:
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
         self.timed(seconds)
+        if self.rest is not None:
+            changed = any(table.num_rows for _, table in step.updates)
+            await self.rest.follow(frontier(step.upper), changed)
+        return alone
+
+    def may_rest(self) -> None:
+        """From now on the outputs follow their inputs while these rest, if the program allows it.
+
+        IMPORTANT: outputs at rest are moved by nobody who evaluates the program, so it has to be
+        timeless.
+        """
+        program, inputs = self._target.program, self._input_collections()
+        if program.timeless and inputs:
+            self.rest = Rest(self._target.state, self._written(), inputs, self._collections)
 
     async def _compute(self, work: Callable[..., T], *given: object) -> T:
         """The result of `work` on a thread of the views; it ends soon once nobody waits any
@@ -363,6 +409,25 @@ class ViewDriver:
         except asyncio.CancelledError:
             self._maintainer.call_off()
             raise
+
+    async def _append_state(
+        self, update: tuple[str, pa.Table], lower: int, upper: int
+    ) -> bool | None:
+        """Write the state of a step; false if the one that is there is as good but not the same.
+
+        None if another process stands between `lower` and `upper` with a state of its own.
+        """
+        collection, table = update
+        if self._maintainer.repeats_state or not table.num_rows:
+            await self._append(update, upper)
+            return True
+        outcome = await self._collections.compare_and_append(
+            collection, frontier(lower), frontier(upper), table, writer=self._target.name
+        )
+        if not isinstance(outcome, UpperMismatch):
+            return True
+        refuse_fenced(collection, outcome.current)
+        return False if outcome.current == frontier(upper) else None
 
     async def _append(self, update: tuple[str, pa.Table], upper: int) -> None:
         collection, table = update

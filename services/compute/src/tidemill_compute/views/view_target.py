@@ -14,7 +14,7 @@ from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.time import Frontier
 
-Engine: TypeAlias = Literal["auto", "incremental", "scratch"]
+Engine: TypeAlias = Literal["auto", "local", "dataflow", "incremental", "scratch"]
 
 
 @dataclass(frozen=True, slots=True)

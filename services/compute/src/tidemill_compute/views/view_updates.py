@@ -50,6 +50,9 @@ class Maintainer(Protocol):
     reads_contents: bool
     """Whether a restart needs what the outputs and the errors hold."""
 
+    repeats_state: bool
+    """Whether equal steps write equal rows of the state, so that those of another process do."""
+
     def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start; the inputs stand at it."""
 
@@ -71,9 +74,23 @@ class Maintainer(Protocol):
     def call_off(self) -> None:
         """End a step that is under way soon, with an error: nobody waits for it."""
 
+    def fewer(self) -> bool:
+        """Shrink steps after one ran out of memory; whether that is possible.
+
+        After it the maintainer begins again.
+        """
+
     @property
     def mode(self) -> str:
         """Present way of maintenance, in a word."""
+
+    @property
+    def reads_max(self) -> int | None:
+        """Changes of one input that are read before they are taken in; None for no bound."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it has to begin again before the next step."""
 
 
 def differences(stretches: Iterable[Stretch], seen: int, lower: int, upper: int) -> list[Change]:

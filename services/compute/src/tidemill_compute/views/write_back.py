@@ -52,7 +52,7 @@ class WriteBack:
         ends with it.
         """
         await self.prepare()
-        writer = await self._given()
+        writer = await self._take_over()
         begins = await self._holds.take(self._output)
         while not writer.frontier.empty:
             lower = sole_time(writer.frontier)
@@ -70,7 +70,7 @@ class WriteBack:
                 begins = frontier(sole_time(writer.frontier) - 1)
                 await self._holds.downgrade(self._output, begins)
 
-    async def _given(self) -> WriteCapability:
+    async def _take_over(self) -> WriteCapability:
         """The capability, once it has been taken over."""
         while True:
             holders = (await self._collections.status(self._into)).writing

@@ -4,9 +4,29 @@ Importing it imports numba.
 """
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Index
-from tidemill.arrangement.interval_updates.joining import JoinShape, begin, join, project, subtract
+from tidemill.arrangement.interval_updates.groups import (
+    COUNT,
+    MEAN,
+    SUM,
+    contribute,
+    finish,
+    replaced,
+)
+from tidemill.arrangement.interval_updates.joining import (
+    AT_MOST,
+    DIFFERENT,
+    EQUAL,
+    LESS,
+    JoinShape,
+    begin,
+    join,
+    project,
+    subtract,
+    tick,
+)
 from tidemill.arrangement.interval_updates.latching import Latch
 from tidemill.arrangement.interval_updates.merging import Merged, NegativeRow
+from tidemill.arrangement.interval_updates.moves import cut_moves, net_moves
 from tidemill.arrangement.interval_updates.rows import (
     BEGIN_WORD,
     END_WORD,
@@ -16,6 +36,8 @@ from tidemill.arrangement.interval_updates.rows import (
 from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 
 __all__ = [
-    "BEGIN_WORD", "END_WORD", "Arrangement", "Change", "Index", "JoinShape", "Latch", "Merged",
-    "NegativeRow", "SUM_WORDS", "Sums", "begin", "join", "no_change", "project", "subtract",
+    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
+    "SUM_WORDS", "Arrangement", "Change", "Index", "JoinShape", "Latch", "Merged", "NegativeRow",
+    "Sums", "begin", "contribute", "cut_moves", "finish", "join", "net_moves", "no_change", "project",
+    "replaced", "subtract", "tick",
 ]  # fmt: skip

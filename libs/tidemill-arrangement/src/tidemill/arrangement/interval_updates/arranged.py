@@ -55,6 +55,29 @@ def _spread(rows: I64Array, columns: I64Array, old: I32Array, slots: I32Array, b
             slots[at] = old[slot]
 
 
+@compiled
+def _useful(rows: I64Array, count: int, ends: int, since: int) -> int:
+    """The number of rows that are of use from an instant on."""
+    width, found = rows.shape[1] - 2, 0
+    for row in range(count):
+        start, end = rows[row, width], rows[row, width + 1]
+        if start < end and (end > since or rows[row, ends] > since):
+            found += 1
+    return found
+
+
+@compiled
+def _keep(rows: I64Array, count: int, ends: int, since: int, out: I64Array) -> None:
+    """Copy the rows that are of use from an instant on; `out` may be `rows`."""
+    width, found = rows.shape[1] - 2, 0
+    for row in range(count):
+        start, end = rows[row, width], rows[row, width + 1]
+        if start < end and (end > since or rows[row, ends] > since):
+            for column in range(width + 2):
+                out[found, column] = rows[row, column]
+            found += 1
+
+
 class Index:
     """Rows of an arrangement by the values of `columns`, those of one value from new to old.
 
@@ -89,6 +112,15 @@ class Index:
             )
             if self.linked < last:
                 self.grow(rows)
+
+    def clear(self, rows: int) -> None:
+        """Forget all rows, with slots for as many keys as there are rows. Cost: O(slots)."""
+        bits = max(_SLOTS_BITS_MIN, (4 * rows).bit_length())
+        if bits < self.used[1] - 1:
+            self.slots, self.used[1] = np.empty(1 << bits, np.int32), bits
+            self.nexts = np.empty(0, np.int32)
+        self.slots.fill(-1)
+        self.used[0] = self.linked = 0
 
     def grow(self, rows: I64Array) -> None:
         """Four times as many slots. Cost: O(keys)."""
@@ -180,16 +212,17 @@ class Arrangement:
         count = len(self)
         if count < max(_COMPACT_ROWS_MIN, 2 * self._live):
             return
-        rows = self.rows[:count]
-        start, end = rows[:, self.columns], rows[:, self.columns + 1]
-        kept = rows[(np.maximum(rows[:, self._ends], end) > since) & (start < end)]
-        self._live = len(kept)
-        if 4 * len(kept) > 3 * count:
+        kept = self._live = _useful(self.rows, count, self._ends, since)
+        if 4 * kept > 3 * count:
             return
-        self.rows = np.empty((len(kept) + max(_ROWS_MIN, len(kept) >> 2), rows.shape[1]), np.int64)
-        self.rows[: len(kept)] = kept
-        self.counts[:] = len(kept)
-        self._indexes = {columns: Index(columns) for columns in self._indexes}
+        out = self.rows
+        if 4 * kept < len(out):
+            out = np.empty((2 * kept + _ROWS_MIN, out.shape[1]), np.int64)
+        _keep(self.rows, count, self._ends, since, out)
+        self.rows = out
+        self.counts[:] = kept
+        for index in self._indexes.values():
+            index.clear(kept)
 
     def living(self) -> I64Array:
         """The rows whose interval is not empty. Cost: O(rows)."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
 from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+
+_MANY = 1 << 10
+"""So many matches are found without a question for memory."""
+NO_GUARDS = np.empty((0, 4), np.int64)
+LESS, AT_MOST, EQUAL, DIFFERENT = 0, 1, 2, 3
+"""Signs of guards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +26,9 @@ class JoinShape:
     is looked up by them; `copies` are taken into the match; `checks` are equal after that. The last
     columns of a match are its time, expiry and nulls. The time becomes the greater one where
     `timed`. The expiry becomes the lesser one; -1 for `expiring` leaves it. Column 0 of a row is
-    its time. No column in the mask `known` of the row may be null.
+    its time. No column in the mask `known` of the row may be null. The `guards`, (n, 4), compare
+    columns of the match: a sign, a left and a right column, the word in the place of column -1.
+    Order with a null is false; a null equals a null alone.
     """
 
     keys: I64Array
@@ -28,14 +37,15 @@ class JoinShape:
     timed: bool
     expiring: int
     known: int = 0
+    guards: I64Array = field(default_factory=lambda: NO_GUARDS)
 
 
 @inlined
 def _taken(
     out: I64Array, at: Word, right: I64Array, row: Word, copies: I64Array, checks: I64Array,
-    timed: bool, expiring: Word, known: Word,
+    timed: bool, expiring: Word, known: Word, guards: I64Array,
 ) -> bool:  # fmt: skip
-    """Complete a match by a row; whether its checks hold."""
+    """Complete a match by a row; whether its checks and guards hold."""
     width = out.shape[1] - 3
     nulls, theirs = out[at, width - 1], right[row, right.shape[1] - 3]
     for copy in range(copies.shape[1]):
@@ -57,6 +67,19 @@ def _taken(
         mine, other = checks[0, check], checks[1, check]
         if out[at, mine] != right[row, other] or ((nulls >> mine) ^ (theirs >> other)) & 1:
             holds = False
+    for guard in range(guards.shape[0]):
+        sign, mine, other = guards[guard, 0], guards[guard, 1], guards[guard, 2]
+        a, b, none, nil = guards[guard, 3], guards[guard, 3], np.int64(0), np.int64(0)
+        if mine >= 0:
+            a, none = out[at, mine], (nulls >> mine) & 1
+        if other >= 0:
+            b, nil = out[at, other], (nulls >> other) & 1
+        if sign == LESS:
+            holds = holds and a < b and none | nil == 0
+        elif sign == AT_MOST:
+            holds = holds and a <= b and none | nil == 0
+        else:
+            holds = holds and (a == b and none == nil) == (sign == EQUAL)
     return holds
 
 
@@ -64,7 +87,7 @@ def _taken(
 def _join(
     left: I64Array, right: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array,
     bits: int, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
-    known: int, places: I64Array, out: I64Array,
+    known: int, guards: I64Array, places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Fill `out` from where `places` say: a row of the left, and where its chain goes on."""
     width = left.shape[1] - 3
@@ -92,7 +115,7 @@ def _join(
                 out[found, width], out[found, width + 1] = start, end
                 diff = left[i, width + 2]
                 out[found, width + 2] = diff if row < counts[1] else -diff
-                if _taken(out, found, right, row, copies, checks, timed, expiring, known):
+                if _taken(out, found, right, row, copies, checks, timed, expiring, known, guards):
                     found += 1
             row = np.int64(nexts[row])
         i += 1
@@ -101,23 +124,29 @@ def _join(
     return found
 
 
-def join(left: Change, right: Arrangement, shape: JoinShape) -> Change:
+def join(
+    left: Change, right: Arrangement, shape: JoinShape,
+    require: Callable[[int], None] = lambda wanted: None,
+) -> Change:  # fmt: skip
     """The matches of `left`, each completed by a row of the right side that agrees with it.
 
+    `require` is asked for the bytes of many matches before they are found, and may raise.
     Cost: O(left + rows of the right with the key of one on the left).
     """
     if not len(left) or not len(right):
         return left[:0]
     index = right.index(shape.keys[1].tolist())
     places = np.array([0, -2], np.int64)
-    parts = []
+    parts: list[Change] = []
     room = 2 * len(left) + 16
     while True:
+        if room > _MANY:
+            require(8 * left.shape[1] * (room + sum(map(len, parts))))
         out = np.empty((room, left.shape[1]), np.int64)
         found = _join(
             left, right.rows, right.counts, index.slots, index.nexts, int(index.used[1]),
             shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
-            places, out,
+            shape.guards, places, out,
         )  # fmt: skip
         parts.append(out[:found])
         if places[0] == len(left):
@@ -128,7 +157,7 @@ def join(left: Change, right: Arrangement, shape: JoinShape) -> Change:
 @compiled
 def _begin(
     change: I64Array, template: I64Array, keys: I64Array, copies: I64Array, checks: I64Array,
-    timed: bool, expiring: int, known: int, out: I64Array,
+    timed: bool, expiring: int, known: int, guards: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     found = 0
     nulls, width = change.shape[1] - 4, template.size
@@ -145,7 +174,7 @@ def _begin(
                 holds = False
         # The nulls of a change stand one column before those of an arrangement's row.
         if holds and _taken(
-            out, found, change[:, :-1], row, copies, checks, timed, expiring, known
+            out, found, change[:, :-1], row, copies, checks, timed, expiring, known, guards
         ):
             found += 1
     return found
@@ -158,16 +187,9 @@ def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
     """
     out = np.empty((len(change), template.size + 3), np.int64)
     found = _begin(
-        change,
-        template,
-        shape.keys,
-        shape.copies,
-        shape.checks,
-        shape.timed,
-        shape.expiring,
-        shape.known,
-        out,
-    )
+        change, template, shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring,
+        shape.known, shape.guards, out,
+    )  # fmt: skip
     return out[:found]
 
 
@@ -278,3 +300,43 @@ def project(
     out = np.zeros((len(matches), columns + 3), np.int64)
     _project(matches, copies, time, expiry, out)
     return out
+
+
+@compiled
+def _tick(
+    matches: I64Array, rows: I64Array, times: I64Array, offset: I64Array, period: I64Array,
+    columns: I64Array, timed: bool, out: I64Array,
+) -> int:  # fmt: skip
+    width, found = matches.shape[1] - 3, 0
+    for i in range(rows.size):
+        row, time = rows[i], times[i]
+        start = max(matches[row, width], time)
+        if start >= matches[row, width + 1]:
+            continue
+        for column in range(width + 3):
+            out[found, column] = matches[row, column]
+        out[found, width] = start
+        out[found, columns[0]] = time
+        out[found, columns[1]], out[found, columns[2]] = offset[row], period[row]
+        if timed:
+            bit = np.int64(1) << (width - 3)
+            if matches[row, width - 1] & bit == 0:
+                time = max(time, matches[row, width - 3])
+            out[found, width - 3] = time
+            out[found, width - 1] &= ~bit
+        found += 1
+    return found
+
+
+def tick(
+    matches: Change, rows: I64Array, times: I64Array, clock: tuple[I64Array, I64Array],
+    columns: I64Array, timed: bool,
+) -> Change:  # fmt: skip
+    """Matches, by number, each from the time of a tick on. Cost: O(ticks).
+
+    Shapes: `rows` and `times` of each tick; offset and period in `clock` of each match. Time,
+    offset and period go into `columns`. The time of a match becomes the greater one where `timed`.
+    """
+    out = np.empty((len(rows), matches.shape[1]), np.int64)
+    found = _tick(matches, rows, times, *clock, columns, timed, out)
+    return out[:found]

@@ -8,6 +8,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
 from tidemill.arrangement.interval_updates.merging import NegativeRow, append_row, cut_row
+from tidemill.arrangement.interval_updates.novelty import Novelty
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of, same_columns
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
@@ -47,14 +48,46 @@ def _say(
         places[2] = at + 1
 
 
+@inlined
+def _identify(
+    change: I64Array, i: Word, columns: I64Array, expiry: Word, out: I64Array, row: Word
+) -> None:
+    """Write the identity of a match as a row: its columns, expiry, nulls, start, end."""
+    size, mask = columns.size, np.int64(0)
+    nulls = change[i, change.shape[1] - 4]
+    for at in range(size):
+        out[row, at] = change[i, columns[at]]
+        mask |= ((nulls >> columns[at]) & 1) << at
+    out[row, size], out[row, size + 1] = change[i, expiry], mask
+    out[row, size + 2] = change[i, change.shape[1] - 3]
+    out[row, size + 3] = change[i, change.shape[1] - 2]
+
+
+@compiled
+def _establish_new(
+    change: I64Array, columns: I64Array, expiry: int, rows: I64Array, first: int
+) -> int:
+    """Keep new matches as rows from `first` on; those that live move to the front of the change."""
+    width, found = change.shape[1] - 3, 0
+    for i in range(change.shape[0]):
+        _identify(change, i, columns, expiry, rows, first + i)
+        if change[i, width] < change[i, expiry]:
+            if found != i:
+                for column in range(width + 3):
+                    change[found, column] = change[i, column]
+            change[found, width + 1] = change[found, expiry]
+            found += 1
+    return found
+
+
 @compiled
 def _establish(
-    change: I64Array, columns: I64Array, expiry: int, rows: I64Array, counts: I64Array,
-    slots: I32Array, nexts: I32Array, used: I64Array, stack: I64Array, places: I64Array,
-    out: I64Array,
+    change: I64Array, columns: I64Array, mine: I64Array, expiry: int, rows: I64Array,
+    counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, identity: I64Array,
+    stack: I64Array, places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """`places`: row, pieces on the stack, rows of `out`, when the match was established before."""
-    width = change.shape[1] - 3
+    width, kept = change.shape[1] - 3, rows.shape[1] - 2
     while places[0] < change.shape[0]:
         i = places[0]
         if 2 * used[0] + 8 >= slots.size:
@@ -63,7 +96,7 @@ def _establish(
             return _FULL
         slot = np.int64(hash_of(change, i, columns) >> np.uint64(64 - used[1]))
         while slots[slot] >= 0 and not same_columns(
-            change, i, columns, width - 1, rows, np.int64(slots[slot]), columns, width - 1
+            change, i, columns, width - 1, rows, np.int64(slots[slot]), mine, kept - 1
         ):
             slot = (slot + 1) & (slots.size - 1)
         if places[1] < 0:
@@ -71,8 +104,9 @@ def _establish(
             stack[0, 0], stack[0, 1] = change[i, width], change[i, width + 1]
             places[1] = 1
         if change[i, width + 2] > 0:
+            _identify(change, i, columns, expiry, identity, 0)
             start, end = stack[0, 0], stack[0, 1]
-            append_row(change, i, start, end, rows, counts, slots, nexts, used, slot)
+            append_row(identity, 0, start, end, rows, counts, slots, nexts, used, slot)
             places[1] = 0
         while places[1] > 0:
             if counts[0] + _ROOM > rows.shape[0] or places[1] + _ROOM > stack.shape[0]:
@@ -80,11 +114,11 @@ def _establish(
             top = places[1] - 1
             start, end = stack[top, 0], stack[top, 1]
             row = np.int64(slots[slot])
-            while row >= 0 and not (rows[row, width] < end and rows[row, width + 1] > start):
+            while row >= 0 and not (rows[row, kept] < end and rows[row, kept + 1] > start):
                 row = np.int64(nexts[row])
             if row < 0:
                 return _NEGATIVE
-            first, last = max(start, rows[row, width]), min(end, rows[row, width + 1])
+            first, last = max(start, rows[row, kept]), min(end, rows[row, kept + 1])
             cut_row(rows, row, first, last, counts, slots, nexts, used, slot)
             places[1] = top
             if start < first:
@@ -107,15 +141,19 @@ def _establish(
 class Latch:
     """Matches that live, once established, until their own expiry and not longer.
 
-    A match is established when it holds first; it has its expiry in the column `expiry`.
+    A match is established when it holds first; it has its expiry in the column `expiry`. Its
+    `identity` is kept, with its expiry and when it holds. `times` are columns of the identity, of
+    which the greatest rises in a stream.
     """
 
-    __slots__ = ("_expiry", "_identity", "_matches")
+    __slots__ = ("_columns", "_expiry", "_matches", "_mine", "_novelty")
 
-    def __init__(self, columns: int, identity: Sequence[int], expiry: int) -> None:
-        self._identity = tuple(identity)
+    def __init__(self, identity: Sequence[int], expiry: int, times: Sequence[int] = ()) -> None:
+        self._columns = np.array(identity, np.int64)
+        self._mine = np.arange(len(identity))
         self._expiry = expiry
-        self._matches = Arrangement(columns, ends=expiry)
+        self._novelty = Novelty(times, identity)
+        self._matches = Arrangement(len(identity) + 2, ends=len(identity))
 
     @property
     def nbytes(self) -> int:
@@ -123,23 +161,39 @@ class Latch:
         return self._matches.nbytes
 
     def take(self, change: Change) -> Change:
-        """Which matches begin and end to live. Cost: O(change + rows of the same matches).
+        """Matches that begin and end to live. The change is written to.
 
-        Raises: NegativeRow where a match is taken away that is not there.
+        Cost: O(change + rows of the same matches). Raises: NegativeRow where a match is taken away
+        that is not there.
         """
-        change = change[(change[:, -3] < change[:, -2]) & (change[:, -1] != 0)]
-        if bool((change[:, -1] < 0).any()):
-            change = np.concatenate([change[change[:, -1] > 0], change[change[:, -1] < 0]])
+        matches = self._matches
+        if self._novelty.admit(change):
+            first = len(matches)
+            matches.reserve(len(change))
+            matches.counts[:] = first + len(change)
+            found = _establish_new(change, self._columns, self._expiry, matches.rows, first)
+            return change[:found]
+        if len(change) > 1:
+            change = change[(change[:, -3] < change[:, -2]) & (change[:, -1] != 0)]
+            if bool((change[:, -1] < 0).any()):
+                change = np.concatenate([change[change[:, -1] > 0], change[change[:, -1] < 0]])
+        elif not len(change) or change[0, -3] >= change[0, -2] or not change[0, -1]:
+            return change[:0]
+        return self._look_up(change)
+
+    def _look_up(self, change: Change) -> Change:
+        """See `take`."""
         matches = self._matches
         matches.reserve(len(change) + _ROOM)
-        index = matches.index(self._identity)
+        index = matches.index(self._mine.tolist())
         places = np.array([0, -1, 0, 0], np.int64)
+        identity = np.empty((1, matches.columns + 2), np.int64)
         stack = np.empty((16, 2), np.int64)
         out = np.empty((2 * len(change) + _ROOM, change.shape[1]), np.int64)
         while True:
             said = _establish(
-                change, index.columns, self._expiry, matches.rows, matches.counts, index.slots,
-                index.nexts, index.used, stack, places, out,
+                change, self._columns, self._mine, self._expiry, matches.rows, matches.counts,
+                index.slots, index.nexts, index.used, identity, stack, places, out,
             )  # fmt: skip
             index.linked = len(matches)
             if said == _DONE:
@@ -150,7 +204,7 @@ class Latch:
                 index.grow(matches.rows)
                 continue
             matches.reserve(len(change) - int(places[0]) + _ROOM)
-            index = matches.index(self._identity)
+            index = matches.index(self._mine.tolist())
             if places[2] + _ROOM > len(out):
                 out = np.concatenate([out, np.empty_like(out)])
             if places[1] + _ROOM > len(stack):

@@ -13,15 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import (
-    BEGIN_WORD,
-    Change,
-    Word,
-    hash_of,
-    same_columns,
-)
+from tidemill.arrangement.interval_updates.novelty import Novelty
+from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
-from tidemill.arrangement.relational import surely_apart
 from tidemill.errors import UsageError
 
 _ADD, _TAKE_SPARE, _TAKE, _PROMOTE = 0, 1, 2, 3
@@ -29,8 +23,6 @@ _ROOM = 4
 """Rows that one piece of work may add to any array."""
 _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 _MANY = 1 << 12
-_MANY_NEW = 64
-"""Fewer rows are looked up one by one."""
 
 
 @inlined
@@ -267,7 +259,7 @@ class Merged:
     With `best_only` spare derivations are not kept, and nothing can be taken away.
     """
 
-    __slots__ = ("_best_only", "_dated", "_key", "_latest", "expiry", "facts", "spare")
+    __slots__ = ("_best_only", "_key", "_novelty", "expiry", "facts", "spare")
 
     def __init__(
         self,
@@ -282,8 +274,7 @@ class Merged:
         self.spare = Arrangement(columns)
         self.expiry = expiry
         self._key = tuple(key)
-        self._dated = self._key[:1] == (0,)
-        self._latest = BEGIN_WORD
+        self._novelty = Novelty(self._key[:1] if self._key[:1] == (0,) else (), self._key)
 
     @property
     def nbytes(self) -> int:
@@ -299,7 +290,7 @@ class Merged:
         """
         if not len(change):
             return change
-        if self._surely_new(change):
+        if self._novelty.admit(change):
             self.facts.append(change[:, :-1])
             return change
         if len(change) > 1 and bool((change[:, -1] < 0).any()):
@@ -341,25 +332,6 @@ class Merged:
                 stack = np.concatenate([stack, np.empty_like(stack)])
         mine.linked, other.linked = len(facts), len(spare)
         return out[: places[2]]
-
-    def _surely_new(self, change: Change) -> bool:
-        """Whether no fact of a change is known, nor twice in it: all of them come after all others.
-
-        Cost: O(change); nothing where few rows come. Streams are in the order of their times.
-        """
-        first, nulls = change[:, 0], change[:, -4]
-        if len(change) < _MANY_NEW or not self._dated or bool((change[:, -1] != 1).any()):
-            self._dated = self._dated and not bool((nulls & 1).any())
-            self._latest = max(self._latest, int(first.max()))
-            return False
-        if bool((nulls & 1).any()) or bool((change[:, -3] >= change[:, -2]).any()):
-            self._dated = False
-            return False
-        latest, self._latest = self._latest, max(self._latest, int(first.max()))
-        if int(first.min()) <= latest:
-            return False
-        columns = [np.ascontiguousarray(change[:, at]) for at in self._key]
-        return surely_apart([*columns, np.ascontiguousarray(nulls)], len(change))
 
     def begin_again(self, rows: I64Array) -> None:
         """Replace all facts, and forget the spare derivations. Shapes: (n, columns + 2)."""

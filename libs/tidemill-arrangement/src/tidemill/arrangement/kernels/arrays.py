@@ -25,8 +25,8 @@ def compiled(loop: Loop) -> Loop:
     """Compiled at the first call with arguments of these types; machine code is kept on disk.
 
     Beside the source if that place can be written, else where numba keeps the user's cache, else
-    nowhere. It is used again only while no source in the folder of the loop has changed, nor in
-    this one: a loop contains those that it calls.
+    nowhere. It is used again while no source in the folder of the loop, or in this one, has
+    changed. A loop contains those that it calls.
     """
     return _kept(loop, inline="never")
 

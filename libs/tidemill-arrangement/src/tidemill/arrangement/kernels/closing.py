@@ -5,6 +5,8 @@ The rule is that of tidemill.arrangement.operators.interesting_times, which is a
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +18,9 @@ Found = tuple[U64Array, U64Array, Kinds, I64Array, I64Array]
 
 PARTNER, ACTIVE, WAITING_SEED, WAITING = range(4)
 """A time of history; to be evaluated now; beyond upper and given; beyond upper and reached."""
+
+_ZERO = cast("int", np.int64(0))
+"""A zero that is no literal: numba compiles a loop once more for each literal that it is given."""
 
 
 @compiled
@@ -38,21 +43,34 @@ def _slot_of(times: U64Array, slots: I64Array, first: int, time: U64Array) -> in
 
 
 @compiled
+def _write(times: U64Array, place: int, time: U64Array) -> None:
+    """Write a time lane by lane.
+
+    The assignment of a whole row, or of a slice, may refuse its shapes: each kernel with one takes
+    seconds longer to compile, for the text of that error.
+    """
+    for lane in range(time.size):
+        times[place, lane] = time[lane]
+
+
+@compiled
 def _with_room(found: Found, first: int, count: int) -> Found:
     """The same with room for one more time, and twice as many slots as the owner has times."""
     times, owners, kinds, slots, queue = found
     if count == owners.size:
         wider = np.empty((2 * count, times.shape[1]), np.uint64)
-        wider[:count] = times
         more_owners, more_kinds = np.empty(2 * count, np.uint64), np.empty(2 * count, np.uint8)
-        more_owners[:count], more_kinds[:count] = owners, kinds
+        for at in range(count):
+            _write(wider, at, times[at])
+            more_owners[at], more_kinds[at] = owners[at], kinds[at]
         times, owners, kinds = wider, more_owners, more_kinds
     if 2 * (count - first + 1) > slots.size:
         slots = np.full(2 * slots.size, -1, np.int64)
         for at in range(first, count):
             slots[_slot_of(times, slots, first, times[at])] = at
         longer = np.empty(slots.size, np.int64)
-        longer[: queue.size] = queue
+        for at in range(queue.size):
+            longer[at] = queue[at]
         queue = longer
     return times, owners, kinds, slots, queue
 
@@ -95,7 +113,7 @@ def _close(
             if place < first:
                 place = count
                 slots[slot] = place
-                times[place] = joined
+                _write(times, place, joined)
                 kinds[place] = WAITING if beyond else ACTIVE
                 found[1][place] = found[1][at]
                 count += 1
@@ -117,7 +135,8 @@ def _add(
     slot = _slot_of(times, slots, first, time)
     if slots[slot] < first:
         slots[slot] = count
-        times[count], owners[count], kinds[count] = time, owner, kind
+        _write(times, count, time)
+        owners[count], kinds[count] = owner, kind
         count += 1
     return found, count
 
@@ -142,8 +161,8 @@ def close_times(
         np.empty((room, lanes), np.uint64), np.empty(room, np.uint64), np.empty(room, np.uint8),
         np.full(16, -1, np.int64), np.empty(16, np.int64),
     )  # fmt: skip
-    count, seed, old = 0, 0, 0
-    meet = np.empty(lanes, np.uint64)
+    count, seed, old = _ZERO, 0, 0
+    meet, lifted = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
     for owner in range(owners):
         first = count
         meet[:] = ~np.uint64(0)
@@ -154,17 +173,19 @@ def close_times(
                 found, first, count, owner, time, WAITING_SEED if beyond else ACTIVE
             )
             if not beyond:
-                meet = np.minimum(meet, time)
+                for lane in range(lanes):
+                    meet[lane] = min(meet[lane], time[lane])
             seed += 1
-        reached = 0
+        reached = _ZERO
         for at in range(first, count):
             if found[2][at] == ACTIVE:
                 found[4][reached] = at
                 reached += 1
         while old < stored_owners.size and stored_owners[old] == owner:
             if reached and joins:
-                lifted = np.maximum(meet, stored[old])
-                found, count = _add(found, first, count, owner, lifted, PARTNER)
+                for lane in range(lanes):
+                    lifted[lane] = max(meet[lane], stored[old, lane])
+                found, count = _add(found, first, count, owner, lifted, _ZERO + PARTNER)
             old += 1
         if reached and joins:
             found, count = _close(found, first, count, reached, upper)

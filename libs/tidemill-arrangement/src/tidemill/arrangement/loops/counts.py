@@ -253,7 +253,8 @@ def _list_joins(
                     if n == room:
                         room *= 2
                         more_times, more_later = np.empty(room, np.uint64), np.empty(room, np.int64)
-                        more_times[:n], more_later[:n] = times, later
+                        for at in range(n):
+                            more_times[at], more_later[at] = times[at], later[at]
                         times, later = more_times, more_later
                     n = add_minimal(times, first, n, join, bits)
             place = (place + 1) & mask

@@ -69,7 +69,9 @@ def _ascending(rows: I64Array, instants: I64Array, first: int, last: int) -> Non
         if instants[rows[at]] < instants[rows[at - 1]]:
             if last - first > _INSERTED_MAX:
                 part = rows[first:last].copy()
-                rows[first:last] = part[np.argsort(instants[part], kind="mergesort")]
+                order = np.argsort(instants[part], kind="mergesort")
+                for place in range(order.size):
+                    rows[first + place] = part[order[place]]
                 return
             row, place = rows[at], at
             while place > first and instants[rows[place - 1]] > instants[row]:

@@ -63,7 +63,7 @@ class ActionCollections:
         status = await self._collections.status(self.watched.collection)
         fire_from = self.spec.fire_from
         if fire_from == "creation":
-            start = await self._caught_up(status.upper)
+            start = await self._find_history_end(status.upper)
         elif fire_from == "beginning":
             start = status.since
         else:
@@ -104,7 +104,7 @@ class ActionCollections:
         await ensure_collection(self._collections, collection, description, start)
         return (await self._collections.status(collection)).since
 
-    async def _caught_up(self, upper: Frontier) -> Frontier:
+    async def _find_history_end(self, upper: Frontier) -> Frontier:
         """Frontier at which the watched collection has caught up with its sources: all before is
         history.
 

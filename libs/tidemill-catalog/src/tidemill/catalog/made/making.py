@@ -62,6 +62,10 @@ class Making:
         found = self._known.get((stored.resource.kind, stored.prefix))
         return found if found is not None and found.stored == stored else self.make(stored)
 
+    def forget(self, stored: Stored) -> None:
+        """Make `known` build the collections of a resource anew; parts that run keep theirs."""
+        self._known.pop((stored.resource.kind, stored.prefix), None)
+
     def make(self, stored: Stored) -> Made:
         """The collections that a resource makes. Raises: the reason for which they cannot be
         told.

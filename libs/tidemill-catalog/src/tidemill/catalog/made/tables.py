@@ -34,7 +34,6 @@ class TableCollection:
             None
             if timeline == SYSTEM
             else lambda: timeline_frontier(catalog, collections, timeline),
-            self.begins,
         )  # fmt: skip
 
     async def prepare(self) -> None:

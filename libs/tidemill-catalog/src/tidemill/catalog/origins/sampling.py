@@ -46,7 +46,7 @@ class SourceOrigins:
         """Create the topic of a source in the log of this system, if it is not there."""
         topic, log = topic_of(stored), self.log
         if topic not in await log.topics():
-            # Pushed rows are one stream in one order; a silent partition would hold its events back.
+            # Pushed rows are one stream in one order; a silent partition would hold events back.
             pushed = _spec(stored).kafka is None
             await log.create_topic(topic, 1 if pushed else self.topic_partitions)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import JoinShape
+from tidemill.arrangement.interval_updates import AT_MOST, DIFFERENT, EQUAL, LESS, JoinShape
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.plan import (
     Clock,
@@ -26,7 +27,9 @@ from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
     AtomForm,
+    Call,
     Constant,
+    Expression,
     RuleForm,
     Term,
     Type,
@@ -70,6 +73,17 @@ class RuleColumns(Protocol):
         ...
 
 
+_SIGNS = {
+    "<": (LESS, False), "<=": (AT_MOST, False), ">": (LESS, True), ">=": (AT_MOST, True),
+    "==": (EQUAL, False), "!=": (DIFFERENT, False),
+}  # fmt: skip
+"""Comparisons as signs of guards, and whether their sides change places."""
+
+
+def _with_guard(shape: JoinShape, guard: tuple[int, int, int, int]) -> JoinShape:
+    return replace(shape, guards=np.concatenate([shape.guards, np.array([guard], np.int64)]))
+
+
 class Steps:
     """The operators of one delta plan, in their order, and what is bound so far."""
 
@@ -78,6 +92,7 @@ class Steps:
         self._absent = absent
         self._bound: set[int] = set(lowering.constants.values())
         self._done: set[int] = set()
+        self.begin: JoinShape | None = None
         self.steps: list[Operator] = []
 
     def bound_places(self, number: int) -> int:
@@ -154,10 +169,40 @@ class Steps:
             fallible = of.scope.fallible(condition)
             columns = {of.variables[name][0] for name in variables_of(condition)}
             if all_ or (not fallible and columns <= self._bound):
-                self.steps.append(Filter(condition, self._absent is not None))
                 self._done.add(at)
+                if not self._guarded(condition):
+                    self.steps.append(Filter(condition, self._absent is not None))
             elif fallible:
                 return
+
+    def _guarded(self, condition: Expression) -> bool:
+        """Whether a condition is a guard of the last match with an atom, nothing since then."""
+        guard = self._guard(condition)
+        last = self.steps[-1] if self.steps else None
+        if guard is None or not (last is None or isinstance(last, Join)):
+            return False
+        if last is None:
+            assert self.begin is not None
+            self.begin = _with_guard(self.begin, guard)
+        else:
+            self.steps[-1] = replace(last, shape=_with_guard(last.shape, guard))
+        return True
+
+    def _guard(self, condition: Expression) -> tuple[int, int, int, int] | None:
+        """A comparison of whole numbers as a guard: sign, column, other column or -1, word."""
+        if not isinstance(condition, Call) or condition.name not in _SIGNS:
+            return None
+        sign, swapped = _SIGNS[condition.name]
+        terms = condition.arguments[::-1] if swapped else condition.arguments
+        columns, word = [-1, -1], 0
+        for at, term in enumerate(terms):
+            if isinstance(term, Variable) and self._of.variables[term.name][1] is Type.INT:
+                columns[at] = self._of.variables[term.name][0]
+            elif isinstance(term, Constant) and type(term.value) is int:
+                word = term.value
+            else:
+                return None
+        return (sign, columns[0], columns[1], word) if max(columns) >= 0 else None
 
     def _clocks(self) -> None:
         of = self._of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,8 @@ from tidemill.arrangement.interval_updates import (
     Change,
     Latch,
     Merged,
+    NegativeRow,
+    no_change,
     project,
 )
 from tidemill.arrangement.kernels import I64Array
@@ -24,8 +26,10 @@ from tidemill.datalog.dataflow.lowering import lower
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.iterating import Iteration
 from tidemill.datalog.dataflow.operators.matching import Matches
+from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
 from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.operators.reducing import Reduction
+from tidemill.datalog.dataflow.operators.sampling import Agenda, Sampled
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, RulePlan
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending, Strategy
 from tidemill.datalog.dataflow.schema import (
@@ -34,12 +38,15 @@ from tidemill.datalog.dataflow.schema import (
     record_of,
     rows_of_presences,
 )
+from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.limits import Limits
+from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.errors import UsageError
+from tidemill.errors import Corrupt, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,31 @@ class Told:
             yield instant_of(move[-2]), record, move[-1]
 
 
+@dataclass(slots=True)
+class Figures:
+    """Work of one operator so far: changed rows in and out, and seconds."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+
+    def add(self, rows_in: int, rows_out: int, seconds: float) -> None:
+        """One piece of work more."""
+        self.rows_in += rows_in
+        self.rows_out += rows_out
+        self.seconds += seconds
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Rows in and out, as texts."""
+        return f"{self.rows_in}", f"{self.rows_out}"
+
+    @property
+    def ms(self) -> str:
+        """Milliseconds, as a text."""
+        return f"{self.seconds * 1000:.2f}"
+
+
 class _Rule:
     """A rule with its state: established solutions, groups."""
 
@@ -67,11 +99,19 @@ class _Rule:
         self.plan = plan
         schemas, name = engine.schemas, plan.form.head.predicate
         self.predicate = name
-        self.matches = Matches(plan, schemas, engine.texts, engine.all_errors)
+        self.matches = Matches(
+            plan, schemas, engine.texts, engine.all_errors, engine.allowance
+        )  # fmt: skip
         columns = plan.columns
         self.latch: Latch | None = None
         if plan.head.outlives:
-            self.latch = Latch(columns.width, columns.identity, columns.expiry)
+            self.latch = Latch(columns.identity, columns.expiry, columns.times)
+        self.open: OpenSolutions | None = None
+        if self.latch is not None and engine.keeps_state:
+            self.open = OpenSolutions(plan, schemas, engine.texts)
+        self.sampled = Sampled(columns.width) if self.latch is not None and engine.ticked else None
+        self._engine = engine
+        self.figures = Figures()
         self.reduction: Reduction | None = None
         if plan.reduce is not None:
             self.reduction = Reduction(
@@ -81,11 +121,36 @@ class _Rule:
 
     def take(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]) -> Change:
         """A change of the predicate of the head: rows, or matches to be reduced."""
-        matches = self.matches.of_change(delta, change, facts)
-        if len(matches):
-            matches = self.matches.timed(self.matches.sound(matches))
+        began = self._engine.timer()
+        found = self._derived(self.matches.solutions(delta, change, facts))
+        self.figures.add(len(change), len(found), self._engine.timer() - began)
+        return found
+
+    def due(self) -> Change:
+        """The change by matches that the ticks see begin or end by themselves."""
+        assert self.latch is not None
+        return self._derived(no_change(self.plan.columns.width))
+
+    def _derived(self, matches: Change) -> Change:
+        if self.sampled is not None:
+            self.sampled.take(matches)
+            self._engine.note(matches)
+            matches = self.sampled.tell(self._engine.ticks)
         if self.latch is not None and len(matches):
             matches = self.latch.take(matches)
+            if self.open is not None:
+                self.open.take(matches)
+        return self._rows(matches)
+
+    def restore(self, rows: Sequence[StateRow], lower: int) -> Change:
+        """The change of the predicate of the head by solutions that lived before `lower`."""
+        if self.latch is None or self.open is None:
+            raise Corrupt(
+                f"the state has solutions of rule {self.plan.form.number}, which has none"
+            )
+        return self._rows(self.latch.take(self.open.restore(rows, lower)))
+
+    def _rows(self, matches: Change) -> Change:
         if self.reduction is not None or not len(matches):
             return matches
         return self.matches.rows(matches)
@@ -94,6 +159,7 @@ class _Rule:
     def nbytes(self) -> int:
         """The bytes of the state."""
         latch = 0 if self.latch is None else self.latch.nbytes
+        latch += 0 if self.open is None else self.open.nbytes
         return latch + (0 if self.reduction is None else self.reduction.nbytes)
 
     def compact(self, since: int) -> None:
@@ -123,11 +189,25 @@ class DataflowEngine:
         watch: Iterable[str] = (),
         keep: bool = False,
         limits: Limits | None = None,
+        ticked: bool = False,
+        allowance: Allowance | None = None,
+        told: Iterable[str] | None = None,
+        keeps_state: bool = False,
+        timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Changes are told of derived predicates and of `watch`; with `keep` history is kept."""
-        logical = plan or logical_plan(checked)
+        """Changes are told of `told`, by default all derived predicates, and of `watch`.
+
+        With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each step. In a
+        `ticked` engine only what holds at ticks counts; a ticker runs it.
+        """
+        logical = given_apart(plan or logical_plan(checked))
+        self.ticked, self.keeps_state, self.timer = ticked, keeps_state, timer
+        self.ticks: I64Array = np.empty(0, np.int64)
+        self._agenda = Agenda()
+        self.allowance = allowance or Allowance()
+        """The count of memory that the engine draws on."""
         self.checked = logical.checked
-        self.texts = texts or Texts()
+        self.texts = Texts() if texts is None else texts
         self.all_errors = Errors()
         self.plan = lower(logical, self.texts)
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
@@ -138,6 +218,8 @@ class DataflowEngine:
             name: Merged(schema.columns, schema.key, schema.expiry, best_only=name in looped)
             for name, schema in self.schemas.items()
         }
+        self.figures = {name: Figures() for name in self.schemas}
+        """Work of each collection: its derivations merged and, where it has groups, reduced."""
         self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
         self._readers: dict[str, list[tuple[_Rule, DeltaPlan]]] = {}
         self._rules = []
@@ -154,13 +236,8 @@ class DataflowEngine:
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
         for loop in self.plan.loops:
             self._add_loop(loop)
-        self._covers: dict[str, list[tuple[str, I64Array]]] = {}
-        for name, collection in self.plan.collections.items():
-            if collection.cover is not None:
-                source, columns = collection.cover
-                copies = pairs([(column, at) for at, column in enumerate(columns, 1)])
-                self._covers.setdefault(source, []).append((name, copies))
-        watched = {*self.checked.derived, *watch}
+        self._covers = self._find_covers()
+        watched = {*(self.checked.derived if told is None else told), *watch}
         self._outputs = {n: Output(s.columns) for n, s in self.schemas.items() if n in watched}
         ranks = {name: each.rank for name, each in self.plan.collections.items()}
         self._pending: Pending = ByStrata(ranks) if strategy == "strata" else AsTheyCome()
@@ -168,6 +245,16 @@ class DataflowEngine:
         unit = np.zeros((1, self.schemas[UNIT].columns + 3), np.int64)
         unit[0] = [0, END_WORD, 1, BEGIN_WORD, END_WORD, 1]
         self._pending.put(UNIT, unit)
+
+    def _find_covers(self) -> dict[str, list[tuple[str, I64Array]]]:
+        """The covers of each collection, with the columns that they copy."""
+        found: dict[str, list[tuple[str, I64Array]]] = {}
+        for name, collection in self.plan.collections.items():
+            if collection.cover is not None:
+                source, columns = collection.cover
+                copies = pairs([(column, at) for at, column in enumerate(columns, 1)])
+                found.setdefault(source, []).append((name, copies))
+        return found
 
     def _add_loop(self, loop: Sequence[str]) -> None:
         """A recursion, and what it reads of other collections."""
@@ -202,11 +289,30 @@ class DataflowEngine:
         kept = sum(merged.nbytes for merged in self._merged.values())
         return kept + sum(rule.nbytes for rule in self._rules)
 
+    def rows(self, predicate: str) -> int:
+        """Number of kept rows of a collection."""
+        facts = self._facts.get(self._named(predicate))
+        return 0 if facts is None else len(facts)
+
+    def kept(self, collection: str) -> tuple[int, int]:
+        """Rows and bytes that a collection keeps."""
+        merged = self._merged[collection]
+        return len(merged.facts) + len(merged.spare), merged.nbytes
+
+    def rules_of(self, collection: str) -> list[_Rule]:
+        """The rules that derive a collection."""
+        return [rule for rule in self._rules if rule.predicate == collection]
+
+    def schema_of(self, predicate: str) -> Schema | None:
+        """The columns in which an input is fed, None where no rule reads it."""
+        return self.schemas.get(self._named(predicate))
+
     def feed(self, predicate: str, change: Change) -> None:
         """Add input rows on their intervals, or take them away.
 
         Intervals from below `upper` begin there. Shapes: those of the schema of the predicate.
         """
+        predicate = self._named(predicate)
         if predicate not in self.schemas:
             return
         late = change[:, -3] < self._upper
@@ -218,6 +324,7 @@ class DataflowEngine:
 
     def feed_presences(self, predicate: str, presences: Sequence[Presence], diff: int = 1) -> None:
         """Records in the place of rows; see `feed`."""
+        predicate = self._named(predicate)
         if predicate in self.schemas:
             schema = self.schemas[predicate]
             self.feed(predicate, rows_of_presences(schema, presences, self.texts, diff))
@@ -225,30 +332,98 @@ class DataflowEngine:
     def step(self, upper: int) -> dict[str, Told]:
         """Go on to an instant; what changed below it, of each predicate that is told.
 
-        Raises: UsageError where `upper` goes back; NegativeRow for an input.
+        Raises: UsageError where `upper` goes back; Corrupt for an input of which more is taken
+        away than was put in; Exhausted, LimitPassed. After an error the engine is of no use.
         """
         if upper < self._upper:
             raise UsageError(
                 f"step refused: {upper} is below the upper {self._upper}; ask for a later instant",
                 reason="BelowUpper", at=upper, upper=self._upper,
             )  # fmt: skip
+        self.settle()
+        self.finish(upper)
+        self.allowance.settle(self.nbytes)
+        return {
+            name: Told(self.schemas[name], moves, self.texts)
+            for name in self._outputs
+            if len(moves := self.moves(name, upper))
+        }
+
+    def settle(self) -> bool:
+        """Take in all that waits, and what follows from it; whether anything did."""
+        worked = False
         while (found := self._pending.take()) is not None:
             self._take(*found)
+            worked = True
+        return worked
+
+    def finish(self, upper: int) -> None:
+        """Everything below an instant is done."""
         self._upper = upper
         if not self._keep:
             self._compact(upper)
-        return {
-            name: Told(self.schemas[name], moves, self.texts)
-            for name, output in self._outputs.items()
-            if len(moves := output.tell(upper))
-        }
+
+    def moves(self, predicate: str, upper: int) -> I64Array:
+        """The moves of a predicate below an instant that were not told yet, by instant."""
+        return self._outputs[predicate].tell(upper)
+
+    def begin_ticks(self, ticks: I64Array) -> None:
+        """The next ticks are at these instants, which ascend from `upper` on."""
+        self.ticks = ticks
+        for rule in self._rules:
+            if rule.sampled is not None:
+                self._pending.put(rule.predicate, rule.due())
+
+    def note(self, change: Change) -> None:
+        """Remember when a change begins and ends to hold after the ticks under way."""
+        self._agenda.note(change, int(self.ticks[-1]))
+
+    @property
+    def soonest(self) -> Instant:
+        """The first instant from `upper` on at which time alone may change what holds."""
+        return self._agenda.soonest(self._upper - 1)
+
+    def _named(self, predicate: str) -> str:
+        """The collection that is fed for a predicate."""
+        return GIVEN + predicate if GIVEN + predicate in self.schemas else predicate
 
     def errors(self) -> Sequence[ErrorPresence]:
         """The error collection below `upper`."""
         return self.all_errors.presences(self._upper)
 
+    def restore(self, rows: Iterable[StateRow], lower: int) -> None:
+        """Restore the solutions of a state that was written just before `lower`.
+
+        Raises: Corrupt for rows that cannot be read.
+        """
+        by_rule: dict[int, list[StateRow]] = {}
+        for row in rows:
+            by_rule.setdefault(row[0], []).append(row)
+        rules = {rule.plan.form.number: rule for rule in self._rules}
+        for number, mine in sorted(by_rule.items()):
+            if number not in rules:
+                raise Corrupt(f"the state has solutions of rule {number}, which is not there")
+            self._pending.put(rules[number].predicate, rules[number].restore(mine, lower))
+
+    def tell_state(self) -> tuple[list[StateRow], list[StateRow]]:
+        """Rows of the state that have gone and come since the last call, at `upper`."""
+        gone: list[StateRow] = []
+        come: list[StateRow] = []
+        for rule in self._rules:
+            if rule.open is not None:
+                left, entered = rule.open.tell(self._upper)
+                gone += left
+                come += entered
+        return gone, come
+
+    def tell_errors(self) -> list[tuple[str, int, int]]:
+        """Each begin and end of an error below `upper` that was not told: (text, instant, diff)."""
+        return self.all_errors.tell(self._upper)
+
     def _take(self, collection: str, change: Change) -> None:
         """Take a change into a collection, and hand it to all readers."""
+        self.allowance.take(int(change.nbytes))
+        began = self.timer()
         iteration = self._iterations.get(collection)
         if iteration is not None:
             for name, found in iteration.take(self._facts):
@@ -257,12 +432,30 @@ class DataflowEngine:
         reduction = self._reductions.get(collection)
         if reduction is not None:
             change = reduction.take(change, self._facts[collection], self._upper)
-        self._tell(collection, self._merged[collection].take(change))
+        merged = self._merged[collection]
+        try:
+            told = merged.take(change)
+        except NegativeRow as error:
+            if collection not in self.plan.inputs:
+                raise
+            raise Corrupt(
+                f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
+                "was put in", reason="NegativeMultiplicity",
+            ) from error  # fmt: skip
+        self.figures[collection].add(len(change), len(told), self.timer() - began)
+        if len(merged.facts) > self._limits.rows:
+            raise LimitPassed(
+                f"evaluation given up: {collection} has more than {self._limits.rows} rows",
+                reason="LimitPassed", limit="rows", predicate=collection,
+            )  # fmt: skip
+        self._tell(collection, told)
 
     def _tell(self, collection: str, change: Change) -> None:
         """Hand on what a collection has changed."""
         if not len(change):
             return
+        if self.ticked:
+            self.note(change)
         output = self._outputs.get(collection)
         if output is not None:
             output.take(change)

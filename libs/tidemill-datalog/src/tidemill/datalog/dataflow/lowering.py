@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.plan import (
     UNIT,
@@ -18,12 +19,13 @@ from tidemill.datalog.dataflow.schema import (
     Schema,
     word_of,
 )
+from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.evaluation.expressions import UNBOUNDED, Scope
 from tidemill.datalog.evaluation.forms import (
     RuleForm,
     Type,
 )
-from tidemill.datalog.evaluation.logical import Component, LogicalPlan
+from tidemill.datalog.evaluation.logical import Component, LogicalPlan, logical_plan
 
 _GIVES = {"count": Type.INT, "count_distinct": Type.INT, "average": Type.FLOAT}
 
@@ -31,6 +33,15 @@ _GIVES = {"count": Type.INT, "count_distinct": Type.INT, "average": Type.FLOAT}
 def lower(logical: LogicalPlan, texts: Texts) -> DataflowPlan:
     """The dataflow of a program. Raises: NotInDataflow. Cost: O(text)."""
     return _Lowering(logical, texts).plan()
+
+
+def missing_in(checked: CheckedProgram) -> str | None:
+    """The first construct of a program that has no operator here, in words; None for none."""
+    try:
+        lower(given_apart(logical_plan(checked)), Texts())
+    except NotInDataflow as missing:
+        return str(missing)
+    return None
 
 
 class _Lowering:
@@ -45,7 +56,7 @@ class _Lowering:
 
     def plan(self) -> DataflowPlan:
         checked = self._checked
-        if checked.ticked:
+        if self._logical.later:
             raise NotInDataflow("rules with @next or @async")
         deriving = {rule.head.predicate for rule in self._logical.rules}
         read = {name for rule in self._logical.rules for name in rule.reads}

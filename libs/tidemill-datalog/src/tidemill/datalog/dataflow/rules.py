@@ -216,12 +216,21 @@ class RuleLowering:
             number += len(self.atoms) - len(self.rule.atoms)
             size = 3 if atom.is_clock else len(self.program.schemas[atom.predicate].key)
             facts.append(tuple(self.own.get((number, at), -1) for at in range(size)))
-        identity = sorted(
-            {column for (number, at), column in self.own.items()}
-            | {column for column, _ in self.variables.values()}
-        )
+        fixed = set(self.constants.values())
+        times = set()
+        for number, atom in enumerate(self.atoms):
+            if not atom.is_clock:
+                times.add(self.own.get((number, TIME), -1))
+            elif atom.clock is not None:
+                given = zip((1, 2), atom.clock, strict=True)
+                fixed |= {self.own[number, at] for at, e in given if isinstance(e, Constant)}
+        identity = set(self.own.values()) | {column for column, _ in self.variables.values()}
+        identity -= fixed
         width = len(self._template) + 3
-        return MatchColumns(dict(self.variables), tuple(facts), tuple(identity), width)
+        return MatchColumns(
+            dict(self.variables), tuple(facts), tuple(sorted(identity)),
+            tuple(sorted(times & identity)), width,
+        )  # fmt: skip
 
     # Delta plans.
 
@@ -249,7 +258,7 @@ class RuleLowering:
         self, source: str, sign: int, changed: tuple[int, ...], absent: int | None
     ) -> DeltaPlan:
         steps = Steps(self, absent)
-        shape = steps.atom(changed[0]) if absent is None else steps.cover(absent)
+        steps.begin = steps.atom(changed[0]) if absent is None else steps.cover(absent)
         waiting = [
             number
             for number, atom in enumerate(self.atoms)
@@ -263,7 +272,7 @@ class RuleLowering:
         words = np.array([word for word, _ in self._template] + [0, END_WORD, 0], np.int64)
         nulls = sum(1 << at for at, (_, null) in enumerate(self._template) if null)
         words[-1] = nulls | 1 << (len(words) - 3)
-        return DeltaPlan(source, sign, Begin(words, shape), tuple(steps.steps))
+        return DeltaPlan(source, sign, Begin(words, steps.begin), tuple(steps.steps))
 
     # Heads.
 

@@ -24,6 +24,8 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 ESTABLISHED = "established"
 LINGERING = "lingering"
+OPEN = "open"
+"""Solutions of the dataflow, many in one row, which the other engines cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,16 @@ class EngineState:
         established: dict[int, list[EstablishedSolution]] = {}
         lingering: dict[int, list[LingeringSolution]] = {}
         for rule, kind, text in rows:
-            fields = decode_fields(text)
+            fields = () if kind == OPEN else decode_fields(text)
             if kind == ESTABLISHED:
                 established.setdefault(rule, []).append(EstablishedSolution(*fields))
             elif kind == LINGERING:
                 lingering.setdefault(rule, []).append(LingeringSolution(*fields))
             else:
-                raise UsageError(f"state refused: unknown kind {kind!r}", reason="InvalidState")
+                ask = "; the view needs the engine dataflow" if kind == OPEN else ""
+                raise UsageError(
+                    f"state refused: unknown kind {kind!r}{ask}", reason="InvalidState"
+                )
         return cls(
             {rule: tuple(solutions) for rule, solutions in established.items()},
             {rule: tuple(solutions) for rule, solutions in lingering.items()},

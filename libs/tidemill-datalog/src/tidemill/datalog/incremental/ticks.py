@@ -22,7 +22,7 @@ from tidemill.datalog.incremental.unit import Fact, Unit
 from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END
 from tidemill.datalog.records import Record
-from tidemill.datalog.ticks import Message
+from tidemill.datalog.ticks import Message, merged
 
 Carried: TypeAlias = "Mapping[Fact, Iterable[Value]]"
 """What one tick hands to the next: for each fact of a head with `@next`, what each reason says of
@@ -115,6 +115,19 @@ class IncrementalTicker:
         return False
 
     @property
+    def hands_on_anew(self) -> bool:
+        """Whether the next tick is handed something else than the last one was."""
+        touched = [*self._touched]
+        for unit in self._later:
+            if not isinstance(unit, Unit):
+                touched += self._rows_of(unit)
+        for fact in touched:
+            carried = [each.value for each in self._carried.get(fact, ()) if each.present]
+            if merged(self._values(fact), self._at) != merged(carried, self._at):
+                return True
+        return False
+
+    @property
     def unsettled(self) -> bool:
         """Whether a tick that changes no input may still answer differently, or sends something.
 
@@ -122,13 +135,9 @@ class IncrementalTicker:
         """
         if any(isinstance(unit, AnewUnit) for unit in self._engine.units):
             return True
-        if any(self._engine.present.table(unit.component[0]).rows for unit in self._senders):
-            return True
-        for fact in self._touched:
-            values = [value for value in self._values(fact) if value[0] > self._at]
-            if values != [each.value for each in self._carried.get(fact, ()) if each.present]:
-                return True
-        return False
+        return self.hands_on_anew or any(
+            self._engine.present.table(unit.component[0]).rows for unit in self._senders
+        )
 
     def take_carried(self) -> dict[Fact, list[Value]]:
         """The facts of which the next tick may be handed something else than at the last call, with

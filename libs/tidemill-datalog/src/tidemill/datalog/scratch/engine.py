@@ -139,7 +139,7 @@ class Engine:
         state: EngineState | None = None,
         only: Collection[str] | None = None,
     ) -> Evaluation:
-        """What the program derives in [lower, upper); see `tidemill.datalog.evaluation.evaluate`."""
+        """What the program derives in [lower, upper); see `tidemill.datalog.scratch.evaluate`."""
         failures = Failures()
         start = BEGINNING if lower is None else lower
         lattices = self.lattices

@@ -175,6 +175,10 @@ class _Recording:
         return self._inner.unsettled
 
     @property
+    def hands_on_anew(self) -> bool:
+        return self._inner.hands_on_anew
+
+    @property
     def soonest(self) -> Instant:
         return self._inner.soonest
 

@@ -12,11 +12,11 @@ from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
-from tidemill.datalog.presence import END, Instant
+from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.tick_state import Handed, carried_row, handed_from, tick_state_of
-from tidemill.datalog.ticks import Fact, Message, Ticker
+from tidemill.datalog.ticks import Fact, Message, Ticker, merged
 
 Given = Mapping[str, Iterable[Record]]
 
@@ -43,6 +43,10 @@ class TickNode(Protocol):
         """Whether a tick in which no input changes may still answer differently, or sends
         something.
         """
+
+    @property
+    def hands_on_anew(self) -> bool:
+        """Whether the next tick is handed something else than the last one was."""
 
     @property
     def soonest(self) -> Instant:
@@ -84,6 +88,10 @@ class IncrementalNode:
     @property
     def unsettled(self) -> bool:
         return self._ticker.unsettled
+
+    @property
+    def hands_on_anew(self) -> bool:
+        return self._ticker.hands_on_anew
 
     @property
     def soonest(self) -> Instant:
@@ -128,6 +136,8 @@ class ScratchNode:
         self._records: dict[Record, None] = {}
         self._errors: set[str] = set()
         self._unsettled = True
+        self._told = _merged(handed, BEGINNING)
+        self._anew = False
         self._soonest = END
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
@@ -152,6 +162,9 @@ class ScratchNode:
         rows = rows_of(handed)
         self._unsettled = rows != self._rows or bool(answer.messages)
         self._rows = rows
+        told = _merged(handed, at)
+        self._anew = told != {fact: value for fact, value in self._told.items() if value[0] > at}
+        self._told = told
         ends: list[Instant] = [value[0] for values in handed.carried.values() for value in values]
         present = [*now, *(record for held in self._inputs.values() for record in held)]
         ends += [record.expires for record in present if record.expires is not None]
@@ -169,12 +182,22 @@ class ScratchNode:
         return self._foresees or self._unsettled
 
     @property
+    def hands_on_anew(self) -> bool:
+        return self._anew
+
+    @property
     def soonest(self) -> Instant:
         return self._soonest
 
     def take_state(self) -> tuple[set[StateRow], set[StateRow]]:
         before, self._saved = self._saved, set(self._rows)
         return before - self._saved, self._saved - before
+
+
+def _merged(handed: Handed, at: float) -> dict[Fact, tuple[Instant, set[str]]]:
+    """Facts that the next tick is handed, each with its reasons as one."""
+    found = {fact: merged(values, at) for fact, values in handed.carried.items()}
+    return {fact: value for fact, value in found.items() if value is not None}
 
 
 def rows_of(handed: Handed) -> set[StateRow]:

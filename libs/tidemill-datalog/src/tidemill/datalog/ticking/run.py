@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
@@ -23,6 +24,12 @@ from tidemill.datalog.ticks import Message
 
 RAN = "ran"
 """The kind of the row of a state that says at which instant the last tick ran."""
+RETURNING = "returning"
+"""The kind of a row with a node, the instant at which it runs again, and how often it has."""
+KINDS_OF_RUN = frozenset({HELD, MESSAGE, RAN, RETURNING})
+"""The kinds of rows that belong to no node."""
+RETURNS_MAX = 10_000
+"""Ticks in a row for which nothing but `@next` is a reason."""
 _NO_RULE = -1
 
 
@@ -52,6 +59,10 @@ class RunningNode:
     mail: list[tuple[int, Message]] = field(default_factory=list)
     wake: Instant = END
     """From this instant on it may have something to say."""
+    arrived: bool = False
+    """Whether a change of an input has woken it since its last tick."""
+    returns: int = 0
+    """Its last ticks for which nothing but `@next` was a reason, where ticks follow changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +88,10 @@ class TickRun:
         make: Callable[[int, Handed], TickNode],
         start: TickStart,
         misplaced: Callable[[Record, int, int], None],
+        returns_max: int = RETURNS_MAX,
     ) -> None:
         self._plan = plan
+        self._returns_max = returns_max
         self._misplaced = misplaced
         self._arriving: deque[tuple[int, Mapping[str, Sequence[Moved]]]] = deque()
         self._gates: dict[str, Gate] = {
@@ -90,6 +103,10 @@ class TickRun:
         for node in self.nodes:
             node.wake = self._tick_from(start.lower) if plan.period_ms is not None else END
         self._last = max((int(row[2]) for row in start.state if row[1] == RAN), default=None)
+        for number, wake, returns in (
+            map(int, row[2].split()) for row in start.state if row[1] == RETURNING
+        ):
+            self.nodes[number].wake, self.nodes[number].returns = wake, returns
         for sent, message in (message_of(row) for row in start.state if row[1] == MESSAGE):
             self._post(sent, message)
         self._take_up(start)
@@ -167,6 +184,7 @@ class TickRun:
                 node.changes[record] += diff
             if wakes and (toggled or self._plan.period_ms is not None):
                 node.wake = min(node.wake, at if eager else self._tick_from(at))
+                node.arrived = True
 
     def _tick_from(self, at: Instant) -> Instant:
         """The first instant from `at` on at which a tick may run: any, or a multiple of the period."""
@@ -183,6 +201,7 @@ class TickRun:
     def _run(self, node: RunningNode, at: int) -> Ran:
         """One tick of one node."""
         changes, node.changes = node.changes, Counter()
+        returns, node.arrived = not node.arrived and self._plan.period_ms is None, False
         letters = [message for sent, message in node.mail if sent < at]
         node.mail = [(sent, message) for sent, message in node.mail if sent >= at]
         for message in letters:
@@ -201,6 +220,15 @@ class TickRun:
         if self._plan.period_ms is not None:
             rests = not node.changes and not node.ticks.unsettled
             node.wake = self._tick_from(max(node.ticks.soonest, at + 1) if rests else at + 1)
+        elif node.ticks.hands_on_anew:
+            node.wake = at + 1
+        node.returns = node.returns + 1 if returns and not letters else 0
+        if node.returns > self._returns_max:
+            raise LimitPassed(
+                f"no rest after {self._returns_max:,} ticks that nothing but @next has caused, the "
+                f"last at {at}: let the rules with @next come to an end, or give spec.tick a period",
+                reason="LimitPassed", limit="returns_max",
+            )  # fmt: skip
         return Ran(node.number, at, answer, lost)
 
     def _post(self, sent: int, message: Message) -> bool:
@@ -222,6 +250,11 @@ class TickRun:
             rows |= {held_row(name, number, held) for number, held in enumerate(gate.held())}
         if self._last is not None:
             rows.add((_NO_RULE, RAN, str(self._last)))
+        if self._plan.period_ms is None:
+            for node in self.nodes:
+                if node.wake != END:
+                    text = f"{node.number} {node.wake} {node.returns}"
+                    rows.add((_NO_RULE, RETURNING, text))
         return rows
 
 

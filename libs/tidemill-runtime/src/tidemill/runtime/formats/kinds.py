@@ -37,8 +37,8 @@ class AvroFormat(msgspec.Struct, frozen=True, tag="avro"):
 class ProtobufFormat(msgspec.Struct, frozen=True, tag="protobuf"):
     """A message, described by a serialized descriptor set.
 
-    With `framed` the prefix of a message is skipped: a zero byte, a schema's number in four bytes, the
-    path in its file.
+    With `framed` the prefix of a message is skipped: a zero byte, a schema's number in four bytes,
+    the path in its file.
     """
 
     descriptors: bytes

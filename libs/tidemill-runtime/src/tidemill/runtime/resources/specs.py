@@ -15,7 +15,7 @@ import msgspec
 from tidemill.runtime.durations import Milliseconds
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
-ViewEngine: TypeAlias = Literal["auto", "local", "incremental", "scratch", "spark"]
+ViewEngine: TypeAlias = Literal["auto", "local", "dataflow", "incremental", "scratch", "spark"]
 ColumnType: TypeAlias = Literal["int", "float", "text", "bool"]
 
 SECOND = Milliseconds(1_000)
@@ -271,26 +271,26 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     limits: LimitsSpec = LimitsSpec()
 
 
-class FileSink(Spec, frozen=True, kw_only=True):
+class FileSinkSpec(Spec, frozen=True, kw_only=True):
     """Lines of JSON at the end of a file."""
 
     path: str
 
 
-class LogSink(Spec, frozen=True, kw_only=True):
+class LogSinkSpec(Spec, frozen=True, kw_only=True):
     """Records in a topic of the log."""
 
     topic: str
 
 
-class SqliteSink(Spec, frozen=True, kw_only=True):
+class SqliteSinkSpec(Spec, frozen=True, kw_only=True):
     """Rows in a table of an SQLite database, with their keys and a fence."""
 
     path: str
     table: str = "actions"
 
 
-class RedisSink(Spec, frozen=True, kw_only=True):
+class RedisSinkSpec(Spec, frozen=True, kw_only=True):
     """Entries of a Redis stream, with their keys and a fence in the same slot."""
 
     url: str
@@ -300,7 +300,7 @@ class RedisSink(Spec, frozen=True, kw_only=True):
     allow_non_durable: bool = False
 
 
-class HttpSink(Spec, frozen=True, kw_only=True):
+class HttpSinkSpec(Spec, frozen=True, kw_only=True):
     """Requests to an endpoint; `ask` is where to ask for a key, `secret_headers` name secrets by
     header.
     """
@@ -316,11 +316,11 @@ class HttpSink(Spec, frozen=True, kw_only=True):
 class SinkSpec(Spec, frozen=True, kw_only=True):
     """Exactly one is set."""
 
-    file: FileSink | None = None
-    log: LogSink | None = None
-    sqlite: SqliteSink | None = None
-    redis: RedisSink | None = None
-    http: HttpSink | None = None
+    file: FileSinkSpec | None = None
+    log: LogSinkSpec | None = None
+    sqlite: SqliteSinkSpec | None = None
+    redis: RedisSinkSpec | None = None
+    http: HttpSinkSpec | None = None
 
 
 class ActionSpec(Spec, frozen=True, kw_only=True):

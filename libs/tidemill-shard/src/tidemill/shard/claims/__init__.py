@@ -36,7 +36,7 @@ of all claims before it.
 """
 
 from tidemill.shard.claims.claimant import LEASE_S, Claim, Claimant, Claiming, Owned
-from tidemill.shard.claims.ending import ended
+from tidemill.shard.claims.ending import end_task
 from tidemill.shard.claims.keeping import Keeper, KeptClaimant
 from tidemill.shard.claims.sole import SoleClaimant
 from tidemill.shard.claims.working import ClaimedTasks, work_claimed
@@ -51,6 +51,6 @@ __all__ = [
     "KeptClaimant",
     "Owned",
     "SoleClaimant",
-    "ended",
+    "end_task",
     "work_claimed",
 ]

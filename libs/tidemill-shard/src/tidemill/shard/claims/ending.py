@@ -11,7 +11,7 @@ CANCEL_AGAIN_S = 2.0
 """Seconds after which a cancelled task that has not ended is cancelled once more."""
 
 
-async def ended(task: asyncio.Task[Any], clock: Clock) -> None:
+async def end_task(task: asyncio.Task[Any], clock: Clock) -> None:
     """Cancel a task until it has ended, also when this is cancelled meanwhile; how it ended is not
     told.
 

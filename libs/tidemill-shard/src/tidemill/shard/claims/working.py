@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tidemill.errors import Fenced, Indeterminate, Unavailable
 from tidemill.shard.claims.claimant import Claim, Claiming
-from tidemill.shard.claims.ending import ended
+from tidemill.shard.claims.ending import end_task
 from tidemill.shard.ports import Clock
 
 RENEWALS_PER_LEASE = 4
@@ -212,4 +212,4 @@ class _Tasks:
 
     async def end(self) -> None:
         """Cancel everything and wait for it."""
-        await asyncio.gather(*(ended(work.task, self._clock) for work in self._running.values()))
+        await asyncio.gather(*(end_task(work.task, self._clock) for work in self._running.values()))

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental.ticks import IncrementalTick
 from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record, format_fact, format_record, format_value
-from tidemill.datalog.ticks import Message, Tick, change_instants, present_at
-from tidemill.testkit.conformance.language_engines import Ticks
+from tidemill.datalog.ticks import Message, change_instants, present_at
+from tidemill.testkit.conformance.language_engines import TickAnswer, Ticks
 from tidemill.testkit.conformance.language_inputs import (
     Fed,
     InputError,
@@ -68,7 +67,7 @@ def _inputs(checked: CheckedProgram, rows_by_name: Mapping[str, Json]) -> dict[s
 def _compare_out(
     field: str,
     checked: CheckedProgram,
-    answer: Tick | IncrementalTick,
+    answer: TickAnswer,
     expected: Mapping[str, Json],
 ) -> list[str]:
     found: list[str] = []

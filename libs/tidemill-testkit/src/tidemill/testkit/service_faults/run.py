@@ -57,7 +57,7 @@ before.
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RecoveryLimits:
     """The definition of a recovery, and the number of measurements.
 
     After a recovery no collection is `lag_s_max` behind; one of more than `recovery_s_max` is a
@@ -73,9 +73,11 @@ class Pace:
 class Run:
     """A run on a cluster; `outcome` holds what came of it."""
 
-    def __init__(self, place: Cluster, seed: int, pace: Pace, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, place: Cluster, seed: int, limits: RecoveryLimits, say: Callable[[str], None]
+    ) -> None:
         self.outcome = Outcome()
-        self._pace = pace
+        self._limits = limits
         self._cluster = place
         self._say = say
         self._clock = place.clock
@@ -113,7 +115,7 @@ class Run:
             while True:
                 await self._fault_injector.storm(storm_s)
                 await self._recover(after_faults=True)
-                for _ in range(self._pace.failovers):
+                for _ in range(self._limits.failovers):
                     await self._fail_over()
                 await self._check()
                 self._tell(begin_s, seconds)
@@ -168,7 +170,7 @@ class Run:
             behind_s, slowest = self._frontiers.behind_s()
             now_s = self._clock.monotonic_s()
             self._machine.look()
-            if behind_s * self._machine.share >= self._pace.lag_s_max:
+            if behind_s * self._machine.share >= self._limits.lag_s_max:
                 steady, since_s, since_had_s = 0, now_s, self._machine.had_s
             else:
                 steady += 1
@@ -186,7 +188,7 @@ class Run:
             await self._clock.sleep(0.2)
         took_s, used_s = since_s - began_s, since_had_s - had_s
         if after_faults:
-            lag_s, limit_s = self._pace.lag_s_max, self._pace.recovery_s_max
+            lag_s, limit_s = self._limits.lag_s_max, self._limits.recovery_s_max
             what = f"from the last fault until nothing is {lag_s:g} s behind"
             self.outcome.measure(what, took_s)
             self.outcome.measure(f"{what}, of the machine", used_s)
@@ -322,7 +324,7 @@ class Run:
         )
 
 
-PACE = Pace()
+RECOVERY_LIMITS = RecoveryLimits()
 
 
 class StuckError(Exception):
@@ -341,14 +343,14 @@ async def run(
     seed: int,
     seconds: float,
     *,
-    pace: Pace = PACE,
+    limits: RecoveryLimits = RECOVERY_LIMITS,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """A run from nothing to its end, on servers of its own; takes about 40 seconds more than
     `seconds`.
     """
     async with cluster(folder) as place:
-        played = Run(place, seed, pace, say)
+        played = Run(place, seed, limits, say)
         try:
             await played.play(seconds)
         except StuckError as stuck:

@@ -8,7 +8,7 @@ remembered from one instant to the next.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -73,20 +73,44 @@ def tick_answers(
     instants: Sequence[int],
 ) -> list[At]:
     """The answer of each tick of a program with `@next`, given the input records of each tick."""
-    memory = Memory()
+    given = dict(zip(instants, inputs, strict=True))
+    return [found for _, found in ticks_on_change(checked, given.__getitem__, instants, 0)]
+
+
+def ticks_on_change(
+    checked: CheckedProgram,
+    given: Callable[[int], Mapping[str, Sequence[Record]]],
+    instants: Sequence[int],
+    upper: int,
+) -> list[tuple[int, At]]:
+    """Ticks at `instants`, and below `upper` one after each tick that hands on something else."""
     carried: list[tuple[Key, Carried]] = []
-    found = []
-    for at, given in zip(instants, inputs, strict=True):
-        presences = {
-            name: [Presence(record) for record in records] for name, records in given.items()
-        }
+    found: list[tuple[int, At]] = []
+    memory, waiting = Memory(), sorted(instants)
+    while waiting:
+        at = waiting.pop(0)
+        presences = {name: list(map(Presence, records)) for name, records in given(at).items()}
         instant = _Instant(checked, presences, at, at + 1, memory)
         for key, fact in carried:
             if fact[0] > at:
                 merge_alternative(instant.facts, key, fact)
-        found.append(instant.answer())
-        carried = instant.carried()
+        found.append((at, instant.answer()))
+        before, carried = _as_one(carried, at), instant.carried()
         memory = instant.memory
+        if _as_one(carried, at) != before and at + 1 < upper and at + 1 not in waiting[:1]:
+            waiting.insert(0, at + 1)
+    return found
+
+
+def _as_one(
+    carried: Sequence[tuple[Key, Carried]], at: int
+) -> dict[Key, tuple[Any, frozenset[str]]]:
+    """Carried facts that live after an instant: the greatest expiry, and all other values."""
+    found: dict[Key, tuple[Any, frozenset[str]]] = {}
+    for key, (expires, inner) in carried:
+        if expires > at:
+            known, others = found.get(key, (expires, frozenset()))
+            found[key] = max(known, expires), others | {repr(inner)}
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
+from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change, tick
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import tick_pairs
 from tidemill.datalog.dataflow.expressions import FEW, Expressions
@@ -38,7 +38,10 @@ class Ticks:
         self._scope = scope
         self._low = [compile(text, "<limit>", "eval") for text in clock.limits.low]
         self._high = [compile(text, "<limit>", "eval") for text in clock.limits.high]
+        self._columns = np.array(clock.columns, np.int64)
+        self._python = {python: name for name, python in scope.names.items()}
         self._constant = isinstance(clock.offset, Constant) and isinstance(clock.period, Constant)
+        self._usable: tuple[int, int] | None = None
 
     def apply(self, matches: Change, fail: Fail) -> Change:
         """Matches with their ticks; those whose clock cannot be used go to `fail`.
@@ -63,31 +66,16 @@ class Ticks:
             if found is None:
                 raise LimitPassed(f"a clock ticks more than {TICKS_MAX:,} times for one change")
             rows, times = found
-        return self._completed(matches[rows], times, offset[rows], period[rows])
-
-    def _completed(
-        self, matches: Change, times: I64Array, offset: I64Array, period: I64Array
-    ) -> Change:
-        columns = self._expressions.columns
-        for column, words in zip(self._clock.columns, (times, offset, period), strict=True):
-            matches[:, column] = words
-        if self._clock.timed:
-            nulls = matches[:, columns.nulls]
-            without = (nulls >> columns.time) & 1 == 1
-            own = matches[:, columns.time]
-            matches[:, columns.time] = np.where(without, times, np.maximum(own, times))
-            matches[:, columns.nulls] = nulls & ~(1 << columns.time)
-        matches[:, -3] = np.maximum(matches[:, -3], times)
-        return matches[matches[:, -3] < matches[:, -2]]
+        return tick(matches, rows, times, (offset, period), self._columns, self._clock.timed)
 
     def _clocks(self, matches: Change, fail: Fail) -> tuple[Change, I64Array, I64Array]:
         """The matches with a clock that can be used, and its offsets and periods."""
         evaluate, clock = self._expressions.value, self._clock
-        if self._constant and len(matches) > 1:
-            first = self._clocks(matches[:1], fail)
-            if len(first[0]):
-                count = len(matches)
-                return matches, np.full(count, first[1][0]), np.full(count, first[2][0])
+        if self._constant and self._usable is None and len(matches) > 1:
+            self._clocks(matches[:1], lambda reason, failed: None)
+        if self._usable is not None:
+            offset, period = self._usable
+            return matches, np.full(len(matches), offset), np.full(len(matches), period)
         kept, clocks = [], []
         for row, match in enumerate(matches):
             try:
@@ -97,6 +85,8 @@ class Ticks:
                 kept.append(row)
             except Failed as failed:
                 fail(failed.reason, matches[row : row + 1])
+        if self._constant and clocks:
+            self._usable = clocks[0]
         pairs = np.array(clocks, np.int64).reshape(-1, 2)
         return matches[kept], pairs[:, 0].copy(), pairs[:, 1].copy()
 
@@ -114,7 +104,7 @@ class Ticks:
 
     def _columnwise(self, matches: Change, code: CodeType) -> I64Array | None:
         """A limit for all matches at once; None where numbers are too large or may be null."""
-        columns, names = self._expressions.columns, self._names()
+        columns, names = self._expressions.columns, self._python
         if len(matches) <= FEW or not set(code.co_names) <= names.keys() | _OUTSIDE.keys():
             return None
         values = {}
@@ -132,7 +122,7 @@ class Ticks:
     def _of_match(self, match: I64Array, code: CodeType, nothing: int) -> int:
         values = {
             python: self._expressions.variable(name, match)
-            for python, name in self._names().items()
+            for python, name in self._python.items()
             if python in code.co_names
         }
         if any(type(each) is int and not -MODERATE < each < MODERATE for each in values.values()):
@@ -143,7 +133,3 @@ class Ticks:
         if limit in (END, -END):
             return END_WORD if limit > 0 else BEGIN_WORD
         return max(BEGIN_WORD, min(END_WORD, int(limit)))
-
-    def _names(self) -> dict[str, str]:
-        """The variables of the rule by their names in code."""
-        return {python: name for name, python in self._scope.names.items()}

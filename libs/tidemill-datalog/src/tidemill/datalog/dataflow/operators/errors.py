@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
-from tidemill.datalog.dataflow.schema import instant_of
+from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD
+from tidemill.datalog.dataflow.schema import instant_of, instant_word
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.presence import BEGINNING, Interval, clip, normalise
 
@@ -12,15 +14,26 @@ Span = tuple[int, int]
 
 
 class Errors:
-    """The error collection: texts by rule, each with the updates of its presence."""
+    """The error collection: texts by rule, each with the updates of its presence.
+
+    Its agenda has the instants at which a text may begin or end.
+    """
 
     def __init__(self) -> None:
         self._found: dict[int, dict[str, dict[Span, int]]] = {}
+        self._agenda: list[tuple[int, str]] = []
+        self._told = BEGIN_WORD
 
     def add(self, rule: int, text: str, start: int, end: int, diff: int) -> None:
         """An error of a rule holds on [start, end), or no more."""
         spans = self._found.setdefault(rule, {}).setdefault(text, {})
         spans[start, end] = spans.get((start, end), 0) + diff
+        self._note(text, start, end)
+
+    def _note(self, text: str, *instants: int) -> None:
+        for at in instants:
+            if at < END_WORD:
+                heappush(self._agenda, (at, text))
 
     def forget(self, rule: int, first: int) -> None:
         """Nothing of a rule fails from an instant on."""
@@ -31,6 +44,33 @@ class Errors:
                     span = start, min(end, first)
                     kept[span] = kept.get(span, 0) + diff
             self._found[rule][text] = kept
+            self._note(text, first)
+
+    def tell(self, upper: int) -> list[tuple[str, int, int]]:
+        """Each begin and end of an error below an instant, once: (text, instant, 1 or -1).
+
+        Errors that have ended by then are forgotten. Cost: O(errors that begin, end or change).
+        """
+        lower, self._told = self._told, upper
+        moves = []
+        due = set()
+        while self._agenda and self._agenda[0][0] < upper:
+            due.add(heappop(self._agenda)[1])
+        for text in sorted(due):
+            stretches: list[Interval] = []
+            for known in self._found.values():
+                if text in known:
+                    found = _stretches(known[text])
+                    stretches += found
+                    spans = {span: n for span, n in known[text].items() if n and span[1] >= upper}
+                    known[text] = spans
+                    if not any(end >= upper for _, end in found):
+                        del known[text]
+            for stretch in normalise(stretches):
+                for at, diff in zip(map(instant_word, stretch), (1, -1), strict=True):
+                    if lower <= at < upper:
+                        moves.append((text, at, diff))
+        return moves
 
     def presences(self, upper: int) -> Sequence[ErrorPresence]:
         """Every error with the stretches in which it holds below `upper`, by text."""

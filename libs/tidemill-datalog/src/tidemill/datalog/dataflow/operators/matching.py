@@ -35,19 +35,38 @@ from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import Expression, Type
 from tidemill.datalog.values import WRONG_TYPE
 
+PIECE_ROWS = 1 << 15
+"""Rows of a change that are matched at once."""
+
 
 class Matches:
     """The stateless operators of one rule, from the change of a collection to rows of its head."""
 
     def __init__(
-        self, plan: RulePlan, schemas: Mapping[str, Schema], texts: Texts, errors: Errors
-    ) -> None:
+        self, plan: RulePlan, schemas: Mapping[str, Schema], texts: Texts, errors: Errors,
+        allowance: Allowance,
+    ) -> None:  # fmt: skip
         self.plan = plan
         self._schemas = schemas
         self._texts = texts
         self._errors = errors
-        self.expressions = Expressions(plan.columns, plan.scope, texts, Allowance())
+        self._allowance = allowance
+        self.expressions = Expressions(plan.columns, plan.scope, texts, allowance)
         self._ticks: dict[int, Ticks] = {}
+
+    def solutions(
+        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
+    ) -> Change:
+        """The matches of a change of which no argument of the head fails, from when they derive it.
+
+        A large change is matched in pieces that stay in the processor's cache.
+        """
+        parts = []
+        size = PIECE_ROWS if delta.alone else max(len(change), 1)
+        for first in range(0, max(len(change), 1), size):
+            matches = self.of_change(delta, change[first : first + size], facts)
+            parts.append(self.timed(self.sound(matches)) if len(matches) else matches)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def of_change(
         self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
@@ -65,7 +84,7 @@ class Matches:
                     right = facts[step.collection]
                     if step.changed:
                         changed = right = changed or Arrangement.of_change(change)
-                    matches = join(matches, right, step.shape)
+                    matches = join(matches, right, step.shape, self._allowance.require)
                 case Subtract():
                     matches = subtract(matches, facts[step.collection], step.columns, step.theirs)
                 case Filter():

@@ -14,15 +14,21 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
+    COUNT,
     END_WORD,
+    MEAN,
+    SUM,
     SUM_WORDS,
     Arrangement,
     Change,
     JoinShape,
     Merged,
     Sums,
+    contribute,
+    finish,
     join,
     no_change,
+    replaced,
 )
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columnar.columns import Texts
@@ -36,8 +42,7 @@ from tidemill.datalog.lattices import TALLIES, Lattice
 from tidemill.datalog.sums import exact_average, exact_sum
 from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
 
-_EXACT = 1 << 53
-"""Sums of whole numbers up to this one are floats, so that a mean is rounded once."""
+_KINDS = {"count": COUNT, "sum": SUM, "average": MEAN}
 
 
 class Reduction:
@@ -60,18 +65,15 @@ class Reduction:
         self._first = TIME if reduce.by_time else TIME + 1
         self._groups = schema.expiry - self._first
         values = len(reduce.lattices)
+        self._value_kinds = np.array(
+            [_KINDS.get(name, COUNT) for name, _ in reduce.lattices], np.int64
+        )
         self._sums: Sums | None = None
         if reduce.linear:
             self._sums = Sums(self._groups, values)
         self._width = self._groups + 2 + values + 1
         self._contributions = Merged(self._width, range(self._width - 1), self._width - 1)
         self._failed: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
-        columns = np.arange(schema.columns)
-        key = columns[self._first : schema.expiry]
-        others = np.setdiff1d(columns[:-1], key)
-        self._old = JoinShape(
-            np.stack([key, key]), np.stack([others, others]), np.empty((2, 0), np.int64), False, -1
-        )
         at = np.arange(self._groups)
         rest = np.arange(self._groups, self._width - 1)
         self._mine = JoinShape(
@@ -120,71 +122,24 @@ class Reduction:
                 return self._contributed(matches[kept])
             values.append((words, nulls))
         rows = self._matches.rows(matches)
-        schema, groups, first = self._schema, self._groups, self._first
-        out = np.zeros((len(rows), self._width + 3), np.int64)
-        bits = rows[:, schema.nulls]
-        out[:, :groups] = rows[:, first : schema.expiry]
-        mask = (bits >> first) & ((1 << groups) - 1)
-        if not self._plan.by_time:
-            out[:, groups] = np.where(bits & 1, BEGIN_WORD, rows[:, TIME])
-        out[:, groups + 1] = rows[:, schema.expiry]
-        for at, (words, null) in enumerate(values, groups + 2):
+        out = contribute(rows, self._first, self._schema.expiry, self._width)
+        for at, (words, null) in enumerate(values, self._groups + 2):
             out[:, at] = words
             if null is not None:
-                mask |= null.astype(np.int64) << at
-        out[:, self._width - 1] = mask
-        out[:, -3:] = rows[:, -3:]
+                out[:, self._width - 1] |= null.astype(np.int64) << at
         return out
 
     def _before(self, groups: I64Array, since: I64Array, facts: Arrangement) -> Change:
         """Facts of the groups from an instant on, taken away."""
-        schema, size = self._schema, self._groups
-        left = np.zeros((len(groups), schema.columns + 3 + 3), np.int64)
-        left[:, self._first : schema.expiry] = groups[:, :size]
-        mask = groups[:, -3] & ((1 << size) - 1)
-        left[:, schema.columns + 2] = mask << self._first
-        left[:, -3], left[:, -2], left[:, -1] = since, END_WORD, -1
-        found = join(left, facts, self._old)
-        rows = np.empty((len(found), schema.columns + 3), np.int64)
-        rows[:, : schema.columns] = found[:, : schema.columns]
-        rows[:, schema.nulls] = found[:, schema.columns + 2]
-        rows[:, -3:] = found[:, -3:]
-        return rows
+        return replaced(groups, since, facts, self._first, self._schema.expiry)
 
     # Counts and sums.
 
     def _finished(self, stretches: I64Array) -> Change:
         """Stretches of sums as rows of the predicate; sums that overflow are errors."""
-        schema, groups = self._schema, self._groups
-        rows = np.zeros((len(stretches), schema.columns + 3), np.int64)
-        rows[:, self._first : schema.expiry] = stretches[:, :groups]
-        mask = (stretches[:, -3] & ((1 << groups) - 1)) << self._first
-        if not self._plan.by_time:
-            none = stretches[:, groups] == BEGIN_WORD
-            rows[:, TIME] = np.where(none, 0, stretches[:, groups])
-            mask |= none
-        rows[:, schema.expiry] = stretches[:, groups + 1]
-        rows[:, -3], rows[:, -2], rows[:, -1] = stretches[:, -2], stretches[:, -1], 1
-        for at, (name, _) in enumerate(self._plan.lattices):
-            column = schema.expiry + 1 + at
-            place = groups + 3 + SUM_WORDS * at
-            count = stretches[:, place]
-            if name == "count":
-                rows[:, column] = count
-                continue
-            mask |= (count == 0).astype(np.int64) << column
-            high, low = stretches[:, place + 1], stretches[:, place + 2]
-            total = high.astype(np.float64) * 2.0**32 + low
-            exact = (high << 32) + low
-            if bool((np.abs(total) >= _EXACT).any()):
-                return self._one_by_one(stretches)
-            if name == "sum":
-                rows[:, column] = exact
-            else:
-                mean = exact / np.maximum(count, 1)
-                rows[:, column] = (mean + 0.0).view(np.int64)
-        rows[:, schema.nulls] = mask
-        return rows
+        columns = self._schema.columns
+        rows = finish(stretches, self._groups, self._first, self._value_kinds, columns)
+        return self._one_by_one(stretches) if rows is None else rows
 
     def _one_by_one(self, stretches: I64Array) -> Change:
         """Rows of stretches with sums of any size; see `_finished`."""

@@ -9,11 +9,11 @@ import msgspec
 import typer
 
 from tidemill.errors import TidemillError
+from tidemill.host.settings import SECTIONS, ProcessSettings
 from tidemill.reclock import remap_problems
 from tidemill.runtime import settings
 from tidemill.runtime.log_check import LogCheck
 from tidemill.shard.fsck_command import check_stores
-from tidemill_server.settings import ServerSettings
 
 
 def fsck(
@@ -35,7 +35,7 @@ def fsck(
     are reported, and do no harm. 1 means damage, 2 that there is nothing to check.
     """
     try:
-        chosen = settings.load(ServerSettings, config, "TIDEMILL_UP_")
+        chosen = settings.load(ProcessSettings, config, "TIDEMILL_UP_", others=SECTIONS)
         stores = {"consensus": consensus, "blob": blob}
         given = {name: value for name, value in stores.items() if value is not None}
         store = msgspec.structs.replace(chosen.store, **given)

@@ -1,0 +1,161 @@
+"""Groups of sums as rows of their predicate, and the facts of groups that are replaced."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.summing import SUM_WORDS
+from tidemill.arrangement.kernels.arrays import I64Array, compiled
+
+F64Array: TypeAlias = npt.NDArray[np.float64]
+COUNT, SUM, MEAN = 0, 1, 2
+"""Kinds of values that a sum gives."""
+_EXACT = 1 << 53
+"""Sums of whole numbers up to this one are floats, so that a mean is rounded once."""
+
+
+@compiled
+def _contribute(rows: I64Array, first: int, expiry: int, out: I64Array) -> None:
+    nulls, width, groups = rows.shape[1] - 4, out.shape[1] - 3, expiry - first
+    for row in range(rows.shape[0]):
+        for at in range(width):
+            out[row, at] = rows[row, first + at] if at < groups else 0
+        if first > 0:
+            out[row, groups] = BEGIN_WORD if rows[row, nulls] & 1 else rows[row, 0]
+        out[row, groups + 1] = rows[row, expiry]
+        out[row, width - 1] = (rows[row, nulls] >> first) & ((np.int64(1) << groups) - 1)
+        for at in range(3):
+            out[row, width + at] = rows[row, nulls + 1 + at]
+
+
+def contribute(rows: Change, first: int, expiry: int, width: int) -> Change:
+    """Contributions of `width` columns: group, time, expiry, values of 0, nulls of the group.
+
+    Rows have the group in the columns from `first` on, before the expiry. Their time stands in
+    column 0, and is none of its own where the group contains it. Cost: O(rows).
+    """
+    out = np.empty((len(rows), width + 3), np.int64)
+    _contribute(rows, first, expiry, out)
+    return out
+
+
+@compiled
+def _finish(
+    stretches: I64Array, groups: int, first: int, kinds: I64Array, out: I64Array,
+    floats: F64Array,
+) -> bool:  # fmt: skip
+    """Fill `out`, whose words `floats` shows as floats; false where a sum is too large."""
+    width, expiry, nulls = stretches.shape[1], first + groups, out.shape[1] - 4
+    for row in range(stretches.shape[0]):
+        for at in range(groups):
+            out[row, first + at] = stretches[row, at]
+        mask = (stretches[row, width - 3] & ((np.int64(1) << groups) - 1)) << first
+        if first > 0:
+            none = stretches[row, groups] == BEGIN_WORD
+            out[row, 0] = 0 if none else stretches[row, groups]
+            mask |= np.int64(none)
+        out[row, expiry] = stretches[row, groups + 1]
+        for at in range(kinds.size):
+            column, place = expiry + 1 + at, groups + 3 + SUM_WORDS * at
+            count = stretches[row, place]
+            if kinds[at] == COUNT:
+                out[row, column] = count
+                continue
+            high, low = stretches[row, place + 1], stretches[row, place + 2]
+            if abs(np.float64(high) * 4294967296.0 + np.float64(low)) >= _EXACT:
+                return False
+            total = (high << 32) + low
+            if kinds[at] == SUM:
+                out[row, column] = total
+            else:
+                floats[row, column] = total / max(count, 1)
+            if count == 0:
+                mask |= np.int64(1) << column
+        out[row, nulls] = mask
+        out[row, nulls + 1], out[row, nulls + 2] = (
+            stretches[row, width - 2],
+            stretches[row, width - 1],
+        )
+        out[row, nulls + 3] = 1
+    return True
+
+
+def finish(
+    stretches: I64Array, groups: int, first: int, kinds: I64Array, columns: int
+) -> Change | None:
+    """Stretches of sums as rows: group from the column `first` on, expiry, a value of each kind.
+
+    A time stands in column 0 where `first` is 1. None where a sum is not exact as a float.
+    Cost: O(stretches).
+    """
+    out = np.zeros((len(stretches), columns + 3), np.int64)
+    exact = _finish(stretches, groups, first, kinds, out, out.view(np.float64))
+    return out if exact else None
+
+
+@compiled
+def _replaced(
+    groups: I64Array, since: I64Array, mine: I64Array, facts: I64Array, slots: I32Array,
+    nexts: I32Array, bits: int, theirs: I64Array, places: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """`places`: the group, the row that is next, -2 for the first of its group."""
+    width, found = facts.shape[1], 0
+    down = np.uint64(64 - bits)
+    while places[0] < groups.shape[0]:
+        group, row = places[0], places[1]
+        if row == -2:
+            at = np.int64(hash_of(groups, group, mine) >> down)
+            while slots[at] >= 0 and not same_columns(
+                groups,
+                group,
+                mine,
+                groups.shape[1] - 3,
+                facts,
+                np.int64(slots[at]),
+                theirs,
+                width - 3,
+            ):
+                at = (at + 1) & (slots.size - 1)
+            row = np.int64(slots[at])
+        while row >= 0:
+            start = max(since[group], facts[row, width - 2])
+            if start < facts[row, width - 1]:
+                if found == out.shape[0]:
+                    places[1] = row
+                    return found
+                for column in range(width):
+                    out[found, column] = facts[row, column]
+                out[found, width - 2], out[found, width] = start, -1
+                found += 1
+            row = np.int64(nexts[row])
+        places[0], places[1] = group + 1, -2
+    return found
+
+
+def replaced(
+    groups: I64Array, since: I64Array, facts: Arrangement, first: int, last: int
+) -> Change:
+    """Facts of groups, each from an instant of its own on, taken away.
+
+    A group is a row with its columns in front and its nulls before start and end. Facts have the
+    group in the columns from `first` to `last`. Cost: O(groups + facts of them).
+    """
+    theirs = np.arange(first, last)
+    index = facts.index(range(first, last))
+    mine, places = np.arange(last - first), np.array([0, -2])
+    parts, room = [], 2 * len(groups) + 8
+    while True:
+        out = np.empty((room, facts.columns + 3), np.int64)
+        found = _replaced(
+            groups, since, mine, facts.rows, index.slots, index.nexts, int(index.used[1]), theirs,
+            places, out,
+        )  # fmt: skip
+        parts.append(out[:found])
+        if places[0] == len(groups):
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        room *= 2

@@ -1,0 +1,100 @@
+"""Begins and ends of rows as moves: (columns, instant, diff), those below an instant and later."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates.arranged import I32Array
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+
+
+@inlined
+def _move(change: I64Array, row: Word, at: Word, diff: Word, out: I64Array, place: Word) -> None:
+    """Write the begin or end of a row, whose instant stands in the column `at`."""
+    width = out.shape[1] - 2
+    for column in range(width):
+        out[place, column] = change[row, column]
+    out[place, width], out[place, width + 1] = change[row, at], diff
+
+
+@compiled
+def _cut(change: I64Array, upper: int, out: I64Array) -> tuple[int, int]:
+    """Moves below an instant from the front of `out`, others from its back; how many of both."""
+    width, now, later = change.shape[1] - 3, 0, 0
+    for row in range(change.shape[0]):
+        diff = change[row, width + 2]
+        if change[row, width] < upper:
+            _move(change, row, width, diff, out, now)
+            now += 1
+        else:
+            later += 1
+            _move(change, row, width, diff, out, out.shape[0] - later)
+        if change[row, width + 1] == END_WORD:
+            continue
+        if change[row, width + 1] < upper:
+            _move(change, row, width + 1, -diff, out, now)
+            now += 1
+        else:
+            later += 1
+            _move(change, row, width + 1, -diff, out, out.shape[0] - later)
+    return now, later
+
+
+def cut_moves(change: Change, upper: int) -> tuple[I64Array, I64Array]:
+    """The moves of a change below an instant, and those at or after it. Cost: O(change).
+
+    Shapes: (n, columns + 2) each. An end at `END_WORD` is no move.
+    """
+    out = np.empty((2 * len(change), change.shape[1] - 1), np.int64)
+    now, later = _cut(change, upper, out)
+    return out[:now], out[len(out) - later :]
+
+
+@compiled
+def _net(moves: I64Array, columns: I64Array, slots: I32Array, bits: int) -> int:
+    """Add moves of one row and instant up, at the first of them; how many rows are left."""
+    width, found = moves.shape[1], 0
+    down = np.uint64(64 - bits)
+    for row in range(moves.shape[0]):
+        at = np.int64(hash_of(moves, row, columns) >> down)
+        while slots[at] >= 0:
+            known, same = np.int64(slots[at]), True
+            for column in range(width - 1):
+                if moves[known, column] != moves[row, column]:
+                    same = False
+                    break
+            if same:
+                break
+            at = (at + 1) & (slots.size - 1)
+        if slots[at] >= 0:
+            moves[slots[at], width - 1] += moves[row, width - 1]
+            continue
+        slots[at] = found
+        if found != row:
+            for column in range(width):
+                moves[found, column] = moves[row, column]
+        found += 1
+    left = 0
+    for row in range(found):
+        if moves[row, width - 1] != 0:
+            if left != row:
+                for column in range(width):
+                    moves[left, column] = moves[row, column]
+            left += 1
+    return left
+
+
+def net_moves(moves: I64Array) -> I64Array:
+    """Moves with those of one row and instant added up, by instant; ends before begins.
+
+    The array given is written to. Cost: O(n log n) for the order, which is near O(n) where moves
+    come nearly in order.
+    """
+    if len(moves) < 2:
+        return moves
+    bits = int(2 * len(moves) - 1).bit_length()
+    columns = np.arange(moves.shape[1] - 1)
+    found = moves[: _net(moves, columns, np.full(1 << bits, -1, np.int32), bits)]
+    ordered: I64Array = found[np.lexsort((found[:, -1], found[:, -2]))]
+    return ordered

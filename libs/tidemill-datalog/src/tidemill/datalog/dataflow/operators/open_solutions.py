@@ -1,0 +1,177 @@
+"""Solutions with an end of their own as rows of a view's state, for an engine that begins again.
+
+A solution may outlive the facts that established it, so they do not give it back. The solutions
+that one step establishes are one row: a *block* of columns. A block is gone when all of them are.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidemill.arrangement.interval_updates import END_WORD, Change
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.columnar.deriving import matched_variables
+from tidemill.datalog.dataflow.operators.output import Output
+from tidemill.datalog.dataflow.plan import RulePlan
+from tidemill.datalog.dataflow.schema import Schema, word_of
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.state import ESTABLISHED, OPEN, StateRow, decode_fields
+from tidemill.datalog.presence import END
+from tidemill.errors import Corrupt
+
+BLOCK_ROWS_MAX = 1 << 16
+"""Solutions in one row of the state."""
+_CODEC = pa.Codec("zstd", compression_level=1)
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True):
+    """`words` hold column after column; those of texts are places in `texts`."""
+
+    rows: int
+    size: int
+    words: bytes
+    texts: list[str]
+
+
+class OpenSolutions:
+    """The solutions of one rule that live, as rows of the state.
+
+    The columns of a block are time, expiry, the keys of the facts in the order of the atoms. Other
+    variables follow by name. The last column has a bit for each null.
+    """
+
+    def __init__(self, plan: RulePlan, schemas: Mapping[str, Schema], texts: Texts) -> None:
+        self._plan = plan
+        self._texts = texts
+        self._template = plan.deltas[0].begin.template
+        columns, form = plan.columns, plan.form
+        self._output = Output(columns.width)
+        places: list[tuple[int, Type]] = [(columns.time, Type.INT), (columns.expiry, Type.INT)]
+        self._keys: list[list[tuple[int, Type]]] = []
+        for atom, found in zip(form.atoms, columns.facts, strict=True):
+            schema = None if atom.is_clock else schemas[atom.predicate]
+            kinds = [Type.INT if schema is None else schema.kind(at) for at in range(len(found))]
+            self._keys.append(list(zip(found, kinds, strict=True)))
+            places += self._keys[-1]
+        known = {column for column, _ in places}
+        self._matched = [columns.variables[each.name] for each in matched_variables(form)]
+        others = sorted(columns.variables.items())
+        places += [place for _, place in others if place[0] not in known]
+        self._places = places
+        self._blocks: list[tuple[int, StateRow]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the blocks that were written."""
+        return sum(len(row[2]) for _, row in self._blocks)
+
+    def take(self, change: Change) -> None:
+        """Solutions that are established, or not after all."""
+        endless = change.copy()
+        endless[:, -2] = END_WORD
+        self._output.take(endless)
+
+    def tell(self, upper: int) -> tuple[list[StateRow], list[StateRow]]:
+        """The rows that are gone and those that have come, at `upper`."""
+        gone = []
+        while self._blocks and self._blocks[0][0] < upper:
+            gone.append(heappop(self._blocks)[1])
+        moves = self._output.tell(upper)
+        rows = moves[moves[:, self._plan.columns.expiry] >= upper]
+        come = []
+        for first in range(0, len(rows), BLOCK_ROWS_MAX):
+            part = rows[first : first + BLOCK_ROWS_MAX]
+            row: StateRow = self._plan.form.number, OPEN, self._packed(part)
+            heappush(self._blocks, (int(part[:, self._plan.columns.expiry].max()), row))
+            come.append(row)
+        return gone, come
+
+    def restore(self, rows: Iterable[StateRow], lower: int) -> Change:
+        """The solutions of rows, which are the state now, as matches that hold before `lower`.
+
+        Raises: Corrupt for a row that cannot be read.
+        """
+        found = []
+        for row in rows:
+            matches = self._unpacked(row) if row[1] == OPEN else self._established(row)
+            ends = matches[:, self._plan.columns.expiry]
+            if len(matches):
+                heappush(self._blocks, (int(ends.max()), row))
+            found.append(matches[ends >= lower])
+        matches = np.concatenate(found) if found else self._matches(0)
+        matches[:, -3], matches[:, -2], matches[:, -1] = lower - 1, lower, 1
+        return matches
+
+    def _matches(self, count: int) -> Change:
+        matches = np.zeros((count, self._plan.columns.width + 3), np.int64)
+        matches[:, :-3] = self._template
+        return matches
+
+    # Blocks.
+
+    def _packed(self, rows: I64Array) -> str:
+        nulls = rows[:, self._plan.columns.nulls]
+        words = np.empty((len(self._places) + 1, len(rows)), np.int64)
+        words[-1] = 0
+        distinct: list[str] = []
+        for at, (column, kind) in enumerate(self._places):
+            null = nulls >> column & 1
+            words[at], words[-1] = rows[:, column], words[-1] | null << at
+            if kind is Type.TEXT:
+                numbers, places = np.unique(words[at][null == 0], return_inverse=True)
+                words[at][null == 0] = places + len(distinct)
+                distinct += self._texts.texts(numbers)
+        data = words.tobytes()
+        packed = _Packed(len(rows), len(data), _CODEC.compress(data, asbytes=True), distinct)
+        return b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
+
+    def _unpacked(self, row: StateRow) -> Change:
+        try:
+            packed = msgspec.msgpack.decode(b64decode(row[2], validate=True), type=_Packed)
+            size = 8 * packed.rows * (len(self._places) + 1)
+            if packed.size != size or packed.rows > BLOCK_ROWS_MAX:
+                raise ValueError(f"{packed.rows} rows in {packed.size} bytes")
+            data = _CODEC.decompress(packed.words, size, asbytes=True)
+        except (ValueError, OSError, msgspec.MsgspecError) as error:
+            raise Corrupt(f"the state of rule {row[0]} cannot be read: {error}") from error
+        words = np.frombuffer(data, np.int64).reshape(-1, packed.rows)
+        numbers = np.array([self._texts.number(text) for text in packed.texts], np.int64)
+        matches = self._matches(packed.rows)
+        for at, (column, kind) in enumerate(self._places):
+            null = words[-1] >> at & 1
+            found = words[at]
+            if kind is Type.TEXT and len(found):
+                if bool((found < 0).any()) or int(found[null == 0].max(initial=-1)) >= len(numbers):
+                    raise Corrupt(f"the state of rule {row[0]} names texts that it has not")
+                found = np.where(null == 1, 0, numbers[np.where(null == 1, 0, found)])
+            self._write(matches, column, found, null)
+        return matches
+
+    def _write(self, matches: Change, column: int, words: I64Array, null: I64Array) -> None:
+        nulls = self._plan.columns.nulls
+        matches[:, column] = words
+        matches[:, nulls] = matches[:, nulls] & ~(1 << column) | null << column
+
+    def _established(self, row: StateRow) -> Change:
+        """A solution as the engines on rows and columns write it."""
+        if row[1] != ESTABLISHED:
+            raise Corrupt(f"the state of rule {row[0]} has a row of the kind {row[1]}")
+        identity, _, time, expires, *_ = decode_fields(row[2])
+        columns = self._plan.columns
+        end = END_WORD if expires == END else int(expires)
+        values = [(columns.time, Type.INT, time), (columns.expiry, Type.INT, end)]
+        known = [*zip(self._keys, identity[1], strict=True), (self._matched, identity[2])]
+        for places, key in known:
+            values += [(*place, value) for place, value in zip(places, key, strict=True)]
+        match = self._matches(1)
+        for column, kind, value in values:
+            word, null = word_of(value, kind, self._texts)
+            self._write(match, column, np.array([word]), np.array([int(null)]))
+        return match

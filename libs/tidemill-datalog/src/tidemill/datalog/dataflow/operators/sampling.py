@@ -1,0 +1,62 @@
+"""Collections as ticks see them: only what holds at the instant of a tick counts."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import END_WORD, Change
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.dataflow.operators.output import Output
+from tidemill.datalog.dataflow.schema import instant_of
+from tidemill.datalog.presence import Instant
+
+
+def at_ticks(moves: I64Array, ticks: I64Array) -> Change:
+    """Moves at or before the last tick as changes from the first tick on that sees them.
+
+    Shapes: (n, columns + 2) moves, instants ascending; the changes have no end.
+    """
+    change = np.empty((len(moves), moves.shape[1] + 1), np.int64)
+    change[:, :-3] = moves[:, :-2]
+    change[:, -3] = ticks[np.searchsorted(ticks, moves[:, -2])]
+    change[:, -2], change[:, -1] = END_WORD, moves[:, -1]
+    return change
+
+
+class Sampled:
+    """Matches that hold at ticks: a match between two of them has never been."""
+
+    def __init__(self, columns: int) -> None:
+        self._moves = Output(columns)
+
+    def take(self, change: Change) -> None:
+        """Add matches on their intervals, or take them away."""
+        self._moves.take(change)
+
+    def tell(self, ticks: I64Array) -> Change:
+        """Matches that begin or end for the ticks, each once."""
+        return at_ticks(self._moves.tell(int(ticks[-1]) + 1), ticks)
+
+
+class Agenda:
+    """The instants at which collections change by themselves."""
+
+    def __init__(self) -> None:
+        self._instants: list[int] = []
+        self._known: set[int] = set()
+
+    def note(self, change: Change, last: int) -> None:
+        """The begins and ends of a change after an instant. Cost: O(change · log)."""
+        borders = np.unique(change[:, -3:-1])
+        for at in borders[(borders > last) & (borders < END_WORD)].tolist():
+            if at not in self._known:
+                self._known.add(at)
+                heappush(self._instants, at)
+
+    def soonest(self, last: int) -> Instant:
+        """The first of them after an instant, END for none."""
+        while self._instants and self._instants[0] <= last:
+            self._known.discard(heappop(self._instants))
+        return instant_of(self._instants[0] if self._instants else END_WORD)

@@ -1,0 +1,99 @@
+"""Rewrites of a logical plan that give a program to the dataflow: pure functions from plan to plan.
+
+Ticks: `@next` and `@async` become collections that the ticker reads, and what they hand on becomes
+an input. Recursions: an input that a recursion also derives is read by a rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tidemill.datalog.evaluation.expressions import type_of
+from tidemill.datalog.evaluation.forms import AtomForm, HeadForm, RuleForm, Type, Variable
+from tidemill.datalog.evaluation.logical import SENT, Component, LogicalPlan
+from tidemill.datalog.inputs import InputSchema
+
+GIVEN = "#given:"
+"""Before the name of a predicate: its facts that no rule derives."""
+
+
+def ticked_plan(logical: LogicalPlan) -> LogicalPlan:
+    """The plan of one tick: `#next:p` and `#sent:p` are derived, and `p` is an input as well.
+
+    Cost: O(text).
+    """
+    checked = logical.checked
+    columns, types = dict(checked.columns), dict(checked.lattice_types)
+    inputs, later = dict(checked.inputs), []
+    for component in logical.later:
+        name = component.predicates[0]
+        base = name.partition(":")[2]
+        rules = tuple(
+            replace(rule, head=replace(rule.head, predicate=name)) for rule in component.rules
+        )
+        columns[name] = checked.columns[base]
+        if name.startswith(SENT):
+            kinds = {type_of(rule.head.terms[0], rule.types) for rule in rules}
+            kind = kinds.pop() if len(kinds) == 1 else Type.ANY
+            columns[name] = (("", kind.value), *columns[name])
+        carried = [(lattice, types[base, lattice]) for lattice in checked.lattices_of(base)]
+        types.update({(name, lattice): kinds_ for lattice, kinds_ in carried})
+        schema = InputSchema(base, "events", checked.columns[base], lattices=tuple(carried))
+        inputs.setdefault(base, schema)
+        later.append(Component((name,), rules, False, component.stratum))
+    components = (*logical.components, *later)
+    return replace(
+        logical,
+        checked=replace(checked, columns=columns, lattice_types=types, inputs=inputs),
+        rules=tuple(rule for component in components for rule in component.rules),
+        components=components,
+        later=(),
+    )
+
+
+def given_apart(logical: LogicalPlan) -> LogicalPlan:
+    """The same plan where no input is derived in a recursion: `p := #given:p` reads it instead.
+
+    Cost: O(text).
+    """
+    checked = logical.checked
+    looped = {name for each in logical.components if each.recursive for name in each.predicates}
+    both = [name for name in checked.inputs if name in looped]
+    if not both:
+        return logical
+    copies = {name: _copy(name, checked.columns[name]) for name in both}
+    components = [_with_copies(each, copies.values()) for each in logical.components]
+    inputs = {
+        copies[name].atoms[0].predicate if name in copies else name: schema
+        for name, schema in checked.inputs.items()
+    }
+    columns = {GIVEN + name: checked.columns[name] for name in both}
+    types = {
+        (GIVEN + name, lattice): kinds
+        for (name, lattice), kinds in checked.lattice_types.items()
+        if name in copies
+    }
+    return replace(
+        logical,
+        checked=replace(
+            checked,
+            inputs=inputs,
+            columns={**checked.columns, **columns},
+            lattice_types={**checked.lattice_types, **types},
+        ),
+        rules=(*logical.rules, *copies.values()),
+        components=tuple(components),
+    )
+
+
+def _copy(name: str, columns: Iterable[tuple[str, str]]) -> RuleForm:
+    types = {f"#{at}": Type(kind) for at, (_, kind) in enumerate(columns)}
+    terms = tuple(map(Variable, types))
+    atom = AtomForm(GIVEN + name, terms)
+    return RuleForm(0, HeadForm(name, terms), (atom,), (), (), 0, types)
+
+
+def _with_copies(component: Component, copies: Iterable[RuleForm]) -> Component:
+    mine = [copy for copy in copies if copy.head.predicate in component.predicates]
+    return replace(component, rules=(*component.rules, *mine))

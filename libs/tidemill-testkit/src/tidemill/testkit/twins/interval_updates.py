@@ -1,0 +1,88 @@
+"""Interval updates row by row: twins of `tidemill.arrangement.interval_updates`.
+
+Rows are lists of words: columns, start, end, diff; a move is columns, instant, diff.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tidemill.arrangement.interval_updates import COUNT, DIFFERENT, END_WORD, EQUAL, LESS, SUM
+
+Row = Sequence[int]
+
+
+def moves_of(changes: Iterable[Row], lower: int, upper: int) -> list[tuple[int, ...]]:
+    """The begins and ends of rows at instants in [lower, upper), by instant, ends first.
+
+    Moves of one row and instant are added up; those that add up to 0 are left out.
+    """
+    found: Counter[tuple[int, ...]] = Counter()
+    for *columns, start, end, diff in changes:
+        for instant, sign in ((start, diff), (end, -diff)):
+            if lower <= instant < upper and instant != END_WORD:
+                found[*columns, instant] += sign
+    moves = [(*move, diff) for move, diff in found.items() if diff]
+    return sorted(moves, key=lambda move: (move[-2], move[-1], move))
+
+
+def all_new(changes: Iterable[Row], change: Iterable[Row], key: Sequence[int]) -> bool:
+    """Whether the rows of a change differ in their key, also from those of earlier changes."""
+
+    def keys(rows: Iterable[Row]) -> list[tuple[int, ...]]:
+        return [tuple(row[at] for at in key) for row in rows]
+
+    known, new = set(keys(changes)), keys(change)
+    return len(set(new)) == len(new) and known.isdisjoint(new)
+
+
+def lives_of(changes: Iterable[Row], identity: Sequence[int], expiry: int) -> set[tuple[int, ...]]:
+    """The matches that live, with their stretches: from when they held first to their expiry.
+
+    Shapes: identity, start, end. The intervals of a match are added up at every instant.
+    """
+    held: dict[tuple[int, ...], Counter[int]] = {}
+    ends: dict[tuple[int, ...], int] = {}
+    for row in changes:
+        key = tuple(row[at] for at in identity)
+        ends[key] = row[expiry]
+        moves = held.setdefault(key, Counter())
+        moves[row[-3]] += row[-1]
+        moves[row[-2]] -= row[-1]
+    lives = set()
+    for key, moves in held.items():
+        starts = [instant for instant in sorted(moves) if moves[instant]]
+        if starts and starts[0] < ends[key]:
+            lives.add((*key, starts[0], ends[key]))
+    return lives
+
+
+def holds(sign: int, left: int | None, right: int | None) -> bool:
+    """Whether a comparison by the sign of a guard is true; None is null."""
+    if sign in (EQUAL, DIFFERENT):
+        return (left == right) == (sign == EQUAL)
+    if left is None or right is None:
+        return False
+    return left < right if sign == LESS else left <= right
+
+
+def finished(stretch: Row, groups: int, kinds: Sequence[int]) -> list[float | int | None]:
+    """The values of a stretch of sums, of a kind each; None is null."""
+    found: list[float | int | None] = []
+    for at, kind in enumerate(kinds):
+        count, high, low = stretch[groups + 3 + 3 * at : groups + 6 + 3 * at]
+        total = (high << 32) + low
+        if kind == COUNT or not count:
+            found.append(count if kind == COUNT else None)
+        else:
+            found.append(total if kind == SUM else total / count)
+    return found
+
+
+def ticked(match: Row, time: int, offset: int, period: int) -> list[int] | None:
+    """A match of the columns (time of the tick, offset, period, time, expiry, nulls) at a tick."""
+    start, end, diff = max(match[6], time), *match[7:]
+    own = time if match[5] & 8 else max(match[3], time)
+    words = [time, offset, period, own, match[4], match[5] & ~8, start, end, diff]
+    return words if start < end else None

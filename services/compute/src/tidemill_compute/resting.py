@@ -1,0 +1,59 @@
+"""Rest of what is derived: outputs that follow their inputs while all of these rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.errors import Indeterminate, Unavailable
+from tidemill.shard import Collections
+from tidemill.shard.pacing import Patience
+from tidemill.time import Frontier
+
+
+class Rest:
+    """Rest of the outputs of one resource, under the rest of its inputs.
+
+    A writer of an input makes the outputs leave with it, at one upper, before it writes. So an
+    output is complete as far as its inputs are. At rest the steps of the resource go on: they find
+    nothing to write.
+    """
+
+    def __init__(
+        self, group: str, written: Sequence[str], read: Sequence[str], collections: Collections
+    ) -> None:
+        """`group` is a name that no other group of any pace has."""
+        self._group = group
+        self._written = tuple(written)
+        self._read = tuple(read)
+        self._collections = collections
+        self._patience = Patience()
+        self._steps: int | None = None
+        """Steps since the rest began; None without a rest."""
+
+    async def follow(self, upper: Frontier, changed: bool) -> None:
+        """Begin, or notice the end of, a rest. To be told of each step, once it is written.
+
+        Cost: a look at the store; when a rest begins, a commit for each output and one more.
+        """
+        try:
+            await self._follow(upper, changed)
+        except (Unavailable, Indeterminate):  # the step is written: the next one finds out
+            return
+
+    async def _follow(self, upper: Frontier, changed: bool) -> None:
+        if self._steps is not None:
+            if not changed and await self._collections.rests(self._written[0]):
+                self._steps += 1
+                return
+            self._patience.ended(self._steps, news=changed)
+            self._steps = None
+        if not self._patience.due(changed):
+            return
+        self._patience.begun()
+        follows = await self._collections.follow_under(
+            self._group, self._written, self._read, upper
+        )
+        if follows:
+            self._steps = 0
+        elif follows is not None:
+            self._patience.ended(0, news=False)

@@ -1,0 +1,166 @@
+"""A view kept by the dataflow: each step takes the changes of its inputs in one interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
+from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.errors import Exhausted
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.input_state import InputState, cut_window
+from tidemill_compute.views.interval_rows import (
+    Failed,
+    changes_of,
+    error_moves,
+    updates_of,
+    without_endless,
+)
+from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
+
+if TYPE_CHECKING:
+    from tidemill.datalog.dataflow import Told
+
+_FEWER = 4
+"""A step that ran out of memory begins again with this part of its changes."""
+
+
+class DataflowMaintainer:
+    """Maintainer of programs without ticks by arrangements of interval updates.
+
+    A backlog and a single change are one way. A restart makes the arrangements again from what the
+    inputs hold just before `lower`, and from solutions that outlive their facts.
+    """
+
+    reads_contents = repeats_state = False
+    mode = "dataflow"
+
+    def __init__(
+        self, target: ViewTarget, settings: ComputeSettings, shared: SharedInputs | None = None
+    ) -> None:
+        self._target = target
+        self._settings = settings
+        self._shared = shared or SharedInputs()
+        self._allowance = target.allowance.apart()
+        self._inputs: Mapping[str, InputState] = {}
+        self._endless = matches_ends(target.program)
+        self._changes_max = settings.step_changes_max
+        self._texts = Texts()
+        self._engine: DataflowEngine
+        self._first: Mapping[str, Told] = {}
+        self._lower = 0
+
+    @property
+    def reads_max(self) -> int:
+        """Changes of one input that are read before they are taken in."""
+        return 2 * self._changes_max
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the texts are numbered anew: most of those known are of rows that are gone."""
+        return self._shared.texts(self._alive()) is not self._texts
+
+    def _alive(self) -> int:
+        return sum(self._engine.rows(name) for name in self._inputs)
+
+    def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
+        """Go on from a start. Raises: NotInDataflow, Exhausted, Corrupt."""
+        target = self._target
+        self._inputs, self._lower = inputs, start.lower
+        self._allowance = target.allowance.apart()
+        self._texts = self._shared.texts(sum(living.alive for living in inputs.values()))
+        self._engine = DataflowEngine(
+            target.program, strategy=target.strategy, texts=self._texts, limits=target.limits,
+            allowance=self._allowance, told=target.outputs, keeps_state=True,
+        )  # fmt: skip
+        if not start.fresh:
+            self._engine.restore(start.state, start.lower)
+        for name, living in inputs.items():
+            present = living.take_present()
+            if present is not None and present.num_rows:
+                self._feed(name, living, present, living.lower - 1)
+        self._first = {}
+        if start.fresh:
+            # Facts that are stated begin before all instants; for readers they begin with the view.
+            self._first = self._engine.step(start.lower)
+        else:
+            self._engine.step(start.lower)
+            self._engine.tell_errors()
+            self._engine.tell_state()
+        self._count()
+
+    def _feed(self, name: str, living: InputState, rows: pa.Table, at: int | None = None) -> None:
+        schema = self._engine.schema_of(name)
+        if schema is not None:
+            change = changes_of(rows, living.shape, schema, self._texts, at)
+            self._engine.feed(name, change)
+
+    def call_off(self) -> None:
+        """Abandon the step under way."""
+        self._allowance.call_off()
+
+    def when_idle(self, lower: int) -> None:
+        """Nothing: a step costs what changes, however long nothing did."""
+
+    def adopt(self, made: object | None) -> None:
+        """Never: nothing is made."""
+
+    def fewer(self) -> bool:
+        """Shrink steps after one ran out of memory; whether that is possible."""
+        smaller = self._changes_max > 1
+        self._changes_max = max(1, self._changes_max // _FEWER)
+        return smaller
+
+    def step(self, lower: int, common: int, half_written: int | None) -> Step:
+        """Take the changes of the inputs in one interval."""
+        inputs = list(self._inputs.values())
+        self._allowance.beside = sum(living.bytes_held for living in inputs)
+        self._allowance.require(self._allowance.beside)
+        upper = half_written or cut_window(inputs, lower, common, self._changes_max)
+        try:
+            for name, living in self._inputs.items():
+                due = living.take_updates(upper)
+                if due.num_rows:
+                    self._feed(name, living, due)
+            told = self._engine.step(min(upper, END_WORD))
+        except MemoryError as error:
+            raise Exhausted(
+                f"a step of view {self._target.name} was given up: the machine has no memory left",
+                reason="memory",
+            ) from error
+        self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
+        self._count()
+        return Step(upper, self._updates(told, upper))
+
+    def _count(self) -> None:
+        for name, living in self._inputs.items():
+            living.kept = living.shared.alive = self._engine.rows(name)
+
+    def _updates(self, told: Mapping[str, Told], upper: int) -> list[tuple[str, pa.Table]]:
+        target, lower = self._target, self._lower
+        gone, come = self._engine.tell_state()
+        state = update_table(moved_rows(gone, come, upper - 1), STATE_SCHEMA)
+        updates: list[tuple[str, pa.Table]] = [(target.state, state)]
+        failed: list[Failed] = self._engine.tell_errors()
+        for name, (collection, shape) in target.outputs.items():
+            parts = []
+            for each in (self._first.get(name), told.get(name)):
+                if each is not None and self._endless:
+                    each, infinite = without_endless(each)
+                    failed += infinite
+                if each is not None:
+                    parts.append(updates_of(each, shape, lower))
+            updates.append(
+                (collection, pa.concat_tables(parts or [update_table([], shape.schema)]))
+            )
+        self._first = {}
+        updates.append((target.errors, update_table(error_moves(failed, lower), ERROR_SCHEMA)))
+        return updates

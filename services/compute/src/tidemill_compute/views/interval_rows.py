@@ -1,0 +1,160 @@
+"""Rows of collections as interval updates of a dataflow and back, without an object for a row.
+
+A collection holds when a row begins and when it ends, in two updates; an event's row says its end.
+So an event is one interval update, and its end, when that comes, says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.interval_updates import END_WORD, Change
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.record_rows import ARROW_TYPES, PredicateShape, endless
+from tidemill.datalog.columnar.columns import Column, Texts
+from tidemill.datalog.dataflow import Schema, Told
+from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
+from tidemill.datalog.dataflow.schema import column_of, record_of, words_of_column
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.errors import Corrupt
+
+Failed = tuple[str, int, int]
+"""The text of an error, an instant, and 1 or -1."""
+INSTANT_MAX = END_WORD
+"""Instants are below this one."""
+
+
+def changes_of(
+    updates: pa.Table, shape: PredicateShape, schema: Schema, texts: Texts, at: int | None = None
+) -> Change:
+    """Updates of an input as interval updates; with `at` they are all present from there on.
+
+    Raises: Corrupt for columns of another type. Cost: O(rows), and a look-up for each text.
+    """
+    if shape.timed and at is None:
+        updates = _beginning(updates, shape)
+    rows = np.zeros((updates.num_rows, schema.columns + 3), np.int64)
+    nulls = rows[:, schema.nulls]
+
+    def write(place: int, kind: Type, column: int) -> None:
+        array = updates.column(column)
+        whole = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+        if pa.types.is_null(whole.type):
+            whole = whole.cast(ARROW_TYPES[kind.value])
+        found = _column(kind, whole, texts)
+        if found is None:
+            raise Corrupt(
+                f"input {shape.predicate}: column {updates.column_names[column]} is of type "
+                f"{whole.type}, not {kind.value}"
+            )
+        rows[:, place] = words_of_column(found)
+        if found.nulls is not None:
+            np.bitwise_or(nulls, found.nulls.astype(np.int64) << place, out=nulls)
+
+    for number, kind in enumerate(schema.kinds):
+        write(number + 1, kind, number)
+    if shape.timed:
+        write(TIME_PLACE, Type.INT, shape.arguments)
+        write(schema.expiry, Type.INT, shape.arguments + 1)
+        endless_ = nulls >> schema.expiry & 1 == 1
+        rows[endless_, schema.expiry] = END_WORD
+        nulls &= ~(1 << schema.expiry)
+    else:
+        nulls |= 1 << TIME_PLACE
+        rows[:, schema.expiry] = END_WORD
+    rows[:, -3] = _instants(updates) if at is None else at
+    rows[:, -2] = rows[:, schema.expiry]
+    rows[:, -1] = updates.column(DIFF).to_numpy()
+    present = rows[:, -3] < rows[:, -2]
+    found: Change = rows if bool(present.all()) else rows[present]
+    return found
+
+
+def _beginning(updates: pa.Table, shape: PredicateShape) -> pa.Table:
+    """Updates of events but for those at or after the end of the event, which say nothing new."""
+    expires = updates.column(shape.arguments + 1)
+    ends = np.asarray(pc.fill_null(expires, END_WORD).to_numpy(), np.int64)
+    says = _instants(updates) < ends
+    return updates if bool(says.all()) else updates.filter(pa.array(says))
+
+
+def _instants(updates: pa.Table) -> npt.NDArray[np.int64]:
+    times = np.asarray(updates.column(TIME).to_numpy(), np.uint64)
+    instants: npt.NDArray[np.int64] = np.minimum(times, np.uint64(INSTANT_MAX)).astype(np.int64)
+    return instants
+
+
+def _column(kind: Type, array: pa.Array, texts: Texts) -> Column | None:
+    if kind is Type.BOOL and array.type == pa.bool_():
+        nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+        flags = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return Column(kind, flags, nulls)
+    wanted = {Type.INT: (pa.int64(),), Type.FLOAT: (pa.float64(), pa.int64())}
+    if array.type not in wanted.get(kind, (pa.string(),)):
+        return None
+    return Column.of_arrow(kind if kind in wanted else Type.TEXT, array, texts)
+
+
+def updates_of(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
+    """Begins and ends of one predicate as updates of its collection, from `lower` on.
+
+    Earlier instants become `lower`, where the view begins. Cost: O(updates).
+    """
+    moves, schema = told.moves, told.schema
+    nulls = moves[:, schema.nulls]
+    some = nulls if bool(nulls.any()) else None
+
+    def array(place: int, kind: Type) -> pa.Array:
+        null = None if some is None else some >> place & 1
+        known = kind if kind in _KINDS else Type.TEXT
+        return column_of(np.ascontiguousarray(moves[:, place]), known, null).to_arrow(told.texts)
+
+    arrays = [array(number, kind) for number, kind in enumerate(schema.kinds, 1)]
+    if shape.timed:
+        arrays.append(array(TIME_PLACE, Type.INT))
+        ends = np.ascontiguousarray(moves[:, schema.expiry])
+        arrays.append(pa.array(ends, mask=ends == END_WORD))
+    for name, _ in shape.lattices:
+        place = schema.place(name)
+        assert place is not None
+        arrays.append(array(place, schema.kind(place)))
+    arrays += [pa.repeat(pa.scalar(True), len(moves))] * len(shape.marked)
+    arrays = [each.cast(field.type) for each, field in zip(arrays, shape.schema, strict=True)]
+    times = np.maximum(moves[:, -2], lower).astype(np.uint64)
+    arrays += [pa.array(times), pa.array(np.ascontiguousarray(moves[:, -1]))]
+    fields = [*shape.schema, pa.field(TIME, pa.uint64()), pa.field(DIFF, pa.int64())]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+_KINDS = (Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL)
+
+
+def without_endless(told: Told) -> tuple[Told, list[Failed]]:
+    """The changes of rows that a collection holds, and the errors of those with infinite values."""
+    schema, moves = told.schema, told.moves
+    places = [at for at in range(schema.columns) if schema.kind(at) is Type.FLOAT]
+    infinite = np.zeros(len(moves), np.bool_)
+    for place in places:
+        infinite |= np.isinf(np.ascontiguousarray(moves[:, place]).view(np.float64))
+    if not infinite.any():
+        return told, []
+    failed = []
+    for move in moves[infinite].tolist():
+        text = endless(record_of(schema, move, told.texts))
+        assert text is not None
+        failed.append((text, move[-2], move[-1]))
+    return Told(schema, moves[~infinite], told.texts), failed
+
+
+def error_moves(found: Sequence[Failed], lower: int) -> list[tuple[tuple[str], int, int]]:
+    """Errors as rows of their collection, from `lower` on."""
+    sums: dict[tuple[str, int], int] = {}
+    for text, at, diff in found:
+        key = text, max(at, lower)
+        sums[key] = sums.get(key, 0) + diff
+    return [((text,), at, diff) for (text, at), diff in sums.items() if diff]

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp.http_parser import DeflateBuffer
 
 from tidemill.errors import Corrupt, NotYet, Unavailable, UnknownCollection, UsageError
 from tidemill.runtime.clock import ManualClock
@@ -117,7 +118,7 @@ async def test_a_taken_address_is_named(server: HttpServer) -> None:
     await server.close()
 
 
-async def taking(server: HttpServer) -> tuple[int, list[HttpRequest]]:
+async def take_rows(server: HttpServer) -> tuple[int, list[HttpRequest]]:
     """The port of a server that takes rows, and what it was given."""
     taken: list[HttpRequest] = []
 
@@ -136,7 +137,7 @@ def limited(limits: HttpLimits) -> HttpServer:
     return HttpServer("127.0.0.1", 0, Metrics(ManualClock()), limits=limits)
 
 
-async def said(port: int, sent: bytes, *, then_leave: bool = False) -> bytes:
+async def send(port: int, sent: bytes, *, then_leave: bool = False) -> bytes:
     """All that the server answers to these bytes; with `then_leave` the client goes away at
     once.
     """
@@ -157,29 +158,29 @@ BEGUN = b"POST /push?token HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\
 async def test_s6_uploads_that_break_off_log_nothing_and_the_server_answers(
     server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    port, taken = await taking(server)
+    port, taken = await take_rows(server)
     for _ in range(100):
-        await said(port, BEGUN, then_leave=True)
+        await send(port, BEGUN, then_leave=True)
     broken_chunk = (
         b"POST /push?token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     )
-    assert b" 400 " in await said(port, broken_chunk)
+    assert b" 400 " in await send(port, broken_chunk)
     assert (await ask(port, "GET", "/healthz"))[0] == 200
     assert not taken
     assert [each for each in caplog.records if each.levelno > logging.DEBUG] == []
 
 
 async def test_s6_a_caller_is_asked_for_before_the_body_is_read(server: HttpServer) -> None:
-    port, taken = await taking(server)
-    answer = await asyncio.wait_for(said(port, BEGUN.replace(b"?token", b"")[:-1]), 10)
+    port, taken = await take_rows(server)
+    answer = await asyncio.wait_for(send(port, BEGUN.replace(b"?token", b"")[:-1]), 10)
     assert b" 401 " in answer  # though the body has not begun to come
     assert not taken
 
 
 async def test_s6_a_body_that_comes_too_slowly_is_refused_with_the_setting() -> None:
     server = limited(HttpLimits(body_s=0.2))
-    port, taken = await taking(server)
-    answer = await asyncio.wait_for(said(port, BEGUN), 10)
+    port, taken = await take_rows(server)
+    answer = await asyncio.wait_for(send(port, BEGUN), 10)
     assert b" 408 " in answer
     assert b"limits.http_body_s" in answer
     assert not taken
@@ -189,7 +190,7 @@ async def test_s6_a_body_that_comes_too_slowly_is_refused_with_the_setting() -> 
 
 async def test_s6_all_bodies_together_are_bounded() -> None:
     server = limited(HttpLimits(bodies_bytes=1 << 20))
-    port, taken = await taking(server)
+    port, taken = await take_rows(server)
     many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     for _, writer in many:
         writer.write(BEGUN + b"x" * 500_000)
@@ -212,12 +213,21 @@ async def test_s6_all_bodies_together_are_bounded() -> None:
     await server.close()
 
 
-async def test_s6_a_packed_body_is_not_unpacked(server: HttpServer) -> None:
-    port, taken = await taking(server)
+async def test_s6_a_packed_body_is_not_unpacked(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it while it is thrown away."""
+    unpacked: list[bytes] = []
+    monkeypatch.setattr(DeflateBuffer, "feed_data", lambda self, data: unpacked.append(data))
+    port, taken = await take_rows(server)
     packed = gzip.compress(b"x" * (1 << 24))
-    head = f"POST /push?token HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
-    assert b" 415 " in await said(port, head.encode() + packed)
+    head = (
+        "POST /push?token HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"Content-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
+    )
+    assert b" 415 " in await send(port, head.encode() + packed)
     assert not taken
+    assert not unpacked
 
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -225,12 +235,12 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 async def test_s9_a_connection_too_many_is_refused_and_the_others_live() -> None:
     server = limited(HttpLimits(connections=3))
-    port, taken = await taking(server)
+    port, taken = await take_rows(server)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     for _, writer in held:
         writer.write(BEGUN)
     await asyncio.sleep(0.2)
-    answer = await asyncio.wait_for(said(port, HEALTH), 10)
+    answer = await asyncio.wait_for(send(port, HEALTH), 10)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"limits.http_connections" in answer
     held[0][1].write(b"x" * 999_999)
@@ -252,7 +262,7 @@ async def test_a3_connections_that_ask_for_nothing_shut_out_nobody() -> None:
     assert b" 200 " in await asyncio.wait_for(silent[0][0].read(1_000), 10)  # it is kept open
     silent[1][1].write(b"GET /heal")
     for _ in range(6):
-        assert b" 200 " in await asyncio.wait_for(said(port, HEALTH), 10)
+        assert b" 200 " in await asyncio.wait_for(send(port, HEALTH), 10)
     assert await asyncio.wait_for(silent[0][0].read(1_000), 10) == b""
     for _, writer in silent:
         writer.close()
@@ -283,6 +293,6 @@ async def test_a3_scrapes_take_a_share_of_the_event_loop(monkeypatch: pytest.Mon
 async def test_s9_a_connection_that_asks_for_nothing_is_ended() -> None:
     server = limited(HttpLimits(body_s=0.1))
     port = await server.start()
-    assert await asyncio.wait_for(said(port, b""), 10) == b""
-    assert await asyncio.wait_for(said(port, b"GET /heal"), 10) == b""
+    assert await asyncio.wait_for(send(port, b""), 10) == b""
+    assert await asyncio.wait_for(send(port, b"GET /heal"), 10) == b""
     await server.close()

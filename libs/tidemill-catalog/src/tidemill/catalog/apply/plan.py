@@ -13,7 +13,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.apply.context import ApplyContext, Origins
 from tidemill.catalog.apply.documents import MAKERS, taken
 from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
-from tidemill.catalog.apply.restatement import stated_anew
+from tidemill.catalog.apply.restatement import refuse_other_columns, stated_anew
 from tidemill.catalog.apply.shared_bindings import join_bindings
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
@@ -97,6 +97,8 @@ async def plan_apply(
         anew = stated_anew(known, resource) if known is not None and unread else None
         if anew is not None:
             permit_topics(resource, by, context.shared_brokers)
+            if isinstance(resource.spec, TableSpec):
+                await refuse_other_columns(anew, context.collections)
             mended.append(anew)
         elif known is None or unread:
             _refuse_namesake(resource, store)

@@ -5,13 +5,17 @@ hold is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from tidemill.catalog.entry import row_schema
 from tidemill.catalog.store import Stored
-from tidemill.errors import UsageError
+from tidemill.errors import UnknownCollection, UsageError
 from tidemill.runtime.problems import FieldPath, field_name
-from tidemill.runtime.resources import Resource, UnreadableSpec
+from tidemill.runtime.resources import Resource, TableSpec, UnreadableSpec
+from tidemill.shard import Collections
+from tidemill.shard.transitions import extend_schema
 
 
 def stated_anew(known: Stored, resource: Resource) -> Stored | None:
@@ -37,6 +41,18 @@ def stated_anew(known: Stored, resource: Resource) -> Stored | None:
             reason="Immutable",
         )
     return replace(known, resource=resource, raw=None)
+
+
+async def refuse_other_columns(table: Stored, collections: Collections) -> None:
+    """Refuse columns that the rows of a table stated anew do not have, before anybody plans over
+    them.
+
+    A view that waits for the table would otherwise begin on these columns. Raises: UsageError.
+    """
+    assert isinstance(table.resource.spec, TableSpec)
+    with suppress(UnknownCollection):  # its preparation was cut off before it had any
+        state = await collections.state(table.prefix)
+        extend_schema(state, row_schema(table.resource.spec.columns))
 
 
 def _differing(was: Any, now: Any, path: FieldPath, wrong: frozenset[str]) -> Iterator[str]:

@@ -11,12 +11,13 @@ observed only at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.elements import element
 from tidemill.datalog.inputs import ColumnType
+from tidemill.datalog.records import Record
 from tidemill.datalog.sums import exact_average, exact_sum
 from tidemill.datalog.values import WRONG_TYPE, Failed, Value, compare
 
@@ -221,6 +222,32 @@ def merge_parafacts(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice])
         else:
             merged[name] = value
     return tuple(sorted(merged.items(), key=_by_name))
+
+
+def inject_given(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
+    """The inner values of the parafacts that a record was delivered with."""
+    inner: list[tuple[str, Any]] = []
+    for name, seen in record.parafacts:
+        values = seen if isinstance(seen, tuple) else (seen,)
+        if name in TALLIES:
+            inner.append((name, _given_tally(name, record, values[0])))
+        elif name == "count_distinct":
+            inner.append((name, frozenset(_given(record, values[0]))))
+        else:
+            inner.append((name, lattices[name].inject(*values)))
+    return tuple(sorted(inner, key=_by_name))
+
+
+def _given_tally(name: str, record: Record, value: Value) -> Tally:
+    """A delivered count, sum or average, with contributions that make it what it is."""
+    if name == "count" and type(value) is int:
+        return Tally(name, value, lambda: dict.fromkeys(_given(record, value), 1))
+    return tally(name, {("given", *record.key): value})
+
+
+def _given(record: Record, count: Value) -> Iterator[tuple[Any, ...]]:
+    """Identities of nobody else, as many as were counted."""
+    return (("given", *record.key, i) for i in range(count if type(count) is int else 0))
 
 
 def _by_name(item: tuple[str, Any]) -> str:

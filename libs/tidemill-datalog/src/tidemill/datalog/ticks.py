@@ -17,10 +17,10 @@ from tidemill.datalog.evaluation.forms import RuleForm, Variable
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
-from tidemill.datalog.lattices import Parafacts, observe_parafacts
+from tidemill.datalog.lattices import Parafacts, inject_given, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import Record, Value
-from tidemill.datalog.scratch.engine import Engine, inject, presences_of
+from tidemill.datalog.scratch.engine import Engine, presences_of
 from tidemill.datalog.values import widen
 
 Fact: TypeAlias = "tuple[str, Key]"
@@ -194,7 +194,7 @@ def given_facts(
         mine = given.setdefault(name, {})
         floats = [kind == "float" for _, kind in engine.checked.columns.get(name, ())]
         for record in records:
-            parafacts = inject(record, engine.lattices) if record.parafacts else None
+            parafacts = inject_given(record, engine.lattices) if record.parafacts else None
             expires = END if record.expires is None else record.expires
             arguments = tuple(
                 widen(value) if floating else value

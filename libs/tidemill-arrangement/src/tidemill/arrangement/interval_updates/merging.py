@@ -333,6 +333,11 @@ class Merged:
         mine.linked, other.linked = len(facts), len(spare)
         return out[: places[2]]
 
+    def cut(self, first: int) -> None:
+        """End all derivations at an instant at the latest. Cost: O(derivations)."""
+        for kept in (self.facts, self.spare):
+            kept.rows[: len(kept), -1] = np.minimum(kept.rows[: len(kept), -1], first)
+
     def begin_again(self, rows: I64Array) -> None:
         """Replace all facts, and forget the spare derivations. Shapes: (n, columns + 2)."""
         self.facts.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from tidemill.datalog.dataflow.plan import (
     Filter,
     Join,
     Operator,
+    See,
     Subtract,
 )
 from tidemill.datalog.dataflow.schema import (
@@ -25,6 +26,7 @@ from tidemill.datalog.dataflow.schema import (
 )
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import (
+    WIDEN,
     AbsentForm,
     AtomForm,
     Call,
@@ -55,6 +57,13 @@ class RuleColumns(Protocol):
     constants: dict[tuple[object, Type], int]
     own: dict[tuple[int, int], int]
     asked: dict[tuple[int, int], int]
+
+    widened: dict[int, list[tuple[str, str]]]
+    """Whole numbers of an atom that are floats elsewhere: their variables."""
+
+    def seen(self, number: int) -> Iterable[See]:
+        """The steps that show lattices of an atom's fact."""
+        ...
 
     def places(self, number: int) -> list[tuple[int, Term, Type]]:
         """The columns of an atom's facts with their terms: (column, term, type)."""
@@ -125,7 +134,8 @@ class Steps:
             else:
                 copies.append((column, place))
                 self._bound.add(column)
-        for place in schema.key:
+        extra = (schema.expiry, *((schema.carried,) if schema.carrying else ()))
+        for place in (*schema.key, *extra):
             column = of.own.get((number, place), -1)
             if column >= 0 and column not in self._bound:
                 copies.append((column, place))
@@ -151,11 +161,36 @@ class Steps:
                 self._bound.add(column)
         return JoinShape(pairs(keys), pairs(copies), pairs(checks), False, -1)
 
+    def begin_with(self, changed: Sequence[int], absent: int | None) -> None:
+        """The first match: with a fact of a changed atom, or with what is under a `not`."""
+        if absent is not None:
+            self.begin = self.cover(absent)
+            return
+        self.begin = self.atom(changed[0])
+        self._see(changed[0])
+
     def join(self, number: int, changed: bool) -> None:
         """Match one more atom."""
         self._conditions()
         predicate = self._of.atoms[number].predicate
         self.steps.append(Join(predicate, self.atom(number), changed))
+        self._see(number)
+
+    def _see(self, number: int) -> None:
+        """Add the steps that follow a match with an atom: wider numbers, and values of lattices."""
+        of = self._of
+        for raw, name in of.widened.get(number, ()):
+            column, kind = of.variables[name]
+            expression = Call(WIDEN, (Variable(raw),))
+            self.steps.append(Compute(expression, column, kind, column in self._bound))
+            self._bound.add(column)
+        for step in of.seen(number):
+            terms = []
+            for column, kind, _ in step.terms:
+                terms.append((column, kind, column in self._bound))
+                if column >= 0:
+                    self._bound.add(column)
+            self.steps.append(replace(step, terms=tuple(terms)))
 
     def _conditions(self, all_: bool = False) -> None:
         """The conditions that may be judged now: none before one that may fail, but at the end."""

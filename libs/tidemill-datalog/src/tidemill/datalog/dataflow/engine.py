@@ -23,12 +23,15 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.deltas import pairs
 from tidemill.datalog.dataflow.lowering import lower
+from tidemill.datalog.dataflow.operators.blending import Blended
 from tidemill.datalog.dataflow.operators.errors import Errors
+from tidemill.datalog.dataflow.operators.growing import Growth
 from tidemill.datalog.dataflow.operators.iterating import Iteration
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
 from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.operators.reducing import Reduction
+from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Agenda, Sampled
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, RulePlan
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending, Strategy
@@ -47,6 +50,9 @@ from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt, UsageError
+
+_VALUES_MIN = 1 << 10
+"""Values of lattices that are kept in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +176,27 @@ class _Rule:
             self.reduction.compact(since)
 
 
+class _Grown:
+    """One predicate of a recursion whose facts carry lattices."""
+
+    def __init__(self, collection: str, engine: DataflowEngine) -> None:
+        self._collection = collection
+        self._engine = engine
+
+    @property
+    def facts(self) -> Arrangement:
+        """The facts."""
+        return self._engine._facts[self._collection]
+
+    def take(self, change: Change) -> Change:
+        """Take in what rules derive; see `DataflowEngine.merge`."""
+        return self._engine.merge(self._collection, change)
+
+    def cut(self, first: int) -> None:
+        """Forget what holds from an instant on."""
+        self._engine.cut(self._collection, first)
+
+
 class DataflowEngine:
     """At every instant below `upper`, the derived facts are what the program says of the inputs.
 
@@ -193,12 +220,14 @@ class DataflowEngine:
         allowance: Allowance | None = None,
         told: Iterable[str] | None = None,
         keeps_state: bool = False,
+        carrying: Iterable[str] = (),
         timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Changes are told of `told`, by default all derived predicates, and of `watch`.
 
-        With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each step. In a
-        `ticked` engine only what holds at ticks counts; a ticker runs it.
+        Facts of the inputs in `carrying` may carry any lattice, those of others what their schema
+        says. With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each
+        step. In a `ticked` engine only what holds at ticks counts; a ticker runs it.
         """
         logical = given_apart(plan or logical_plan(checked))
         self.ticked, self.keeps_state, self.timer = ticked, keeps_state, timer
@@ -209,15 +238,12 @@ class DataflowEngine:
         self.checked = logical.checked
         self.texts = Texts() if texts is None else texts
         self.all_errors = Errors()
-        self.plan = lower(logical, self.texts)
+        self.plan = lower(logical, self.texts, frozenset(carrying))
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
         self._keep = keep
         self._limits = limits or Limits()
         looped = {name for loop in self.plan.loops for name in loop}
-        self._merged = {
-            name: Merged(schema.columns, schema.key, schema.expiry, best_only=name in looped)
-            for name, schema in self.schemas.items()
-        }
+        self._merged = self._make_merged()
         self.figures = {name: Figures() for name in self.schemas}
         """Work of each collection: its derivations merged and, where it has groups, reduced."""
         self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
@@ -232,7 +258,7 @@ class DataflowEngine:
             if rule.predicate not in looped:
                 for delta in each.deltas:
                     self._readers.setdefault(delta.source, []).append((rule, delta))
-        self._iterations: dict[str, Iteration] = {}
+        self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
         for loop in self.plan.loops:
             self._add_loop(loop)
@@ -242,9 +268,21 @@ class DataflowEngine:
         ranks = {name: each.rank for name, each in self.plan.collections.items()}
         self._pending: Pending = ByStrata(ranks) if strategy == "strata" else AsTheyCome()
         self._upper = BEGIN_WORD
+        self._values_kept = 0
+        # Matches that are kept, and rows that a ticker holds, have numbers of their own.
+        self._tells_values = not ticked and all(rule.latch is None for rule in self._rules)
         unit = np.zeros((1, self.schemas[UNIT].columns + 3), np.int64)
         unit[0] = [0, END_WORD, 1, BEGIN_WORD, END_WORD, 1]
         self._pending.put(UNIT, unit)
+
+    def _make_merged(self) -> dict[str, Merged | Blended]:
+        """The derivations of each collection."""
+        simple = {n for loop in self.plan.loops if not self._grows(loop) for n in loop}
+        return {
+            name: Blended(schema, self.all_errors, self.texts) if schema.carrying
+            else Merged(schema.columns, schema.key, schema.expiry, best_only=name in simple)
+            for name, schema in self.schemas.items()
+        }  # fmt: skip
 
     def _find_covers(self) -> dict[str, list[tuple[str, I64Array]]]:
         """The covers of each collection, with the columns that they copy."""
@@ -256,10 +294,16 @@ class DataflowEngine:
                 found.setdefault(source, []).append((name, copies))
         return found
 
+    def _grows(self, loop: Sequence[str]) -> bool:
+        """Whether some facts of a recursion carry lattices."""
+        return any(self.schemas[name].carrying for name in loop)
+
     def _add_loop(self, loop: Sequence[str]) -> None:
         """A recursion, and what it reads of other collections."""
         mine = [rule for rule in self._rules if rule.predicate in loop]
-        deltas = [[delta for delta in rule.plan.deltas if delta.alone] for rule in mine]
+        grows = self._grows(loop)
+        deltas = [[delta for delta in rule.plan.deltas if grows or delta.alone] for rule in mine]
+        rules = [(rule.predicate, found) for rule, found in zip(mine, deltas, strict=True)]
 
         def derive(number: int, delta: DeltaPlan, change: Change) -> Change:
             return mine[number].take(delta, change, self._facts)
@@ -267,11 +311,13 @@ class DataflowEngine:
         def forget(number: int, first: int) -> None:
             self.all_errors.forget(mine[number].plan.form.number, first)
 
-        self._iterations[loop[0]] = Iteration(
-            {name: self._merged[name] for name in loop},
-            [(rule.predicate, found) for rule, found in zip(mine, deltas, strict=True)],
-            derive, forget, self._limits.rounds,
-        )  # fmt: skip
+        rounds = self._limits.rounds
+        if grows:
+            grown = {name: _Grown(name, self) for name in loop}
+            self._iterations[loop[0]] = Growth(grown, rules, derive, forget, rounds)
+        else:
+            merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
+            self._iterations[loop[0]] = Iteration(merged, rules, derive, forget, rounds)
         for number, found in enumerate(deltas):
             for delta in found:
                 if delta.source not in loop:
@@ -332,6 +378,8 @@ class DataflowEngine:
     def step(self, upper: int) -> dict[str, Told]:
         """Go on to an instant; what changed below it, of each predicate that is told.
 
+        Its lattices are read before the next step.
+
         Raises: UsageError where `upper` goes back; Corrupt for an input of which more is taken
         away than was put in; Exhausted, LimitPassed. After an error the engine is of no use.
         """
@@ -343,11 +391,13 @@ class DataflowEngine:
         self.settle()
         self.finish(upper)
         self.allowance.settle(self.nbytes)
-        return {
+        told = {
             name: Told(self.schemas[name], moves, self.texts)
             for name in self._outputs
             if len(moves := self.moves(name, upper))
         }
+        self._forget_values(told)
+        return told
 
     def settle(self) -> bool:
         """Take in all that waits, and what follows from it; whether anything did."""
@@ -429,6 +479,12 @@ class DataflowEngine:
             for name, found in iteration.take(self._facts):
                 self._tell(name, found)
             return
+        told = self.merge(collection, change)
+        self.figures[collection].add(len(change), len(told), self.timer() - began)
+        self._tell(collection, told)
+
+    def merge(self, collection: str, change: Change) -> Change:
+        """Take in what rules derive of a collection; what that changes of its facts."""
         reduction = self._reductions.get(collection)
         if reduction is not None:
             change = reduction.take(change, self._facts[collection], self._upper)
@@ -442,13 +498,19 @@ class DataflowEngine:
                 f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
                 "was put in", reason="NegativeMultiplicity",
             ) from error  # fmt: skip
-        self.figures[collection].add(len(change), len(told), self.timer() - began)
         if len(merged.facts) > self._limits.rows:
             raise LimitPassed(
                 f"evaluation given up: {collection} has more than {self._limits.rows} rows",
                 reason="LimitPassed", limit="rows", predicate=collection,
             )  # fmt: skip
-        self._tell(collection, told)
+        return told
+
+    def cut(self, collection: str, first: int) -> None:
+        """Forget what holds of a collection from an instant on."""
+        self._merged[collection].cut(first)
+        reduction = self._reductions.get(collection)
+        if reduction is not None:
+            reduction.cut(first)
 
     def _tell(self, collection: str, change: Change) -> None:
         """Hand on what a collection has changed."""
@@ -476,3 +538,28 @@ class DataflowEngine:
             merged.compact(since)
         for rule in self._rules:
             rule.compact(since)
+
+    def _forget_values(self, told: Mapping[str, Told]) -> None:
+        """Forget the values of lattices that no row has any more, where that may be half of them.
+
+        Cost: O(rows with such).
+        """
+        if len(self.plan.values) <= 2 * self._values_kept + _VALUES_MIN or not self._tells_values:
+            return
+        needed: set[int] = set()
+        for each in told.values():
+            needed.update(words_in(each.moves, each.schema.numbered))
+        for name, schema in self.schemas.items():
+            merged, columns = self._merged[name], schema.numbered
+            if columns and isinstance(merged, Merged):
+                for kept in (merged.facts, merged.spare):
+                    needed.update(words_in(kept.rows[: len(kept)], columns))
+            elif isinstance(merged, Blended):
+                needed |= merged.numbers()
+                needed.update(words_in(merged.facts.rows[: len(merged.facts)], columns))
+            if columns and name in self._outputs:
+                needed |= self._outputs[name].words(columns)
+        for reduction in self._reductions.values():
+            needed |= reduction.numbers()
+        self.plan.values.keep_only(needed)
+        self._values_kept = len(self.plan.values)

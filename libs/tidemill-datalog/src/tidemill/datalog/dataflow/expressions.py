@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Change
+from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columnar.columns import Column, Texts, Unsuited
 from tidemill.datalog.columnar.expressions import Calculator
@@ -16,6 +16,7 @@ from tidemill.datalog.dataflow.schema import column_of, value_of, word_of, words
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import RUNTIME, Scope, source_of, truth_of
 from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable, variables_of
+from tidemill.datalog.presence import END
 from tidemill.datalog.values import Failed
 
 FEW = 8
@@ -56,7 +57,10 @@ class Expressions:
     def words(
         self, expression: Expression, kind: Type, matches: Change
     ) -> tuple[I64Array, BoolArray | None, Failures]:
-        """The words of the values, where they are null (None: nowhere), and what fails."""
+        """The words of the values, where they are null (None: nowhere), and what fails.
+
+        Infinity among whole numbers is the greatest word.
+        """
         if len(matches) > FEW:
             try:
                 column, failed = self._calculator(matches).evaluated(expression, kind)
@@ -72,8 +76,16 @@ class Expressions:
         nulls = np.zeros(len(matches), np.bool_)
         failures = []
         for row, value in self._each(expression, matches, range(len(matches)), False, failures):
-            words[row], nulls[row] = word_of(value, kind, self.texts)
+            if value == END and kind is Type.INT:
+                words[row] = END_WORD
+            else:
+                words[row], nulls[row] = word_of(value, kind, self.texts, self.columns.values)
         return words, nulls if nulls.any() else None, failures
+
+    def endless(self, expression: Expression) -> bool:
+        """Whether the value may be infinite, as an end of a fact is."""
+        kinds = (self.columns.variables[name][1] for name in variables_of(expression))
+        return any(kind is Type.ANY for kind in kinds)
 
     def value(self, expression: Expression, match: I64Array) -> Any:
         """The value for one match. Raises: Failed."""
@@ -114,7 +126,9 @@ class Expressions:
         column, kind = self.columns.variables[name]
         if match[self.columns.nulls] >> column & 1:
             return None
-        return match[column] if kind is Type.INT else value_of(match[column], kind, self.texts)
+        if kind is Type.INT:
+            return match[column]
+        return value_of(match[column], kind, self.texts, self.columns.values)
 
     def _function(
         self, expression: Expression, truth: bool

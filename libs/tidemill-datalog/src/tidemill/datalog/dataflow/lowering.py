@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.plan import (
     UNIT,
     CollectionPlan,
     DataflowPlan,
 )
+from tidemill.datalog.dataflow.representation import Representation, groups_apart
 from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import (
     COLUMNS_MAX,
-    KINDS,
     NotInDataflow,
     Schema,
     word_of,
 )
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.evaluation.expressions import UNBOUNDED, Scope
-from tidemill.datalog.evaluation.forms import (
-    RuleForm,
-    Type,
-)
+from tidemill.datalog.evaluation.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.evaluation.logical import Component, LogicalPlan, logical_plan
 
-_GIVES = {"count": Type.INT, "count_distinct": Type.INT, "average": Type.FLOAT}
 
+def lower(
+    logical: LogicalPlan, texts: Texts, carrying: Collection[str] = frozenset()
+) -> DataflowPlan:
+    """The dataflow of a program. Facts of the inputs in `carrying` may carry any lattice.
 
-def lower(logical: LogicalPlan, texts: Texts) -> DataflowPlan:
-    """The dataflow of a program. Raises: NotInDataflow. Cost: O(text)."""
-    return _Lowering(logical, texts).plan()
+    Raises: NotInDataflow. Cost: O(text).
+    """
+    return _Lowering(groups_apart(logical), texts, carrying).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
-    """The first construct of a program that has no operator here, in words; None for none."""
+    """The first construct of a program that views have no operator for, in words; None for none.
+
+    Views do not read or write parafacts in one column.
+    """
     try:
-        lower(given_apart(logical_plan(checked)), Texts())
+        plan = lower(given_apart(logical_plan(checked)), Texts())
     except NotInDataflow as missing:
         return str(missing)
-    return None
+    told = (n for n, each in plan.collections.items() if each.schema.carrying and "#" not in n)
+    return next((f"{name} in a view, which carries lattices" for name in told), None)
 
 
 class _Lowering:
     """Lowers one program: its collections first, then each rule."""
 
-    def __init__(self, logical: LogicalPlan, texts: Texts) -> None:
+    def __init__(self, logical: LogicalPlan, texts: Texts, carrying: Collection[str]) -> None:
         self._logical = logical
         self._checked = logical.checked
         self._texts = texts
         self._collections: dict[str, CollectionPlan] = {}
+        self._represented = Representation(logical, carrying)
+        self.values = Values(logical.checked.vocabulary.lattices)
         self.schemas: dict[str, Schema] = {}
 
     def plan(self) -> DataflowPlan:
@@ -61,9 +68,9 @@ class _Lowering:
         deriving = {rule.head.predicate for rule in self._logical.rules}
         read = {name for rule in self._logical.rules for name in rule.reads}
         names = [n for n in (*checked.inputs, *sorted(read)) if n not in deriving]
-        self._collect(UNIT, Schema(UNIT, ()), 0)
+        self._collect(UNIT, Schema(UNIT, (), self.values), 0)
         for name in dict.fromkeys(names):
-            self._collect(name, self._schema(name, self._input_lattices(name)), 0)
+            self._collect(name, self._schema(name), 0)
         rules = []
         loops = []
         for component in self._logical.components:
@@ -73,26 +80,17 @@ class _Lowering:
                 self._refuse_in_loop(component)
                 loops.append(component.predicates)
             for name in component.predicates:
-                self._collect(name, self._derived_schema(name, component), component.stratum)
+                self._collect(name, self._schema(name), component.stratum)
             rules += [RuleLowering(self, rule).plan() for rule in component.rules]
             for name in component.predicates:
                 self._rank_last(name)
         inputs = frozenset(checked.inputs)
-        return DataflowPlan(self._collections, tuple(rules), tuple(loops), inputs)
-
-    def _derived_schema(self, name: str, component: Component) -> Schema:
-        rules = [rule for rule in component.rules if rule.head.predicate == name]
-        lattices = self._derived_lattices(name, rules)
-        if name in self._checked.inputs and self._input_lattices(name) != lattices:
-            raise NotInDataflow(f"{name}, derived and an input, that carries lattices")
-        return self._schema(name, lattices)
+        return DataflowPlan(self._collections, tuple(rules), self.values, tuple(loops), inputs)
 
     def _refuse_in_loop(self, component: Component) -> None:
         for rule in component.rules:
             if rule.outlives:
                 raise NotInDataflow("an end of its own in a recursion")
-            if rule.head.aggregates:
-                raise NotInDataflow("a lattice in a recursion")
         if not self._checked.inputs.keys().isdisjoint(component.predicates):
             raise NotInDataflow("a recursion through an input")
 
@@ -109,46 +107,14 @@ class _Lowering:
         for rank, (each, plan) in enumerate(self._collections.items()):
             self._collections[each] = CollectionPlan(plan.schema, plan.stratum, rank, plan.cover)
 
-    def _schema(self, name: str, lattices: tuple[tuple[str, Type], ...]) -> Schema:
+    def _schema(self, name: str) -> Schema:
         kinds = tuple(Type(kind) for _, kind in self._checked.columns.get(name, ()))
-        for kind in kinds:
-            if kind not in KINDS and kind is not Type.ANY:
-                raise NotInDataflow(f"{name}, which has a column of type {kind.value}")
-        return Schema(name, kinds, lattices)
+        seen = self._represented.seen(name)
+        return Schema(name, kinds, self.values, seen or (), seen is None)
 
-    def _input_lattices(self, name: str) -> tuple[tuple[str, Type], ...]:
-        schema = self._checked.inputs.get(name)
-        if schema is not None and schema.lattices:
-            raise NotInDataflow(f"the input {name}, which carries lattices")
-        return ()
-
-    def _derived_lattices(
-        self, name: str, rules: Sequence[RuleForm]
-    ) -> tuple[tuple[str, Type], ...]:
-        """The lattices that facts of a predicate carry, which its one aggregating rule makes."""
-        for rule in rules:
-            dropped = rule.head.suppressed | {lattice for lattice, _ in rule.head.lattices}
-            for atom in rule.atoms:
-                known = self.schemas.get(atom.predicate)
-                passed = {each for each, _ in known.lattices} if known else set()
-                if passed - dropped - atom.suppressed:
-                    raise NotInDataflow("a lattice that is passed from a body to a head")
-        if not any(rule.head.aggregates for rule in rules):
-            return ()
-        if len(rules) > 1:
-            raise NotInDataflow("aggregates of one predicate in several rules")
-        found = []
-        for lattice, terms in rules[0].head.lattices:
-            if lattice not in self._checked.vocabulary.lattices or len(terms) != 1:
-                raise NotInDataflow(f"@{lattice}")
-            known_types = self._checked.lattice_types.get((name, lattice))
-            kind = _GIVES.get(lattice) or (Type(known_types[0]) if known_types else Type.ANY)
-            if kind not in KINDS:
-                raise NotInDataflow(f"@{lattice} of type {kind.value}")
-            found.append((lattice, kind))
-        if len({lattice for lattice, _ in found}) < len(found):
-            raise NotInDataflow("a lattice that a head mentions twice")
-        return tuple(found)
+    def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
+        """The lattices that may be passed from a fact of an atom to the head of its rule."""
+        return self._represented.passed(rule, atom)
 
     def cover(self, predicate: str, columns: tuple[int, ...]) -> str:
         """The collection that says when a fact with given values in some columns is present."""
@@ -156,7 +122,7 @@ class _Lowering:
         if name not in self._collections:
             schema = self.schemas[predicate]
             kinds = tuple(schema.kind(column) for column in columns)
-            self.schemas[name] = Schema(name, kinds)
+            self.schemas[name] = Schema(name, kinds, self.values)
             known = self._collections[predicate]
             self._collections[name] = CollectionPlan(
                 self.schemas[name], known.stratum, len(self._collections), (predicate, columns)
@@ -171,8 +137,9 @@ class _Lowering:
         return Scope(rule.types, bounds, vocabulary.functions, vocabulary.lattices)
 
     def word(self, value: object, kind: Type) -> tuple[int, bool]:
-        return word_of(value, kind, self._texts)
+        return word_of(value, kind, self._texts, self.values)
 
-    def lattice_type(self, predicate: str, lattice: str) -> Type:
+    def lattice_type(self, predicate: str, lattice: str, at: int = 0) -> Type:
+        """The declared type of one of a lattice's values."""
         known = self._checked.lattice_types.get((predicate, lattice))
-        return Type(known[0]) if known else Type.ANY
+        return Type(known[at]) if known else Type.ANY

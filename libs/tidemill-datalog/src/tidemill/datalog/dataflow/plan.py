@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tidemill.arrangement.interval_updates import JoinShape
 from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Expression, RuleForm, Type
@@ -93,7 +94,20 @@ class Clock:
     silent: bool = False
 
 
-Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock"
+@dataclass(frozen=True, slots=True)
+class See:
+    """Keep matches with a fact that carries a lattice, and write what is seen of it into columns.
+
+    The column `source` has the fact's parafacts or, of its end, the word of that. Each of `terms`
+    is a column, its type, and whether it has a value already, which is compared; -1 for any value.
+    """
+
+    lattice: str
+    source: int
+    terms: tuple[tuple[int, Type, bool], ...]
+
+
+Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock | See"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +144,7 @@ class MatchColumns:
     identity: tuple[int, ...]
     times: tuple[int, ...]
     width: int
+    values: Values
 
     @property
     def time(self) -> int:
@@ -148,6 +163,17 @@ class MatchColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class Passes:
+    """Parafacts that a match passes on: their merge is written into the column `into`.
+
+    `sources` are columns with the parafacts of facts, each with lattices that are not passed.
+    """
+
+    into: int
+    sources: tuple[tuple[int, frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The row that a match becomes in the collection of its rule.
 
@@ -161,6 +187,7 @@ class Head:
     timed: bool
     expiring: bool
     outlives: bool
+    passes: Passes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +195,16 @@ class Reduce:
     """Aggregate the matches of a rule by their head: lattices with what they take of a match.
 
     `by_time` says whether the time belongs to the group. `linear`: all lattices are counts and
-    sums of whole numbers, and move by what changes.
+    sums of whole numbers, and move by what changes. `carried`: the values of a group are parafacts;
+    `floats`: its sums are those of floats.
     """
 
     lattices: tuple[tuple[str, tuple[Expression, ...]], ...]
     kinds: tuple[Type, ...]
     by_time: bool
     linear: bool
+    carried: bool = False
+    floats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,5 +239,6 @@ class DataflowPlan:
 
     collections: Mapping[str, CollectionPlan]
     rules: tuple[RulePlan, ...]
+    values: Values
     loops: tuple[tuple[str, ...], ...] = ()
     inputs: frozenset[str] = field(default_factory=frozenset)

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.deltas import Steps, pairs
 from tidemill.datalog.dataflow.plan import (
     MODERATE,
@@ -18,8 +19,10 @@ from tidemill.datalog.dataflow.plan import (
     DeltaPlan,
     Head,
     MatchColumns,
+    Passes,
     Reduce,
     RulePlan,
+    See,
 )
 from tidemill.datalog.dataflow.schema import (
     COLUMNS_MAX,
@@ -41,19 +44,23 @@ from tidemill.datalog.evaluation.forms import (
     Type,
     Variable,
     Wildcard,
+    variables_of,
 )
 from tidemill.datalog.evaluation.joins import clock_time
 from tidemill.datalog.evaluation.tables import Bounds
+from tidemill.datalog.lattices import TALLIES
 
 _ATOMS_ALIKE_MAX = 4
 _UNIT_ATOM = AtomForm(UNIT, ())
 LINEAR = frozenset({"count", "sum", "average"})
+_KIND_OF = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
 
 
 class Collections(Protocol):
     """The collections of the program, as rules are lowered one after the other."""
 
     schemas: dict[str, Schema]
+    values: Values
 
     def cover(self, predicate: str, columns: tuple[int, ...]) -> str:
         """The collection that says when a fact with given values in some columns is present."""
@@ -67,7 +74,11 @@ class Collections(Protocol):
         """The word of a literal, and whether it is null."""
         ...
 
-    def lattice_type(self, predicate: str, lattice: str) -> Type:
+    def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
+        """The lattices that may be passed from a fact of an atom to the head of its rule."""
+        ...
+
+    def lattice_type(self, predicate: str, lattice: str, at: int = 0) -> Type:
         """The declared type of a lattice's values."""
         ...
 
@@ -88,6 +99,8 @@ class RuleLowering:
         self.constants: dict[tuple[object, Type], int] = {}
         self.own: dict[tuple[int, int], int] = {}
         self.asked: dict[tuple[int, int], int] = {}
+        self.widened: dict[int, list[tuple[str, str]]] = {}
+        self._passes_into = -1
         self._refuse()
 
     def _refuse(self) -> None:
@@ -105,6 +118,11 @@ class RuleLowering:
         full = self._needs_identity()
         for number, atom in enumerate(self.atoms):
             self._allocate(number, atom, full)
+        for number in range(len(self.atoms)):
+            self._allocate_seen(number)
+            list(self.seen(number))  # their constants
+        if any(map(self._passed, self.atoms)):
+            self._passes_into = self._column()
         for number, absent in enumerate(self.rule.absent):
             self._allocate_absent(number, absent)
         head_plan, reduce = self._head(), self._reduce()
@@ -135,6 +153,7 @@ class RuleLowering:
             return True
         return (
             rule.outlives
+            or self.program.schemas[rule.head.predicate].carrying
             or bool(rule.head.time or rule.head.expires)
             or any(self.scope.fallible(expression) for expression in expressions)
         )
@@ -161,9 +180,8 @@ class RuleLowering:
                 found.append((TIME, terms[0], Type.INT))
                 continue
             place = schema.place(name)
-            if place is None or len(terms) != 1 or name == "expires":
-                raise NotInDataflow(f"a match of @{name}")
-            found.append((place, terms[0], schema.kind(place)))
+            if place is not None:
+                found.append((place, terms[0], schema.kind(place)))
         return found
 
     def _allocate(self, number: int, atom: AtomForm, full: bool) -> None:
@@ -182,15 +200,7 @@ class RuleLowering:
             return
         for place, term, kind in self.places(number):
             if isinstance(term, Variable):
-                known = self.variables.get(term.name)
-                wanted = self.rule.types.get(term.name, kind)
-                if wanted is not kind and wanted is not Type.ANY:
-                    raise NotInDataflow("whole numbers that are joined with floats")
-                if known is None:
-                    known = self.variables[term.name] = self._column(), kind
-                if known[1] is not kind:
-                    raise NotInDataflow("columns of different types that are joined")
-                self.own.setdefault((number, place), known[0])
+                self.own.setdefault((number, place), self._named(number, place, term.name, kind))
             elif isinstance(term, Constant):
                 self.own.setdefault((number, place), self._constant(term.value, kind))
         if full:
@@ -198,6 +208,74 @@ class RuleLowering:
             for place in schema.key:
                 if (number, place) not in self.own:
                     self.own[number, place] = self._column()
+
+    def _named(self, number: int, place: int, name: str, kind: Type) -> int:
+        """The column of a place with a variable; a whole number that is a float has another one."""
+        wanted = self.rule.types.get(name, kind)
+        if wanted is Type.FLOAT and kind is Type.INT:
+            raw = f"#whole:{number}.{place}"
+            self.variables[raw] = self._column(), kind
+            self.variables.setdefault(name, (self._column(), wanted))
+            self.widened.setdefault(number, []).append((raw, name))
+            return self.variables[raw][0]
+        known = self.variables.get(name)
+        if known is None:
+            known = self.variables[name] = self._column(), kind
+        if known[1] is not kind:
+            raise NotInDataflow("columns of different types that are joined")
+        return known[0]
+
+    def _allocate_seen(self, number: int) -> None:
+        """The columns of lattices of an atom's fact, and of what is seen of them."""
+        atom = self.atoms[number]
+        if atom.is_clock:
+            return
+        schema = self.program.schemas[atom.predicate]
+        if schema.carrying and (self._passed(atom) or self._seen_of(atom)):
+            self.own[number, schema.carried] = self._column()
+        for name, terms in self._seen_of(atom):
+            if name == "expires":
+                self.own.setdefault((number, schema.expiry), self._column())
+            for term in terms:
+                if isinstance(term, Variable) and term.name not in self.variables:
+                    kind = self.rule.types.get(term.name, Type.ANY)
+                    kind = Type.ANY if name == "expires" else kind
+                    self.variables[term.name] = self._column(), kind
+
+    def _seen_of(self, atom: AtomForm) -> list[tuple[str, tuple[Term, ...]]]:
+        """The lattices of an atom of which something is seen that is no column of its facts."""
+        if atom.is_clock:
+            return []
+        schema = self.program.schemas[atom.predicate]
+        return [
+            (name, terms)
+            for name, terms in atom.lattices
+            if name != "time" and schema.place(name) is None
+        ]
+
+    def _passed(self, atom: AtomForm) -> bool:
+        """Whether lattices are passed from the facts of an atom to the head."""
+        return not atom.is_clock and bool(self.program.passed(self.rule, atom))
+
+    def seen(self, number: int) -> Iterable[See]:
+        """The steps that follow a match with an atom: what is seen of its lattices."""
+        atom = self.atoms[number]
+        for name, terms in self._seen_of(atom):
+            schema = self.program.schemas[atom.predicate]
+            place = schema.expiry if name == "expires" else schema.carried
+            found: list[tuple[int, Type]] = []
+            for term in terms:
+                if isinstance(term, Wildcard):
+                    found.append((-1, Type.ANY))
+                elif isinstance(term, Variable):
+                    found.append(self.variables[term.name])
+                else:
+                    kind = _KIND_OF.get(type(term.value), Type.ANY)
+                    found.append((self._constant(term.value, kind), kind))
+            if name != "expires" and not schema.carrying:
+                yield See(name, -1, ())
+            else:
+                yield See(name, self.own[number, place], tuple((*each, False) for each in found))
 
     def _allocate_absent(self, number: int, absent: AbsentForm) -> None:
         schema = self.program.schemas[absent.predicate]
@@ -224,13 +302,22 @@ class RuleLowering:
             elif atom.clock is not None:
                 given = zip((1, 2), atom.clock, strict=True)
                 fixed |= {self.own[number, at] for at, e in given if isinstance(e, Constant)}
-        identity = set(self.own.values()) | {column for column, _ in self.variables.values()}
+        identity = {c for (number, at), c in self.own.items() if self._tells(number, at)}
+        identity |= {column for column, _ in self.variables.values()}
         identity -= fixed
         width = len(self._template) + 3
         return MatchColumns(
             dict(self.variables), tuple(facts), tuple(sorted(identity)),
-            tuple(sorted(times & identity)), width,
+            tuple(sorted(times & identity)), width, self.program.values,
         )  # fmt: skip
+
+    def _tells(self, number: int, place: int) -> bool:
+        """Whether a column of a fact says which fact it is, or what was matched of it."""
+        atom = self.atoms[number]
+        if atom.is_clock:
+            return True
+        schema = self.program.schemas[atom.predicate]
+        return place < schema.expiry or (place > schema.expiry and not schema.carrying)
 
     # Delta plans.
 
@@ -258,7 +345,7 @@ class RuleLowering:
         self, source: str, sign: int, changed: tuple[int, ...], absent: int | None
     ) -> DeltaPlan:
         steps = Steps(self, absent)
-        steps.begin = steps.atom(changed[0]) if absent is None else steps.cover(absent)
+        steps.begin_with(changed, absent)
         waiting = [
             number
             for number, atom in enumerate(self.atoms)
@@ -269,6 +356,7 @@ class RuleLowering:
             waiting.remove(chosen)
             steps.join(chosen, chosen in changed)
         steps.finish()
+        assert steps.begin is not None
         words = np.array([word for word, _ in self._template] + [0, END_WORD, 0], np.int64)
         nulls = sum(1 << at for at, (_, null) in enumerate(self._template) if null)
         words[-1] = nulls | 1 << (len(words) - 3)
@@ -282,6 +370,7 @@ class RuleLowering:
         copies, computed = [], []
         for at, (term, kind) in enumerate(zip(head.terms, schema.kinds, strict=True), 1):
             known = self.variables.get(term.name) if isinstance(term, Variable) else None
+            self._refuse_endless(term, kind)
             if isinstance(term, Constant) and kind in KINDS:
                 copies.append((self._constant(term.value, kind), at))
             elif known is not None and known[1] is kind:
@@ -289,6 +378,8 @@ class RuleLowering:
             else:
                 widened = kind is Type.FLOAT and type_of(term, self.rule.types) is Type.INT
                 computed.append((at, Call(WIDEN, (term,)) if widened else term, kind))
+        if self._passes_into >= 0 and not head.aggregates:
+            copies.append((self._passes_into, schema.carried))
         return Head(
             copies=pairs(copies),
             computed=tuple(computed),
@@ -297,15 +388,33 @@ class RuleLowering:
             timed="time" not in head.suppressed,
             expiring="expires" not in head.suppressed,
             outlives=self.rule.outlives,
+            passes=self._passes(),
         )
+
+    def _passes(self) -> Passes | None:
+        if self._passes_into < 0:
+            return None
+        if self.rule.outlives:
+            raise NotInDataflow("a lattice that is passed to a head with an end of its own")
+        sources = []
+        for number, atom in enumerate(self.atoms):
+            if self._passed(atom):
+                schema = self.program.schemas[atom.predicate]
+                head = self.rule.head
+                dropped = atom.suppressed | head.suppressed | {name for name, _ in head.lattices}
+                sources.append((self.own[number, schema.carried], dropped))
+        return Passes(self._passes_into, tuple(sources))
 
     def _reduce(self) -> Reduce | None:
         head = self.rule.head
         if not head.aggregates:
             return None
+        if self.program.schemas[head.predicate].carrying:
+            return self._reduce_carried()
         kinds = []
         for name, terms in head.lattices:
             kind = type_of(terms[0], self.rule.types)
+            self._refuse_endless(terms[0], kind)
             declared = self.program.lattice_type(head.predicate, name)
             if kind is Type.INT and declared is Type.FLOAT and name not in LINEAR:
                 raise NotInDataflow(f"@{name} of whole numbers among floats")
@@ -319,6 +428,41 @@ class RuleLowering:
             for (name, _), kind in zip(head.lattices, kinds, strict=True)
         )
         return Reduce(head.lattices, tuple(kinds), bool(head.time), linear)
+
+    def _refuse_endless(self, term: Expression, kind: Type) -> None:
+        """Refuse an end of a fact, which may be infinite, as a whole number without a limit."""
+        endless = {
+            each.name
+            for atom in self.atoms
+            for name, terms in atom.lattices
+            for each in terms
+            if name == "expires" and isinstance(each, Variable)
+        }
+        limited = set()
+        for condition in self.rule.conditions:
+            if isinstance(condition, Call) and condition.name in ("<", "<=", ">", ">="):
+                less, more = condition.arguments[:: 1 if "<" in condition.name else -1]
+                if isinstance(less, Variable) and not variables_of(more) & endless:
+                    limited.add(less.name)
+        if kind is Type.INT and variables_of(term) & (endless - limited):
+            raise NotInDataflow("an end of a fact as a value without a limit")
+
+    def _reduce_carried(self) -> Reduce:
+        """The lattices of a head, with whole numbers among floats as such."""
+        head = self.rule.head
+        lattices = []
+        for name, terms in head.lattices:
+            found = []
+            for at, term in enumerate(terms):
+                kind = self.program.lattice_type(head.predicate, name, at)
+                widened = kind is Type.FLOAT and type_of(term, self.rule.types) is not Type.FLOAT
+                found.append(Call(WIDEN, (term,)) if widened and name not in TALLIES else term)
+            lattices.append((name, tuple(found)))
+        floats = {
+            name for name, _ in head.lattices
+            if name == "sum" and self.program.lattice_type(head.predicate, name) is Type.FLOAT
+        }  # fmt: skip
+        return Reduce(tuple(lattices), (), bool(head.time), False, True, bool(floats))
 
     def schema(self, predicate: str) -> Schema:
         """The columns of a collection."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.columnar.columns import Column, Texts
+from tidemill.datalog.columnar.columns import Column, Texts, Unsuited
+from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 
@@ -20,6 +22,8 @@ TIME = 0
 COLUMNS_MAX = 60
 """Columns of a row, so that a bit for each of them, and for the times of a match, is a word."""
 KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
+NUMBERED = frozenset({Type.SET, Type.ANY})
+"""Types whose values have a number in the place of a word."""
 
 
 class NotInDataflow(Exception):
@@ -31,12 +35,15 @@ class Schema:
     """Columns of a collection: time, arguments, expiry, values of lattices, nulls.
 
     A fact without a time has a null there, one without an expiry the greatest word. `lattices` are
-    those other than time and expires, each with the type of what is seen of it.
+    those that every fact carries besides, each with the type of what is seen of it. Facts that are
+    `carrying` have a column with the number of all their parafacts instead.
     """
 
     name: str
     kinds: tuple[Type, ...]
+    values: Values = field(compare=False, repr=False)
     lattices: tuple[tuple[str, Type], ...] = ()
+    carrying: bool = False
 
     @property
     def expiry(self) -> int:
@@ -46,7 +53,23 @@ class Schema:
     @property
     def nulls(self) -> int:
         """The column of the bits of nulls, the last one."""
-        return self.expiry + 1 + len(self.lattices)
+        return self.expiry + 1 + len(self.lattices) + self.carrying
+
+    @property
+    def carried(self) -> int:
+        """The column of the parafacts, where facts are carrying."""
+        return self.expiry + 1
+
+    @property
+    def numbered(self) -> list[int]:
+        """The columns of numbers of values."""
+        found = [at for at, kind in enumerate(self.kinds, 1) if kind in NUMBERED]
+        return [*found, self.carried] if self.carrying else found
+
+    @property
+    def predicate(self) -> str:
+        """The predicate of the program that this is or is a part of."""
+        return self.name.rpartition(":")[2]
 
     @property
     def columns(self) -> int:
@@ -69,12 +92,12 @@ class Schema:
         """The type of the values in a column."""
         if 1 <= column < self.expiry:
             return self.kinds[column - 1]
-        if self.expiry < column < self.nulls:
+        if self.lattices and self.expiry < column < self.nulls:
             return self.lattices[column - self.expiry - 1][1]
         return Type.INT
 
 
-def word_of(value: Any, kind: Type, texts: Texts) -> tuple[int, bool]:
+def word_of(value: Any, kind: Type, texts: Texts, values: Values) -> tuple[int, bool]:
     """The word of a value in a column, and whether it is null. Cost: O(1).
 
     Raises: NotInDataflow for a value of another type.
@@ -89,10 +112,12 @@ def word_of(value: Any, kind: Type, texts: Texts) -> tuple[int, bool]:
         return int(np.float64(float(value) + 0.0).view(np.int64)), False
     if kind is Type.BOOL and type(value) is bool:
         return int(value), False
+    if kind in NUMBERED:
+        return values.number(value), False
     raise NotInDataflow(f"a value of another type in a column of type {kind.value}")
 
 
-def value_of(word: int, kind: Type, texts: Texts) -> Any:
+def value_of(word: int, kind: Type, texts: Texts, values: Values) -> Any:
     """The value of a word that is no null."""
     if kind is Type.INT:
         return word
@@ -100,7 +125,7 @@ def value_of(word: int, kind: Type, texts: Texts) -> Any:
         return texts.texts(np.array([word]))[0]
     if kind is Type.FLOAT:
         return float(np.int64(word).view(np.float64))
-    return bool(word)
+    return values.value(word) if kind in NUMBERED else bool(word)
 
 
 def instant_word(instant: Instant) -> int:
@@ -127,15 +152,18 @@ def rows_of_presences(
     rows = np.zeros((len(presences), schema.columns + 3), np.int64)
     for row, presence in zip(rows, presences, strict=True):
         record = presence.record
-        if {name for name, _ in record.parafacts} != {name for name, _ in schema.lattices}:
+        known = {name for name, _ in schema.lattices}
+        if not schema.carrying and {name for name, _ in record.parafacts} != known:
             raise NotInDataflow(f"facts of {schema.name} that carry lattices")
         nulls = int(record.time is None)
         row[TIME] = record.time or 0
         values = [*record.arguments, None, *(value for _, value in record.parafacts)]
-        for column, value in enumerate(values, 1):
+        for column, value in enumerate(values[: schema.expiry] if schema.carrying else values, 1):
             if column != schema.expiry:
-                row[column], null = word_of(value, schema.kind(column), texts)
+                row[column], null = word_of(value, schema.kind(column), texts, schema.values)
                 nulls |= null << column
+        if schema.carrying:
+            row[schema.carried] = schema.values.given(record)
         row[schema.expiry] = END_WORD if record.expires is None else record.expires
         row[schema.nulls] = nulls
         row[-3:] = instant_word(presence.start), instant_word(presence.end), diff
@@ -149,10 +177,14 @@ def record_of(schema: Schema, row: Sequence[int], texts: Texts) -> Record:
     def value(column: int) -> Any:
         if nulls >> column & 1:
             return None
-        return value_of(row[column], schema.kind(column), texts)
+        return value_of(row[column], schema.kind(column), texts, schema.values)
 
     expires = None if row[schema.expiry] == END_WORD else row[schema.expiry]
-    seen = [(name, value(schema.expiry + 1 + at)) for at, (name, _) in enumerate(schema.lattices)]
+    if schema.carrying:
+        parafacts = schema.values.value(row[schema.carried])
+        seen = list(observe_parafacts(parafacts, schema.values.lattices))
+    else:
+        seen = [(n, value(schema.expiry + 1 + at)) for at, (n, _) in enumerate(schema.lattices)]
     return Record(
         schema.name, tuple(map(value, range(1, schema.expiry))), value(TIME), expires,
         tuple(sorted(seen, key=lambda item: item[0])),
@@ -162,6 +194,8 @@ def record_of(schema: Schema, row: Sequence[int], texts: Texts) -> Record:
 def column_of(words: I64Array, kind: Type, nulls: I64Array | None) -> Column:
     """A column of words as expressions take it; `nulls` are bits, None where there are none."""
     values: Any = words
+    if kind in NUMBERED:
+        raise Unsuited
     if kind is Type.FLOAT:
         values = np.ascontiguousarray(words).view(np.float64)
     elif kind is Type.BOOL:
@@ -180,6 +214,6 @@ def words_of_column(column: Column) -> I64Array:
 
 
 __all__ = [
-    "COLUMNS_MAX", "KINDS", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
+    "COLUMNS_MAX", "KINDS", "NUMBERED", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
     "instant_word", "record_of", "rows_of_presences", "value_of", "word_of", "words_of_column",
 ]  # fmt: skip

@@ -39,10 +39,9 @@ from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.incremental.versions import FactVersion, Later, Pause
 from tidemill.datalog.incremental.weighing import weigh
-from tidemill.datalog.lattices import observe_parafacts
+from tidemill.datalog.lattices import inject_given, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch.engine import inject
 from tidemill.datalog.values import Failed, widen
 from tidemill.errors import UsageError
 
@@ -261,7 +260,7 @@ class IncrementalEngine:
         return tuple(values)
 
     def _input(self, predicate: str, record: Record) -> _Input:
-        parafacts = inject(record, self.present.lattices) if record.parafacts else None
+        parafacts = inject_given(record, self.present.lattices) if record.parafacts else None
         expires = END if record.expires is None else record.expires
         key = (record.time, *self._widened(predicate, record))
         return _Input(key, (expires, parafacts))

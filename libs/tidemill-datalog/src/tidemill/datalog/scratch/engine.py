@@ -19,14 +19,7 @@ from tidemill.datalog.evaluation.sharing import Sharing, places_alike
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Row, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
-from tidemill.datalog.lattices import (
-    TALLIES,
-    Lattice,
-    Parafacts,
-    Tally,
-    observe_parafacts,
-    tally,
-)
+from tidemill.datalog.lattices import Lattice, inject_given, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.values import Value, widen
@@ -327,7 +320,7 @@ def load(
             arguments = _widened(arguments, floats)
         key = (record.time, *arguments)
         expires = END if record.expires is None else record.expires
-        parafacts = inject(record, lattices) if record.parafacts else None
+        parafacts = inject_given(record, lattices) if record.parafacts else None
         parts = timelines.get(key)
         if parts is None:
             timelines[key] = [(start, end, expires, parafacts)]
@@ -354,36 +347,6 @@ def _widened(arguments: tuple[Value, ...], floats: Sequence[int]) -> tuple[Value
         if at < len(values):
             values[at] = widen(values[at])
     return tuple(values)
-
-
-def inject(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
-    """The inner values of the parafacts that a record was delivered with."""
-    inner: list[tuple[str, Any]] = []
-    for name, seen in record.parafacts:
-        values = seen if isinstance(seen, tuple) else (seen,)
-        if name in TALLIES:
-            inner.append((name, _given_tally(name, record, values[0])))
-        elif name == "count_distinct":
-            inner.append((name, frozenset(_given(record, values[0]))))
-        else:
-            inner.append((name, lattices[name].inject(*values)))
-    return tuple(sorted(inner, key=_name))
-
-
-def _name(item: tuple[str, Any]) -> str:
-    return item[0]
-
-
-def _given_tally(name: str, record: Record, value: Value) -> Tally:
-    """A delivered count, sum or average, with contributions that make it what it is."""
-    if name == "count" and type(value) is int:
-        return Tally(name, value, lambda: dict.fromkeys(_given(record, value), 1))
-    return tally(name, {("given", *record.key): value})
-
-
-def _given(record: Record, count: Value) -> Iterator[tuple[Any, ...]]:
-    """As many identities as were counted: nobody else's."""
-    return (("given", *record.key, i) for i in range(count if type(count) is int else 0))
 
 
 def presences_of(

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.tables import Table
+from tidemill.datalog.lattices import inject_given
 from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch.engine import Engine, inject
+from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.ticking.history import NodeHistory, Place, TickHistory
 from tidemill.datalog.why_not import Reason, Search, absent_input, rank
 
@@ -102,7 +103,7 @@ def _tables_of(node: NodeHistory, engine: Engine) -> dict[str, Table]:
             [
                 (
                     p.start, p.end, END if p.record.expires is None else p.record.expires,
-                    inject(p.record, lattices) if p.record.parafacts else None,
+                    inject_given(p.record, lattices) if p.record.parafacts else None,
                     p.record.time, *p.record.arguments,
                 )
                 for p in presences

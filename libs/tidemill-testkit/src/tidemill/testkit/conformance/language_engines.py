@@ -73,8 +73,16 @@ def _on_dataflow(
     from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
 
     facts: list[FactChange] = []
+    carrying = {
+        name
+        for _, delivered in deliveries
+        for name, presences in delivered.items()
+        if any(presence.record.parafacts for presence in presences)
+    }
     try:
-        engine = DataflowEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
+        engine = DataflowEngine(
+            checked, strategy=strategy_of(options), watch=checked.inputs, carrying=carrying
+        )
         for frontier, delivered in (*deliveries, (upper, {})):
             if frontier > engine.upper:
                 for told in engine.step(int(min(frontier, upper))).values():

@@ -14,7 +14,7 @@ from tidemill.arrangement.relational import tick_pairs
 from tidemill.datalog.dataflow.expressions import FEW, Expressions
 from tidemill.datalog.dataflow.plan import MODERATE, Clock
 from tidemill.datalog.evaluation.expressions import RUNTIME, Scope
-from tidemill.datalog.evaluation.forms import Constant
+from tidemill.datalog.evaluation.forms import Constant, Type
 from tidemill.datalog.evaluation.limits import LimitPassed
 from tidemill.datalog.evaluation.runtime import usable_clock
 from tidemill.datalog.presence import BEGINNING, END
@@ -109,7 +109,9 @@ class Ticks:
             return None
         values = {}
         for python in set(code.co_names) - _OUTSIDE.keys():
-            column, _ = columns.variables[names[python]]
+            column, kind = columns.variables[names[python]]
+            if kind is not Type.INT:
+                return None
             words = matches[:, column]
             if bool((matches[:, columns.nulls] >> column & 1).any()):
                 return None

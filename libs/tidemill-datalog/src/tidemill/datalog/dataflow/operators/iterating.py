@@ -13,6 +13,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import Arrangement, Change, Merged
 from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.dataflow.operators.regrouping import differing
 from tidemill.datalog.dataflow.plan import DeltaPlan
 from tidemill.datalog.evaluation.limits import LimitPassed
 
@@ -128,19 +129,3 @@ def from_instant(rows: I64Array, first: int, diff: int) -> Change:
     found[:, :-1], found[:, -1] = rows, diff
     found[:, -3] = np.maximum(found[:, -3], first)
     return found
-
-
-def differing(change: Change) -> Change:
-    """A change without updates that cancel. Cost: O(n log n)."""
-    if len(change) < 2:
-        return change
-    order = np.lexsort(change[:, :-1].T)
-    change = change[order]
-    apart = np.ones(len(change), np.bool_)
-    apart[1:] = (change[1:, :-1] != change[:-1, :-1]).any(axis=1)
-    firsts = apart.nonzero()[0]
-    diffs = np.add.reduceat(change[:, -1], firsts)
-    found = change[firsts]
-    found[:, -1] = diffs
-    rest: Change = found[diffs != 0]
-    return rest

@@ -20,6 +20,7 @@ from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.expressions import Expressions
 from tidemill.datalog.dataflow.operators.clock import Ticks
 from tidemill.datalog.dataflow.operators.errors import Errors
+from tidemill.datalog.dataflow.operators.seeing import pass_on, see
 from tidemill.datalog.dataflow.plan import (
     Clock,
     Compute,
@@ -27,13 +28,14 @@ from tidemill.datalog.dataflow.plan import (
     Filter,
     Join,
     RulePlan,
+    See,
     Subtract,
 )
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import Expression, Type
-from tidemill.datalog.values import WRONG_TYPE
+from tidemill.datalog.values import OVERFLOW, WRONG_TYPE
 
 PIECE_ROWS = 1 << 15
 """Rows of a change that are matched at once."""
@@ -93,6 +95,8 @@ class Matches:
                     matches = self._compute(step, matches)
                 case Clock():
                     matches = self._clock(step, matches)
+                case See():
+                    matches = see(step, matches, self.plan.columns, self._texts)
         return matches
 
     def _filter(self, step: Filter, matches: Change) -> Change:
@@ -153,17 +157,26 @@ class Matches:
             schema = self._schemas[atom.predicate]
             key = [
                 None if match[columns.nulls] >> column & 1
-                else value_of(match[column], schema.kind(at), self._texts)
+                else value_of(match[column], schema.kind(at), self._texts, schema.values)
                 for at, column in enumerate(places)
             ]  # fmt: skip
-            facts.append(fact_text(atom.predicate, tuple(key)))
+            facts.append(fact_text(schema.predicate, tuple(key)))
         text = f"{reason}: {' ^ '.join(facts)}"
         self._errors.add(form.number, text, match[-3], match[-2], match[-1])
 
     # Heads.
 
     def sound(self, matches: Change) -> Change:
-        """The matches of which no argument of the head fails; the others are errors."""
+        """The matches of which no argument of the head fails; the others are errors.
+
+        The parafacts that they pass on are written into a column.
+        """
+        passes, values = self.plan.head.passes, self.plan.columns.values
+        if passes is not None:
+            failures = pass_on(passes, matches, values)
+            kept = self.fail(failures, matches)
+            if kept is not None:
+                matches = matches[kept]
         for _, expression, kind in self.plan.head.computed:
             _, _, failures = self.expressions.words(expression, kind, matches)
             kept = self.fail(failures, matches)
@@ -200,6 +213,9 @@ class Matches:
                 known = {row for row, _ in failures}
                 rows = [row for row in nulls.nonzero()[0].tolist() if row not in known]
                 failures = failures + [(row, WRONG_TYPE) for row in rows]
+            if not ends and self.expressions.endless(expression):
+                rows = (words == END_WORD).nonzero()[0].tolist()
+                failures = failures + [(row, OVERFLOW) for row in rows]
             if at:
                 pick = np.minimum if ends else np.maximum
                 words = pick(words, matches[:, column])

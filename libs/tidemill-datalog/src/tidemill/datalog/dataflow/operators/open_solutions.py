@@ -172,6 +172,6 @@ class OpenSolutions:
             values += [(*place, value) for place, value in zip(places, key, strict=True)]
         match = self._matches(1)
         for column, kind, value in values:
-            word, null = word_of(value, kind, self._texts)
+            word, null = word_of(value, kind, self._texts, columns.values)
             self._write(match, column, np.array([word]), np.array([int(null)]))
         return match

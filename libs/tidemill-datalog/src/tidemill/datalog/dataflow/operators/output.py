@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tidemill.arrangement.interval_updates import Change, cut_moves, net_moves
@@ -43,6 +45,11 @@ class Output:
         if not parts:
             return np.empty((0, self._columns + 2), np.int64)
         return net_moves(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def words(self, columns: Sequence[int]) -> set[int]:
+        """The words that stand in some columns of the moves to come."""
+        kept = [run[:, list(columns)] for _, run in self._runs]
+        return {word for each in kept for word in np.unique(each).tolist()}
 
     def _defer(self, moves: I64Array) -> None:
         """Keep moves to come as a run, merged with shorter runs."""

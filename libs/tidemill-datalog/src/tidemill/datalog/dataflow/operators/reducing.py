@@ -6,7 +6,7 @@ again from the first instant of a change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,31 +15,29 @@ import numpy as np
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     COUNT,
-    END_WORD,
     MEAN,
     SUM,
     SUM_WORDS,
     Arrangement,
     Change,
-    JoinShape,
-    Merged,
     Sums,
     contribute,
     finish,
-    join,
     no_change,
     replaced,
 )
-from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.matching import Matches
+from tidemill.datalog.dataflow.operators.regrouping import Regrouped
 from tidemill.datalog.dataflow.plan import Reduce
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.evaluation.failures import fact_text
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.lattices import TALLIES, Lattice
-from tidemill.datalog.sums import exact_average, exact_sum
+from tidemill.datalog.evaluation.forms import Expression, Type
+from tidemill.datalog.lattices import TALLIES, Lattice, tally
+from tidemill.datalog.sums import among_floats, exact_average, exact_sum
 from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
 
 _KINDS = {"count": COUNT, "sum": SUM, "average": MEAN}
@@ -64,7 +62,7 @@ class Reduction:
         self._lattices = lattices
         self._first = TIME if reduce.by_time else TIME + 1
         self._groups = schema.expiry - self._first
-        values = len(reduce.lattices)
+        values = 1 if reduce.carried else len(reduce.lattices)
         self._value_kinds = np.array(
             [_KINDS.get(name, COUNT) for name, _ in reduce.lattices], np.int64
         )
@@ -72,19 +70,14 @@ class Reduction:
         if reduce.linear:
             self._sums = Sums(self._groups, values)
         self._width = self._groups + 2 + values + 1
-        self._contributions = Merged(self._width, range(self._width - 1), self._width - 1)
-        self._failed: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
-        at = np.arange(self._groups)
-        rest = np.arange(self._groups, self._width - 1)
-        self._mine = JoinShape(
-            np.stack([at, at]), np.stack([rest, rest]), np.empty((2, 0), np.int64), False, -1
-        )
+        self._contributions = Regrouped(self._width, self._groups)
+        self._failing = Failing(schema, errors, matches.plan.form.number, texts, self._first)
 
     @property
     def nbytes(self) -> int:
         """The bytes of what is kept of the solutions."""
         sums = self._sums.rows.nbytes if self._sums is not None else 0
-        return sums + self._contributions.nbytes
+        return sums + self._contributions.kept.nbytes
 
     def take(self, matches: Change, facts: Arrangement, since: int) -> Change:
         """The change of the facts of the head by matches with their times and expiries.
@@ -100,22 +93,37 @@ class Reduction:
         heads, starts = self._sums.take(contributions, since)
         groups = self._sums.rows.rows[heads]
         stretches, mixed = self._sums.stretches(heads, starts)
-        self._forget_errors(groups, starts)
+        self._failing.forget(groups, starts)
         found = [self._finished(stretches)]
         for number, rows in mixed:
             found.append(self._finished(self._mixed(rows, int(starts[number]))))
         return np.concatenate([*found, self._before(groups, starts, facts)])
 
+    def numbers(self) -> set[int]:
+        """The numbers of parafacts that are kept."""
+        return self._contributions.numbers([self._groups + 2]) if self._plan.carried else set()
+
+    def cut(self, first: int) -> None:
+        """Forget what holds from an instant on."""
+        self._contributions.kept.cut(first)
+        self._failing.cut(first)
+
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
-        self._contributions.compact(since)
+        self._contributions.kept.compact(since)
         if self._sums is not None:
             self._sums.rows.compact(since)
 
     def _contributed(self, matches: Change) -> Change:
         """Matches as contributions; those of which a value fails are errors."""
-        values = []
-        for (_, terms), kind in zip(self._plan.lattices, self._plan.kinds, strict=True):
+        values: list[tuple[I64Array, BoolArray | None]] = []
+        if self._plan.carried:
+            numbers, failures = self._injected(matches)
+            kept = self._matches.fail(failures, matches)
+            if kept is not None:
+                matches, numbers = matches[kept], numbers[kept]
+            values.append((numbers, None))
+        for (_, terms), kind in zip(self._plan.lattices, self._plan.kinds, strict=False):
             words, nulls, failures = self._matches.expressions.words(terms[0], kind, matches)
             kept = self._matches.fail(failures, matches)
             if kept is not None:
@@ -128,6 +136,32 @@ class Reduction:
             if null is not None:
                 out[:, self._width - 1] |= null.astype(np.int64) << at
         return out
+
+    def _injected(self, matches: Change) -> tuple[I64Array, list[tuple[int, str]]]:
+        """The parafacts of each match: what it passes on, and what the head says of it."""
+        numbers, failures = np.zeros(len(matches), np.int64), []
+        values, passes = self._schema.values, self._matches.plan.head.passes
+        for row, match in enumerate(matches):
+            try:
+                found = [values.value(int(match[passes.into]))] if passes is not None else []
+                for at, (name, terms) in enumerate(self._plan.lattices):
+                    found.append(((name, self._inner(at, name, terms, match)),))
+                numbers[row] = values.number(merged_all(found, values.lattices))
+            except Failed as failed:
+                failures.append((row, failed.reason))
+        return numbers, failures
+
+    def _inner(self, at: int, name: str, terms: Sequence[Expression], match: I64Array) -> Any:
+        """The value of a lattice for one match. Raises: Failed."""
+        given = [self._matches.expressions.value(term, match) for term in terms]
+        if name not in TALLIES:
+            return self._lattices[name].inject(*given)
+        columns = self._matches.plan.columns
+        known = match[list(columns.identity)].tolist()
+        nulls = [int(match[columns.nulls]) >> column & 1 for column in columns.identity]
+        identity = (self._matches.plan.form.number, at, *known, *nulls)
+        value = among_floats(given[0]) if self._plan.floats and name == "sum" else given[0]
+        return tally(name, {identity: value})
 
     def _before(self, groups: I64Array, since: I64Array, facts: Arrangement) -> Change:
         """Facts of the groups from an instant on, taken away."""
@@ -164,11 +198,12 @@ class Reduction:
                 elif not count:
                     nulls |= 1 << column
                 elif name == "average":
-                    row[column], _ = word_of(total / count, Type.FLOAT, self._texts)
+                    row[column], _ = word_of(total / count, Type.FLOAT, self._texts, schema.values)
                 elif INT_MIN <= total <= INT_MAX:
                     row[column] = total
                 else:
-                    self._note(row, nulls, OVERFLOW, stretch[-2], stretch[-1])
+                    row[schema.nulls] = nulls
+                    self._failing.note(row, OVERFLOW)
                     break
             else:
                 row[schema.nulls] = nulls
@@ -197,71 +232,58 @@ class Reduction:
     # Other lattices.
 
     def _read_again(self, contributions: Change, facts: Arrangement) -> Change:
-        taken = Arrangement.of_change(contributions)
-        slots = taken.index(range(self._groups)).slots
-        groups = taken.rows[slots[slots >= 0]]
-        firsts: dict[tuple[int, ...], int] = {}
-        for row in contributions.tolist():
-            key = self._group_of(row)
-            firsts[key] = min(firsts.get(key, END_WORD), row[-3])
-        since = np.array([firsts[self._group_of(row)] for row in groups.tolist()], np.int64)
-        self._contributions.take(contributions)
-        left = np.zeros((len(groups), self._width + 3 + 2), np.int64)
-        left[:, : self._groups] = groups[:, : self._groups]
-        left[:, -4] = groups[:, -3] & ((1 << self._groups) - 1)
-        left[:, -3], left[:, -2], left[:, -1] = since, END_WORD, 1
-        solutions: dict[tuple[int, ...], list[list[int]]] = {}
-        for kept in (self._contributions.facts, self._contributions.spare):
-            for match in join(left, kept, self._mine).tolist():
-                row = [*match[: self._width - 1], match[-4], *match[-3:]]
-                solutions.setdefault(self._group_of(row), []).append(row)
-        self._forget_errors(groups, since)
-        rows = [row for mine in solutions.values() for row in self._records(mine)]
-        found = np.array(rows, np.int64).reshape(-1, self._schema.columns + 3)
-        return np.concatenate([found, self._before(groups, since, facts)])
-
-    def _group_of(self, row: Sequence[int]) -> tuple[int, ...]:
-        mask = row[self._width - 1] & ((1 << self._groups) - 1)
-        return (*row[: self._groups], mask)
-
-    def _records(self, solutions: Sequence[list[int]]) -> Iterable[list[int]]:
-        """The rows that the solutions of one group make, stretch by stretch."""
-        borders = sorted({border for row in solutions for border in row[-3:-1]})
-        for start, end in pairwise(borders):
-            alive = [row for row in solutions if row[-3] <= start < row[-2]]
-            if alive:
-                record = self._record(alive, start, end)
-                if record is not None:
-                    yield record
+        touched = self._contributions.take(contributions)
+        self._failing.forget(touched.groups, touched.since)
+        rows = [self._record(*alive) for alive in touched.stretches()]
+        kept = [row for row in rows if row is not None]
+        found = np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
+        return np.concatenate([found, self._before(touched.groups, touched.since, facts)])
 
     def _record(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
         schema, groups = self._schema, self._groups
         row = [0] * (schema.columns + 3)
         row[self._first : schema.expiry] = alive[0][:groups]
-        nulls = self._group_of(alive[0])[-1] << self._first
+        nulls = self._contributions.group_of(alive[0])[-1] << self._first
         if not self._plan.by_time:
             time = max(each[groups] for each in alive)
             row[TIME], null = (0, 1) if time == BEGIN_WORD else (time, 0)
             nulls |= null
         row[schema.expiry] = min(each[groups + 1] for each in alive)
         row[-3:] = [start, end, 1]
+        if self._plan.carried:
+            row[schema.nulls] = nulls
+            return self._blended(row, [each[groups + 2] for each in alive])
         for at, (name, _) in enumerate(self._plan.lattices):
             kind = self._plan.kinds[at]
             place = groups + 2 + at
             values = [
                 None if each[self._width - 1] >> place & 1
-                else value_of(each[place], kind, self._texts)
+                else value_of(each[place], kind, self._texts, schema.values)
                 for each in alive
             ]  # fmt: skip
             column = schema.expiry + 1 + at
             try:
                 seen = self._seen(name, values)
             except Failed as failed:
-                self._note(row, nulls, failed.reason, start, end)
+                row[schema.nulls] = nulls
+                self._failing.note(row, failed.reason)
                 return None
-            row[column], null = word_of(seen, schema.kind(column), self._texts)
+            row[column], null = word_of(seen, schema.kind(column), self._texts, schema.values)
             nulls |= null << column
         row[schema.nulls] = nulls
+        return row
+
+    def _blended(self, row: list[int], carried: Sequence[int]) -> list[int] | None:
+        """A row with the parafacts of its solutions, which have to be seen."""
+        values = self._schema.values
+        try:
+            number = values.merged(carried)
+            for name, inner in values.value(number) or ():
+                values.lattices[name].observe(inner)
+        except Failed as failed:
+            self._failing.note(row, failed.reason)
+            return None
+        row[self._schema.carried] = number
         return row
 
     def _seen(self, name: str, values: Sequence[Any]) -> Any:
@@ -276,34 +298,56 @@ class Reduction:
             inner = lattice.merge(inner, lattice.inject(value))
         return lattice.observe(inner)[0]
 
-    def _note(self, row: Sequence[int], nulls: int, reason: str, start: int, end: int) -> None:
-        """A value of a group fails: its fact is an error instead."""
-        schema = self._schema
+
+class Failing:
+    """Facts of a collection that are errors instead, by group: their key from a column on."""
+
+    def __init__(
+        self, schema: Schema, errors: Errors, rule: int, texts: Texts, first: int = TIME
+    ) -> None:
+        self._schema = schema
+        self._errors = errors
+        self._rule = rule
+        self._texts = texts
+        self._first = first
+        self._failed: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
+
+    def note(self, row: Sequence[int], reason: str) -> None:
+        """A value of a fact fails, on the interval of its row."""
+        schema, nulls = self._schema, row[self._schema.nulls]
         key = [
             None if nulls >> column & 1
-            else value_of(row[column], schema.kind(column), self._texts)
+            else value_of(row[column], schema.kind(column), self._texts, schema.values)
             for column in schema.key
         ]  # fmt: skip
-        text = f"{reason}: {fact_text(schema.name, tuple(key))}"
-        group = (*row[self._first : schema.expiry], nulls >> self._first)
-        self._failed.setdefault(group, []).append((text, start, end))
-        self._errors.add(self._matches.plan.form.number, text, start, end, 1)
+        text = f"{reason}: {fact_text(schema.predicate, tuple(key))}"
+        mask = (1 << (schema.expiry - self._first)) - 1
+        group = (*row[self._first : schema.expiry], nulls >> self._first & mask)
+        self._failed.setdefault(group, []).append((text, row[-3], row[-2]))
+        self._errors.add(self._rule, text, row[-3], row[-2], 1)
 
-    def _forget_errors(self, groups: I64Array, since: I64Array) -> None:
-        """Take back what was said to fail in groups from an instant on."""
+    def forget(self, groups: I64Array, since: I64Array) -> None:
+        """Take back what was said to fail in groups, each from an instant on."""
         if not self._failed:
             return
+        size = self._schema.expiry - self._first
         for row, first in zip(groups.tolist(), since.tolist(), strict=True):
-            group = (*row[: self._groups], row[-3] & ((1 << self._groups) - 1))
-            kept = []
-            for text, start, end in self._failed.pop(group, ()):
-                if end > first:
-                    number = self._matches.plan.form.number
-                    self._errors.add(number, text, max(start, first), end, -1)
-                if start < first:
-                    kept.append((text, start, min(end, first)))
-            if kept:
-                self._failed[group] = kept
+            self._end((*row[:size], row[-3] & ((1 << size) - 1)), first)
+
+    def cut(self, first: int) -> None:
+        """Take back all that was said to fail from an instant on."""
+        for group in list(self._failed):
+            self._end(group, first)
+
+    def _end(self, group: tuple[int, ...], first: int) -> None:
+        kept = []
+        for text, start, end in self._failed.pop(group, ()):
+            if end > first:
+                self._errors.add(self._rule, text, max(start, first), end, -1)
+            if start < first:
+                kept.append((text, start, min(end, first)))
+        if kept:
+            self._failed[group] = kept
 
 
 def _present(rows: I64Array, column: int, count: int) -> list[int]:

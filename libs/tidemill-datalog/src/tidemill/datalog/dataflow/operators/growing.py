@@ -1,0 +1,127 @@
+"""Recursion of facts that carry lattices: values only grow until nothing changes.
+
+A fact that grows is matched anew, and its old matches are taken back, in one change. Every rule
+gives more for more, so no value is ever less than before on the way. An input of the recursion that
+says less makes it find its facts again from that instant on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tidemill.arrangement.interval_updates import Arrangement, Change
+from tidemill.datalog.dataflow.operators.iterating import Derive, from_instant
+from tidemill.datalog.dataflow.operators.regrouping import differing
+from tidemill.datalog.dataflow.plan import DeltaPlan
+from tidemill.datalog.evaluation.limits import LimitPassed
+
+
+class Grown(Protocol):
+    """One predicate of the recursion: derivations are taken in, and facts change."""
+
+    @property
+    def facts(self) -> Arrangement:
+        """The facts."""
+        ...
+
+    def take(self, change: Change) -> Change:
+        """Take what rules derive; what that changes of the facts."""
+        ...
+
+    def cut(self, first: int) -> None:
+        """Forget what holds from an instant on."""
+        ...
+
+
+class Growth:
+    """The facts of one recursive component, some of which carry lattices.
+
+    `rules` are the predicate and the delta plans of each rule. `forget` takes back from an instant
+    on the errors of a rule.
+    """
+
+    def __init__(
+        self,
+        grown: Mapping[str, Grown],
+        rules: Sequence[tuple[str, Sequence[DeltaPlan]]],
+        derive: Derive,
+        forget: Callable[[int, int], None],
+        rounds_max: int,
+    ) -> None:
+        self._grown = grown
+        self._rules = rules
+        self._derive = derive
+        self._forget = forget
+        self._rounds_max = rounds_max
+        self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in grown}
+        self._outer: list[tuple[int, DeltaPlan]] = []
+        for number, (_, deltas) in enumerate(rules):
+            mine = [delta for delta in deltas if delta.source in grown]
+            for delta in mine:
+                self._inner[delta.source].append((number, delta))
+            if not mine:
+                self._outer.append((number, deltas[0]))
+        self._waiting: dict[str, list[Change]] = {}
+        self._since: int | None = None
+        self._anew_from: int | None = None
+
+    def put(self, rule: int, delta: DeltaPlan, change: Change) -> None:
+        """A change of what a rule reads outside of the recursion: its matches wait."""
+        first = int(change[:, -3].min())
+        self._since = first if self._since is None else min(first, self._since)
+        if self._anew_from is None and not (change[:, -1] * delta.sign < 0).any():
+            self._hand_on(rule, delta, change)
+        else:
+            self._anew_from = self._since
+
+    def _hand_on(self, rule: int, delta: DeltaPlan, change: Change) -> None:
+        rows = self._derive(rule, delta, change)
+        if len(rows):
+            self._waiting.setdefault(self._rules[rule][0], []).append(rows)
+
+    def take(self, facts: Mapping[str, Arrangement]) -> Iterable[tuple[str, Change]]:
+        """Take in all that waits; what that changes of the predicates.
+
+        Raises: LimitPassed beyond the rounds that are allowed. Cost: the matches that come; where
+        something is taken away, all facts that hold from then on.
+        """
+        anew, self._anew_from, self._since = self._anew_from, None, None
+        before = {}
+        if anew is not None:
+            before = self._begin_again(anew, facts)
+        told = self._grow()
+        if anew is not None:
+            for name, grown in self._grown.items():
+                after = from_instant(grown.facts.living(), anew, 1)
+                told[name] = [before[name], after]
+        return [(name, differing(np.concatenate(parts))) for name, parts in told.items()]
+
+    def _begin_again(self, first: int, facts: Mapping[str, Arrangement]) -> dict[str, Change]:
+        """Forget what holds from an instant on, and what waits, and match the inputs again."""
+        self._waiting.clear()
+        before = {}
+        for name, grown in self._grown.items():
+            before[name] = from_instant(grown.facts.living(), first, -1)
+            grown.cut(first)
+        for number in range(len(self._rules)):
+            self._forget(number, first)
+        for number, delta in self._outer:
+            self._hand_on(number, delta, from_instant(facts[delta.source].living(), first, 1))
+        return before
+
+    def _grow(self) -> dict[str, list[Change]]:
+        rounds, told = 0, dict[str, list[Change]]()
+        while self._waiting:
+            rounds += 1
+            if rounds > self._rounds_max * len(self._grown):
+                raise LimitPassed(f"a recursion took more than {self._rounds_max:,} rounds")
+            name = next(iter(self._waiting))
+            change = self._grown[name].take(np.concatenate(self._waiting.pop(name)))
+            if len(change):
+                told.setdefault(name, []).append(change)
+                for number, delta in self._inner[name]:
+                    self._hand_on(number, delta, change)
+        return told

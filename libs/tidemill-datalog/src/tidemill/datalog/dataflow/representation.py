@@ -1,0 +1,136 @@
+"""Which predicates carry lattices, and in which form: a column for each, or parafacts in one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow.schema import KINDS
+from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.evaluation.expressions import type_of
+from tidemill.datalog.evaluation.forms import AtomForm, HeadForm, RuleForm, Type, Variable
+from tidemill.datalog.evaluation.logical import NEXT, SENT, LogicalPlan
+
+PART = "#part:"
+"""Before the number of a rule and its predicate: the groups of that rule alone."""
+GIVES = {"count": Type.INT, "count_distinct": Type.INT, "average": Type.FLOAT}
+_LINEAR = frozenset({"count", "sum", "average"})
+
+
+def groups_apart(logical: LogicalPlan) -> LogicalPlan:
+    """The same plan where an aggregating rule derives its predicate alone.
+
+    Beside others it derives a part, which is read from there. Cost: O(text).
+    """
+    checked = logical.checked
+    columns, types = dict(checked.columns), dict(checked.lattice_types)
+    components = []
+    for component in logical.components:
+        rules: list[RuleForm] = []
+        parts = []
+        for rule in component.rules:
+            name = rule.head.predicate
+            alone = (
+                name not in checked.inputs
+                and [each.head.predicate for each in component.rules].count(name) == 1
+            )
+            if alone or not rule.head.aggregates:
+                rules.append(rule)
+                continue
+            part = f"{PART}{rule.number}:{name}"
+            parts.append(part)
+            columns[part] = checked.columns[name]
+            types.update({(part, k): v for (p, k), v in checked.lattice_types.items() if p == name})
+            rules.append(replace(rule, head=replace(rule.head, predicate=part)))
+            rules.append(_reading(part, name, checked))
+        names = (*parts, *component.predicates)
+        components.append(replace(component, predicates=names, rules=tuple(rules)))
+    return replace(
+        logical,
+        checked=replace(checked, columns=columns, lattice_types=types),
+        rules=tuple(rule for component in components for rule in component.rules),
+        components=tuple(components),
+    )
+
+
+def _reading(part: str, name: str, checked: CheckedProgram) -> RuleForm:
+    """The rule that says of a predicate what a part of it says."""
+    types = {f"#{at}": Type(kind) for at, (_, kind) in enumerate(checked.columns[name])}
+    terms = tuple(map(Variable, types))
+    return RuleForm(0, HeadForm(name, terms), (AtomForm(part, terms),), (), (), 0, types)
+
+
+class Representation:
+    """The lattices that facts of each predicate may carry, and how they stand in columns.
+
+    `carrying` are inputs whose facts may carry any lattice. Cost: O(rules · predicates).
+    """
+
+    def __init__(self, logical: LogicalPlan, carrying: Collection[str]) -> None:
+        self._checked = checked = logical.checked
+        everything = frozenset(checked.vocabulary.lattices)
+        self.lattices: dict[str, frozenset[str]] = {
+            name: everything if name.removeprefix(GIVEN) in carrying
+            else frozenset(lattice for lattice, _ in schema.lattices)
+            for name, schema in checked.inputs.items()
+        }  # fmt: skip
+        self._rules: dict[str, list[RuleForm]] = {}
+        for rule in logical.rules:
+            self._rules.setdefault(rule.head.predicate, []).append(rule)
+        self._looped = {n for each in logical.components if each.recursive for n in each.predicates}
+        self._spread(logical.rules)
+        self._passed_on = {
+            atom.predicate
+            for rule in logical.rules
+            for atom in rule.atoms
+            if self.passed(rule, atom)
+        }
+
+    def _spread(self, rules: Iterable[RuleForm]) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for rule in rules:
+                found = frozenset(name for name, _ in rule.head.lattices)
+                found = found.union(*(self.passed(rule, atom) for atom in rule.atoms))
+                known = self.lattices.get(rule.head.predicate, frozenset())
+                if not found <= known:
+                    self.lattices[rule.head.predicate] = known | found
+                    changed = True
+
+    def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
+        """The lattices that may be passed from a fact of an atom to the head of its rule."""
+        dropped = rule.head.suppressed | {name for name, _ in rule.head.lattices}
+        return self.lattices.get(atom.predicate, frozenset()) - dropped - atom.suppressed
+
+    def seen(self, name: str) -> tuple[tuple[str, Type], ...] | None:
+        """The lattices of a predicate that have a column for what is seen of each, with its type.
+
+        None where a column with parafacts is needed: facts are merged, or passed on.
+        """
+        if not self.lattices.get(name):
+            return ()
+        rules = self._rules.get(name, ())
+        shared = name in self._checked.inputs or name in self._looped or name in self._passed_on
+        if shared or len(rules) != 1 or name.startswith((NEXT, SENT)):
+            return None
+        rule = rules[0]
+        found: dict[str, Type] = {}
+        for lattice, terms in rule.head.lattices:
+            kind = self._kind(rule, lattice)
+            if len(terms) != 1 or lattice in found or kind is None:
+                return None
+            found[lattice] = kind
+        return tuple(found.items()) if found.keys() == self.lattices[name] else None
+
+    def _kind(self, rule: RuleForm, lattice: str) -> Type | None:
+        """The type of a lattice's column, None where it needs parafacts."""
+        known = self._checked.lattice_types.get((rule.head.predicate, lattice))
+        declared = Type(known[0]) if known else Type.ANY
+        kind = GIVES.get(lattice) or declared
+        given = type_of(dict(rule.head.lattices)[lattice][0], rule.types)
+        if not {kind, given} <= KINDS:
+            return None
+        mixed = given is Type.INT and declared is Type.FLOAT
+        return None if mixed and (lattice not in _LINEAR or lattice == "sum") else kind

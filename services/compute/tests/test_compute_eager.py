@@ -13,12 +13,12 @@ import itertools
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -60,6 +60,7 @@ from tidemill_compute.events.progress import Policy
 from tidemill_compute.events.rows import EventColumns
 from tidemill_compute.events.stage import EventStage
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -71,7 +72,20 @@ SOURCE = EventTarget(
     "s", "s/raw", "s/raw/letters", "s/remap", "s/map", "s/letters", "s", event_schema(DATA)
 )
 INSTANTS, LAST = 24, 200
-THREADS = ThreadPoolExecutor(4, "views")
+
+
+class Inline(Executor):
+    """Work is done where it is asked for: a process whose turns are counted has no threads."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        found: Future[Any] = Future()
+        try:
+            found.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            found.set_exception(error)
+        return found
+
+
 SKEW = 6
 PROGRAMS = {
     "a join": ('hit(x) := s(host: "a", at: x) ^ s(host: "b");', "hit(x)"),
@@ -234,12 +248,14 @@ class World:
     ) -> tuple[EventStage, ViewDriver, Watched]:
         collections = self.process(fuse)
         stage = EventStage(SOURCE, self.policy, collections, self.clock, self.settings)
-        view = ViewDriver(self.view, collections, self.clock, self.settings)
+        shared = SharedInputs()
+        shared.threads = Inline()
+        view = ViewDriver(self.view, collections, self.clock, self.settings, shared)
         target = EarlyTarget(
             "hit", self.program, {"s": (SOURCE, self.policy, self.view.inputs["s"][1])}, "v/state",
             allowance=self.allowance,
         )  # fmt: skip
-        early = EarlyEvents(target, "tell", collections, self.settings, THREADS)
+        early = EarlyEvents(target, "tell", collections, self.settings, Inline())
         sink = PlaceSink(self, fuse) if sink is None else sink
         return (
             stage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow.compute as pc
@@ -16,6 +16,9 @@ from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
+from tidemill.datalog.evaluation.logical import logical_plan, plan_below
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.incremental import FactChange, presences_of_changes
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.scratch import Engine
 from tidemill.errors import Exhausted, NotYet
@@ -192,7 +195,6 @@ class EarlyEvents:
         self._threads = threads
         self._holds = Holds(collections, f"action:{action}")
         self._allowance = target.allowance.apart()
-        self._engine = Engine(target.program, limits=target.limits, allowance=self._allowance)
         self._feeds = {
             predicate: _Feed(
                 events, policy, shape, self._holds, collections, settings
@@ -217,7 +219,7 @@ class EarlyEvents:
     async def resume(self, upper: int) -> None:
         """Begin with what has come, where what is watched is definite up to `upper`."""
         self.given_up, self._looked = "", False
-        self._allowance = self._engine.allowance = self._target.allowance.apart()
+        self._allowance = self._target.allowance.apart()
         for feed in self._feeds.values():
             await feed.resume(upper)
 
@@ -277,29 +279,56 @@ class EarlyEvents:
             await feed.move_holds(upper)
         await self._holds.downgrade(self._target.state, frontier(max(0, upper - 1)))
 
-    async def _state(self, upper: int) -> EngineState:
+    async def _state(self, upper: int) -> list[StateRow]:
         """The view's state just before `upper`; none of a view that has not written any."""
         state = self._target.state
         if upper == 0 or sole_time(await self._holds.take(state)) >= upper:
-            return EngineState()
+            return []
         rows = await self._holds.snapshot(state, upper - 1)
-        return EngineState.from_rows(rows_of(rows, STATE_SCHEMA.names))  # type: ignore[arg-type]
+        return rows_of(rows, STATE_SCHEMA.names)  # type: ignore[return-value]
 
-    async def _evaluate(self, state: EngineState, upper: int) -> list[Presence]:
+    async def _evaluate(self, state: Sequence[StateRow], upper: int) -> list[Presence]:
         target = self._target
         inputs = {predicate: feed.presences for predicate, feed in self._feeds.items()}
         sizes = (
             len(rows) * match_bytes(len(target.program.columns[p])) for p, rows in inputs.items()
         )
         self._allowance.beside = sum(sizes)
-        evaluate = partial(
-            self._engine.evaluate, inputs, lower=upper - 1 if upper else None, upper=INSTANT_MAX - 1,
-            state=state, only=[target.predicate],
-        )  # fmt: skip
+        derive = partial(self._derive, inputs, state, upper, self._allowance)
         loop = asyncio.get_running_loop()
         try:
-            evaluation = await loop.run_in_executor(self._threads, evaluate)
+            return await loop.run_in_executor(self._threads, derive)
         except asyncio.CancelledError:
             self._allowance.call_off()
             raise
-        return evaluation.presences[target.predicate]
+
+    def _derive(
+        self, inputs: Mapping[str, Sequence[Presence]], state: Sequence[StateRow], upper: int,
+        allowance: Allowance,
+    ) -> list[Presence]:  # fmt: skip
+        """The presences that follow from the inputs; on a thread. Cost: the import of numba."""
+        from tidemill.datalog.dataflow import DataflowEngine, missing_in
+
+        program, predicate = self._target.program, self._target.predicate
+        if missing_in(program) is not None:
+            engine = Engine(program, limits=self._target.limits, allowance=allowance)
+            return engine.evaluate(
+                inputs, lower=upper - 1 if upper else None, upper=INSTANT_MAX - 1,
+                state=EngineState.from_rows(state), only=[predicate],
+            ).presences[predicate]  # fmt: skip
+        plan = plan_below(logical_plan(program), [predicate])
+        flow = DataflowEngine(
+            program, plan=plan, limits=self._target.limits, allowance=allowance, told=[predicate],
+            keeps_state=True,
+        )  # fmt: skip
+        if upper:
+            numbers = {rule.number for rule in plan.rules}
+            flow.restore((row for row in state if row[0] in numbers), upper)
+        for name, presences in inputs.items():
+            first = max(0, upper - 1)
+            flow.feed_presences(name, [replace(p, start=max(p.start, first)) for p in presences])
+        told = flow.step(INSTANT_MAX - 1).get(predicate)
+        if told is None:
+            return []
+        changes = [FactChange(at, record, diff) for at, record, diff in told.records()]
+        return presences_of_changes(changes).get(predicate, [])

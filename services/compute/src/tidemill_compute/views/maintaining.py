@@ -310,11 +310,22 @@ def _ways(target: ViewTarget, settings: ComputeSettings) -> str:
 def maintainer_of(
     target: ViewTarget, settings: ComputeSettings, shared: SharedInputs
 ) -> Maintainer:
-    """The maintainer of a view, by its ticks and its engine. Cost: the import of numba."""
+    """The maintainer of a view, by its ticks and its engine. Cost: the import of numba.
+
+    A view of which nothing is asked is a dataflow if each of its constructs has an operator.
+    """
     if target.ticks is not None:
         return Ticked(target, settings)
-    if target.engine == "dataflow":
+    if target.engine == "dataflow" or _by_dataflow(target, settings):
         from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
 
         return DataflowMaintainer(target, settings, shared)
     return UntickedMaintainer(target, settings, shared)
+
+
+def _by_dataflow(target: ViewTarget, settings: ComputeSettings) -> bool:
+    if target.engine != "auto" or settings.maintenance != "auto":
+        return False
+    from tidemill.datalog.dataflow import missing_in  # imports numba
+
+    return missing_in(target.program) is None

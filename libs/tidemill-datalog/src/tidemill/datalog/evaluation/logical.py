@@ -10,8 +10,8 @@ engine can run them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.forms import RuleForm
@@ -60,6 +60,18 @@ def logical_plan(checked: CheckedProgram) -> LogicalPlan:
         _later(checked, rules),
         scans_of(checked, rules),
     )
+
+
+def plan_below(plan: LogicalPlan, predicates: Collection[str]) -> LogicalPlan:
+    """The part of a plan from which some predicates are derived. Cost: O(rules)."""
+    needed, found = set(predicates), []
+    for component in reversed(plan.components):
+        if needed.isdisjoint(component.predicates):
+            continue
+        found.append(component)
+        needed |= {name for rule in component.rules for name in rule.reads}
+    rules = tuple(rule for rule in plan.rules if rule.head.predicate in needed)
+    return replace(plan, rules=rules, components=tuple(reversed(found)), later=())
 
 
 def components_of(checked: CheckedProgram, rules: tuple[RuleForm, ...]) -> tuple[Component, ...]:

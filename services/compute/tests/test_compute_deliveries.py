@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -28,7 +29,7 @@ from tidemill.catalog.record_rows import PredicateShape
 from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
 from tidemill.datalog.goals import goal_over
 from tidemill.errors import Fenced, TidemillError, Unavailable, UsageError
-from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
@@ -287,7 +288,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 url, Delivery.ASKABLE if askable else Delivery.KEYED,
                 ask=f"{url}/{{key}}" if askable else "",
             )  # fmt: skip
-            yield Place(lambda: HttpSink(endpoint), lambda: _count_effects(target))
+            yield Place(lambda: HttpSink(endpoint, SystemClock()), lambda: _count_effects(target))
         else:
             log: Log = EmbeddedLog(tmp_path / "log")
             if kind == "kafka":
@@ -434,10 +435,8 @@ async def test_an_endpoint_has_each_effect_as_often_as_its_class_says(delivery: 
         await world.create()
         async with target.served() as url:
             ask = f"{url}/{{key}}" if delivery is Delivery.ASKABLE else ""
-            endpoint = Endpoint(url, delivery, ask=ask)
-            deaths += await survive(
-                world, lambda e=endpoint: HttpSink(e), Random(seed), target.calm
-            )
+            sink = partial(HttpSink, Endpoint(url, delivery, ask=ask), SystemClock())
+            deaths += await survive(world, sink, Random(seed), target.calm)
         fired = set(keys(await world.now.read_updates("calls/outbox")))
         assert len(fired) == len(world.changes)
         assert set(target.effects) <= fired
@@ -521,11 +520,12 @@ async def test_a_refusal_is_for_a_person_and_silence_is_tried_again(tmp_path: Pa
     target = Target(Random(0))
     async with target.served() as url:
         with pytest.raises(UsageError):
-            await HttpSink(Endpoint(f"{url}/nowhere/at/all")).fire([firing])
+            await HttpSink(Endpoint(f"{url}/nowhere/at/all"), SystemClock()).fire([firing])
+        asked = Endpoint(url, Delivery.ASKABLE, ask=f"{url}?{{key}}")
         with pytest.raises(UsageError):
-            await HttpSink(Endpoint(url, Delivery.ASKABLE, ask=f"{url}?{{key}}")).recover([firing])
+            await HttpSink(asked, SystemClock()).recover([firing])
     with pytest.raises(Unavailable):
-        await HttpSink(Endpoint(url)).fire([firing])
+        await HttpSink(Endpoint(url), SystemClock()).fire([firing])
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable):
         await SqliteSink(tmp_path / "file" / "x.db", "t", "a").recover(())

@@ -125,7 +125,7 @@ class ActionPart:
                 http.timeout / 1000, tuple((header, places.secret(name)) for header, name in named),
                 places.sending(*(name for _, name in named)),
             )  # fmt: skip
-            return HttpSink(endpoint)
+            return HttpSink(endpoint, self._context.host.clock)
         assert sink.log is not None
         return LogSink(self._context.host.log, sink.log.topic, name)
 

@@ -10,6 +10,7 @@ import aiohttp
 
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.addresses import bare_url
+from tidemill.runtime.clock import Clock
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.runtime.places.http import gated_connector, said
 from tidemill_compute.actions.outbox import Firing, Took, untold
@@ -47,17 +48,21 @@ class Endpoint:
     secrets: tuple[tuple[str, Secret], ...] = ()
     """Headers whose values are secrets, read for each batch of requests."""
     egress: Egress = ANYWHERE
+    again_s: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
+    """Pauses after answers that say to try again; after the last one the action begins again."""
 
 
 class HttpSink:
     """Posts each firing as JSON, one after the other, its key in a header; 2xx means it happened.
 
-    An answer of 5xx, of those above, or none at all is Unavailable: the same key is tried again.
-    Any other refusal is for a person to look at: UsageError.
+    After an answer of 5xx, or of those above, the same key is tried again, a few times at once. No
+    answer at all, or none that is better, is Unavailable: the action begins again. Any other
+    refusal is for a person to look at: UsageError.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
         self._endpoint = endpoint
+        self._clock = clock
         self.at_most_once = endpoint.delivery is Delivery.AT_MOST_ONCE
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
@@ -94,9 +99,18 @@ class HttpSink:
     async def _post(self, session: aiohttp.ClientSession, firing: Firing) -> None:
         endpoint = self._endpoint
         headers = {"Content-Type": "application/json", endpoint.key_header: firing.key}
-        status = await self._status(session, "POST", endpoint.url, headers, firing.line.encode())
-        if not 200 <= status < 300:
-            raise self._refusal(endpoint.url, status)
+        for pause_s in (*(() if self.at_most_once else endpoint.again_s), None):
+            status = await self._status(
+                session, "POST", endpoint.url, headers, firing.line.encode()
+            )
+            if 200 <= status < 300:
+                return
+            refusal = self._refusal(endpoint.url, status)
+            if pause_s is None or not isinstance(refusal, Unavailable):
+                raise refusal
+            await self._clock.sleep(pause_s)
+            if await self.recover([firing]):
+                return
 
     async def _ask(self, session: aiohttp.ClientSession, key: str) -> bool:
         url = self._endpoint.ask.replace("{key}", key)

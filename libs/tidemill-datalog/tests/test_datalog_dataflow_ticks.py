@@ -17,14 +17,14 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow import NotInDataflow, lower
 from tidemill.datalog.dataflow.scheduler import Strategy
-from tidemill.datalog.dataflow.ticked_plan import given_apart, ticked_plan
-from tidemill.datalog.dataflow.ticking import DataflowTicker, TickGiven, TickTold
+from tidemill.datalog.dataflow.ticked_plan import plan_of
+from tidemill.datalog.dataflow.ticking import DataflowTicker, TickGiven
 from tidemill.datalog.evaluation.limits import LimitPassed
-from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.ticking.node import TickAnswer
 from tidemill.datalog.ticks import present_at
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
@@ -45,7 +45,7 @@ Given = Mapping[str, Sequence[Record]]
 def fits(checked: CheckedProgram) -> bool:
     """Whether the dataflow evaluates all of a program."""
     try:
-        lower(given_apart(ticked_plan(logical_plan(checked))), Texts())
+        lower(plan_of(checked), Texts())
     except NotInDataflow:
         return False
     return True
@@ -85,7 +85,7 @@ class Held:
         self._held: Counter[Record] = Counter()
         self._errors: set[str] = set()
 
-    def take(self, told: TickTold) -> None:
+    def take(self, told: TickAnswer) -> None:
         self._held.update(dict(told.facts))
         for text, diff in told.errors:
             assert (text in self._errors) == (diff < 0)

@@ -340,11 +340,12 @@ async def _over(world: World, random: Random) -> None:
     await world.feed(END)
 
 
-async def test_a_program_becomes_one_with_ticks_and_back() -> None:
+@pytest.mark.parametrize("dataflow", [False, True])
+async def test_a_program_becomes_one_with_ticks_and_back(dataflow: bool) -> None:
     kept = OLD + "seen(h) := ping(h, _);\nseen(h) @next := seen(h);"
     plain = OLD.replace("> 1", "> 2") + "seen(h) := ping(h, _);"
-    for old, new in ((OLD, kept), (kept, plain)):
-        world, random = World(3, old, new), Random(3)
+    for old, new in ((OLD, kept), (kept, kept.replace("6 / n", "7 / n")), (kept, plain)):
+        world, random = World(3, old, new, dataflow=dataflow), Random(3)
         await world.create()
         await world.feed(20)
         await world.follow(world.change().before, Fuse(None), random, 20)
@@ -355,7 +356,7 @@ async def test_a_program_becomes_one_with_ticks_and_back() -> None:
         await world.feed(END)
         await world.follow(world.change().after, Fuse(None), random, END)
         stored = await world.now.read_updates("v/calm")
-        wanted = world.expected(checked(OLD if new == kept else plain))["calm"]
+        wanted = world.expected(checked(plain if new == plain else OLD))["calm"]
         assert as_of(stored, END - 1) == wanted[END - 1]
 
 

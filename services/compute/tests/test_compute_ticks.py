@@ -27,6 +27,7 @@ from tidemill.datalog.admission import Batch, Skew
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -34,13 +35,15 @@ from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
-from tidemill.errors import UsageError
+from tidemill.errors import Exhausted, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.pointwise import tick_answers, ticks_on_change
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views import shared_inputs
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -273,15 +276,22 @@ WAYS: list[dict[str, Any]] = [
     {},
     {"engine": "scratch"},
     {"strategy": "retraction"},
+    {"engine": "dataflow"},
+    {"engine": "dataflow", "strategy": "retraction"},
 ]
+ON = {"any engine": WAYS, "dataflow": WAYS[3:]}
+"""The ways among which a view that begins again chooses."""
+in_each_way = pytest.mark.parametrize("way", WAYS, ids=str)
+on_each = pytest.mark.parametrize("on", ON)
 
 
 @pytest.mark.rule("MV3", "MV5", "D2")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("when", PLANS)
 @pytest.mark.parametrize("seed", range(3))
+@on_each
 async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
-    name: str, when: str, seed: int
+    name: str, when: str, seed: int, on: str
 ) -> None:
     random = Random(f"{name} {when} {seed}")
     world = World(PROGRAMS[name], PLANS[when], history(seed))
@@ -291,11 +301,11 @@ async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
         await world.feed(min(END, world.fed + random.randrange(1, 15)))
         for _ in range(random.randrange(1, 4)):
             fuse = Fuse(random.randrange(1, 8), after=random.random() < 0.5)
-            way = random.choice(WAYS)
+            way = random.choice(ON[on])
             view = world.view(world.process(fuse), random.randrange(1, 4), **way)
             await world.follow(view, world.fed)
             deaths += fuse.blown
-    await world.follow(world.view(world.now), END)
+    await world.follow(world.view(world.now, **random.choice(ON[on])), END)
     assert await world.answers() == expected(world.program, world.inputs, world.plan)
     assert deaths > 0
     state = await world.now.read_updates("v/state")
@@ -303,7 +313,7 @@ async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
         as_of(state, at)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@in_each_way
 async def test_an_idle_program_leaves_its_ticks_out(way: dict[str, Any]) -> None:
     """A thousand million ticks in which nothing differs take no time, on either engine."""
     world = World(PROGRAMS["last value"], TickPlan(1), {"put": table([("a", 1, 5, 1)], PUT)})
@@ -315,14 +325,15 @@ async def test_an_idle_program_leaves_its_ticks_out(way: dict[str, Any]) -> None
     assert as_of(await world.now.read_updates("v/value"), 10**9 - 1) == {("a", 1)}
 
 
-async def test_facts_that_are_only_kept_are_written_once() -> None:
+@in_each_way
+async def test_facts_that_are_only_kept_are_written_once(way: dict[str, Any]) -> None:
     rows: list[tuple[object, ...]] = [(f"k{n}", n, 1, 1) for n in range(500)]
     rows += [("other", at, at, 1) for at in range(2, END)]
     world = World(PROGRAMS["last value"], TickPlan(1), {"put": table(rows, PUT)})
     await world.create()
     for upper in range(2, END + 1, 6):
         await world.feed(upper)
-        await world.follow(world.view(world.now), upper)
+        await world.follow(world.view(world.now, **way), upper)
     state = (await world.now.read_updates("v/state"))["solution"].to_pylist()
     assert sum('"k7"' in text for text in state) == 1
     assert len(state) < 500 + 2 * END
@@ -378,7 +389,8 @@ def expected_of_nodes(world: World) -> Answers:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nodes_exchange_every_message_once_whatever_dies(seed: int) -> None:
+@on_each
+async def test_nodes_exchange_every_message_once_whatever_dies(seed: int, on: str) -> None:
     random = Random(seed)
     plan = TickPlan(7, nodes=3, place={"put": 1})
     world = World(ASKING, plan, history(seed))
@@ -392,15 +404,18 @@ async def test_nodes_exchange_every_message_once_whatever_dies(seed: int) -> Non
     while world.fed < END:
         await world.feed(min(END, world.fed + random.randrange(3, 15)))
         fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
-        await world.follow(world.view(world.process(fuse), 2, **random.choice(WAYS)), world.fed)
+        await world.follow(world.view(world.process(fuse), 2, **random.choice(ON[on])), world.fed)
         deaths += fuse.blown
-    await world.follow(world.view(world.now), END)
+    await world.follow(world.view(world.now, **random.choice(ON[on])), END)
     assert await world.answers() == expected_of_nodes(world)
     assert deaths > 0
     assert any(errors for _, errors in await world.answers())
 
 
-async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() -> None:
+@in_each_way
+async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes(
+    way: dict[str, Any],
+) -> None:
     """The facts of the tick that takes a message in stand until the next tick, as all facts do."""
     world = World(
         "got(k) @async(0) := put(k, _) ^ not got(k);\nback(k) := got(k);",
@@ -409,14 +424,17 @@ async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() 
     )
     await world.create()
     await world.feed(END)
-    await world.follow(world.view(world.now), END)
+    await world.follow(world.view(world.now, **way), END)
     back = await world.now.read_updates("v/back")
     assert [bool(as_of(back, at)) for at in (5, 6, 7, 8, 19, 20, 21)] == [
         False, True, True, True, True, False, False,
     ]  # fmt: skip
 
 
-async def test_a_program_that_ticks_on_change_goes_on_until_it_is_quiet() -> None:
+@in_each_way
+async def test_a_program_that_ticks_on_change_goes_on_until_it_is_quiet(
+    way: dict[str, Any],
+) -> None:
     """One change counts to 30 at successive instants, also if its process dies in between."""
     world = World(
         PROGRAMS["counting"], TickPlan(None), {"put": table([("a", 1, 5, 1), ("a", 1, 6, -1)], PUT)}
@@ -424,12 +442,12 @@ async def test_a_program_that_ticks_on_change_goes_on_until_it_is_quiet() -> Non
     await world.create()
     for upper in (6, 9, 20, END):
         await world.feed(upper)
-        await world.follow(world.view(world.now, 3), upper)
+        await world.follow(world.view(world.now, 3, **way), upper)
     counts = await world.now.read_updates("v/n")
     assert [as_of(counts, at) for at in (5, 6, 7, 30)] == [{(0,)}, {(1,)}, {(2,)}, {(25,)}]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@in_each_way
 async def test_a_program_that_is_never_quiet_stalls_with_the_reason(way: dict[str, Any]) -> None:
     world = World(
         "on() @next := put(_, _) ^ not on();",
@@ -444,6 +462,54 @@ async def test_a_program_that_is_never_quiet_stalls_with_the_reason(way: dict[st
         await view.maintain_forever()
 
 
+@in_each_way
+async def test_a_step_without_room_for_it_begins_again_with_fewer_ticks(
+    way: dict[str, Any],
+) -> None:
+    """The changes of all ticks are more than the view may hold, those of some are not."""
+    rows = [
+        (f"k{n}", at, at + t, 1 - 2 * t) for n in range(60) for at in range(1, END) for t in (0, 1)
+    ]
+    world = World(PROGRAMS["last value"], TickPlan(1), {"put": table(rows, PUT)})
+    await world.create()
+    await world.feed(END)
+
+    def view(bytes_max: int) -> ViewDriver:
+        room = Allowance(bytes_max, "limits.view_bytes", "view v")
+        return world.view(world.now, 1_000, allowance=room, **way)
+
+    with pytest.raises(Exhausted) as given_up:
+        await view(2_000).maintain_forever()
+    assert given_up.value.setting == "limits.view_bytes"
+    tight = view(2_000_000)
+    await world.follow(tight, END)
+    assert 1 < tight.progress.windows < END
+    assert await world.answers() == expected(world.program, world.inputs, world.plan)
+
+
+@pytest.mark.parametrize("engine", ["dataflow"])
+async def test_texts_of_rows_that_are_gone_are_forgotten_by_ticks(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 200)
+    rows = [
+        (f"{n} at {at}", 1, at + t, 1 - 2 * t)
+        for n in range(90)
+        for at in range(1, END)
+        for t in (0, 1)
+    ]
+    world = World(
+        "seen(k) := put(k, _);\nlast(k) @next := seen(k);", TickPlan(1), {"put": table(rows, PUT)}
+    )
+    await world.create()
+    await world.feed(END)
+    shared, settings = SharedInputs(), ComputeSettings(window_ticks_max=2, hold_interval_s=0.0)
+    target = world.target(engine=engine)
+    await world.follow(ViewDriver(target, world.now, world.clock, settings, shared), END)
+    assert len(shared.texts(0)) < END * 90 / 2
+    assert await world.answers() == expected(world.program, world.inputs, world.plan)
+
+
 @pytest.mark.parametrize(
     ("admission", "seen"),
     [
@@ -453,8 +519,9 @@ async def test_a_program_that_is_never_quiet_stalls_with_the_reason(way: dict[st
         (Batch(3, 8), {14: 2, 21: 4}),
     ],
 )
+@in_each_way
 async def test_what_a_tick_takes_in_is_chosen_for_each_input(
-    admission: Any, seen: dict[int, int]
+    admission: Any, seen: dict[int, int], way: dict[str, Any]
 ) -> None:
     """Number of rows admitted at each instant; a restart at each instant changes nothing."""
     rows = [("a", 1, 3, 1), ("b", 2, 9, 1), ("c", 3, 10, 1), ("d", 4, 16, 1)]
@@ -463,12 +530,12 @@ async def test_what_a_tick_takes_in_is_chosen_for_each_input(
     for restarts in (False, True):
         plan = TickPlan(7, admission={"put": admission})
         world = World(
-            "n() @count(k) := put(k, _);\nx() @next := n();", plan, {"put": table(rows, PUT)}
+            "n() @count(k) := put(k, _);\nx() ~count @next := n();", plan, {"put": table(rows, PUT)}
         )
         await world.create()
         for upper in range(1, END + 1) if restarts else (END,):
             await world.feed(upper)
-            await world.follow(world.view(world.now), upper)
+            await world.follow(world.view(world.now, **way), upper)
         counts = [as_of(await world.now.read_updates("v/n"), at) for at in range(END)]
         steps = {
             at: int(str(next(iter(counts[at]))[0]))
@@ -478,7 +545,8 @@ async def test_what_a_tick_takes_in_is_chosen_for_each_input(
         assert steps == seen
 
 
-async def test_an_event_waits_until_a_later_one_says_how_late_it_is() -> None:
+@in_each_way
+async def test_an_event_waits_until_a_later_one_says_how_late_it_is(way: dict[str, Any]) -> None:
     rows = [("a", 1, t, None, at, 1) for t, at in ((5, 5), (8, 8), (2, 9), (20, 20))]
     for restarts in (False, True):
         plan = TickPlan(None, admission={"ping": Skew(4)})
@@ -488,14 +556,15 @@ async def test_an_event_waits_until_a_later_one_says_how_late_it_is() -> None:
         await world.create()
         for upper in range(1, END + 1) if restarts else (END,):
             await world.feed(upper)
-            await world.follow(world.view(world.now), upper)
+            await world.follow(world.view(world.now, **way), upper)
         found = await world.now.read_updates("v/n")
         seen = {at: {int(str(row[0])) for row in as_of(found, at)} for at in (8, 9, 19, 20)}
         assert seen == {8: set(), 9: {2}, 19: {2}, 20: {2, 5, 8}}
 
 
+@in_each_way
 async def test_a_program_that_never_rests_over_closed_inputs_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("tidemill_compute.views.ticking._ALONE_MAX", 50)
     text = "on() @next := put(_, _) ^ not on();"
@@ -504,4 +573,4 @@ async def test_a_program_that_never_rests_over_closed_inputs_is_given_up(
     await world.feed(20)
     await world.now.close_collection("put")
     with pytest.raises(UsageError, match="does not come to rest"):
-        await world.view(world.now).maintain_forever()
+        await world.view(world.now, **way).maintain_forever()

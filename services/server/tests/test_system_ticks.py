@@ -46,6 +46,7 @@ metadata: {name: asked}
 spec:
   retain: all
   tick: {on: change}
+  engine: ENGINE
   nodes: 2
   place: {put: node}
   inputs: {put: puts}
@@ -78,7 +79,7 @@ async def answer(process: Whole, goal: str, at: int) -> set[tuple[object, ...]]:
     return set(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-@pytest.mark.parametrize("engine", ["incremental", "scratch"])
+@pytest.mark.parametrize("engine", ["incremental", "scratch", "dataflow"])
 async def test_what_a_tick_keeps_is_there_after_a_restart(engine: str, tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLE + LAST.replace("ENGINE", engine))
@@ -181,7 +182,7 @@ async def test_what_does_not_fit_is_refused(spec: str, says: str, tmp_path: Path
         assert says in str(refused.value)
 
 
-@pytest.mark.parametrize("engine", ["scratch", "incremental"])
+@pytest.mark.parametrize("engine", ["scratch", "incremental", "dataflow"])
 @pytest.mark.parametrize(
     "program",
     [

@@ -97,8 +97,6 @@ def _dataflow_lines(
 
     room = None if allowance is None else allowance.apart()
     try:
-        if program.ticked:
-            raise NotInDataflow("ticks")
         engine = DataflowEngine(program, timer=timer, allowance=room)
         for predicate, presences in inputs.items():
             engine.feed_presences(predicate, presences)

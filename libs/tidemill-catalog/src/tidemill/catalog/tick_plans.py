@@ -90,7 +90,7 @@ def check_engine(spec: ViewSpec, checked: CheckedProgram) -> None:
     if spec.engine == "dataflow":
         from tidemill.datalog.dataflow import missing_in  # imports numba, for few documents
 
-        missing = "the ticks of a view" if checked.ticked else missing_in(checked)
+        missing = missing_in(checked)
         if missing is not None:
             raise UsageError(
                 f"engine refused: the dataflow does not evaluate {missing}; choose auto",

@@ -12,7 +12,6 @@ from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow import DataflowEngine
-from tidemill.errors import Exhausted
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.input_state import InputState, cut_window
 from tidemill_compute.views.interval_rows import (
@@ -125,17 +124,11 @@ class DataflowMaintainer:
         self._allowance.beside = sum(living.bytes_held for living in inputs)
         self._allowance.require(self._allowance.beside)
         upper = half_written or cut_window(inputs, lower, common, self._changes_max)
-        try:
-            for name, living in self._inputs.items():
-                due = living.take_updates(upper)
-                if due.num_rows:
-                    self._feed(name, living, due)
-            told = self._engine.step(min(upper, END_WORD))
-        except MemoryError as error:
-            raise Exhausted(
-                f"a step of view {self._target.name} was given up: the machine has no memory left",
-                reason="memory",
-            ) from error
+        for name, living in self._inputs.items():
+            due = living.take_updates(upper)
+            if due.num_rows:
+                self._feed(name, living, due)
+        told = self._engine.step(min(upper, END_WORD))
         self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
         self._count()
         return Step(upper, self._updates(told, upper))

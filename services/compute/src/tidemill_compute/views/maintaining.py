@@ -315,7 +315,7 @@ def maintainer_of(
     A view of which nothing is asked is a dataflow if each of its constructs has an operator.
     """
     if target.ticks is not None:
-        return Ticked(target, settings)
+        return Ticked(target, settings, shared)
     if target.engine == "dataflow" or _by_dataflow(target, settings):
         from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
 

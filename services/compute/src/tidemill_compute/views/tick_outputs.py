@@ -13,7 +13,7 @@ from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
-from tidemill.datalog.ticking.nodes import TickAnswer
+from tidemill.datalog.ticking.node import TickAnswer
 from tidemill.datalog.ticks import Message
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Change, Row, Start, update_table
@@ -46,8 +46,10 @@ class TickOutputs:
         self._misplaced: Counter[str] = Counter()
 
     def begin(self, start: Start) -> None:
-        """Know what was written before."""
+        """Know what was written before, and nothing of a step that was given up."""
         nodes = range(self._target.ticks.nodes if self._target.ticks is not None else 1)
+        self._facts = {name: [] for name in self._target.outputs}
+        self._failed = []
         self._expiring, self._expiries = set(), []
         self._unknown = {n: set() for n in nodes}
         self._misplaced = Counter()

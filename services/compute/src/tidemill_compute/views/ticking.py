@@ -7,42 +7,62 @@ expires.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidemill.catalog.schemas import STATE_SCHEMA
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed
-from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode, TickNode
+from tidemill.datalog.ticking.node import TickNode
+from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode
 from tidemill.datalog.ticking.run import KINDS_OF_RUN, TickRun, TickStart, of_node
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.input_state import InputState
+from tidemill_compute.views.input_state import InputState, cut_window
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.tick_outputs import TickOutputs
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
 
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar.columns import Texts
+
 _ALONE_MAX = 1_000_000
+_TOLD_BYTES = found_bytes(4)
+"""Bytes of a change that a tick has told, until the step is written."""
+_FEWER = 4
+"""A step that ran out of memory begins again with this part of its ticks and changes."""
 
 
 class Ticked:
     """At each instant the outputs are what the last tick at or before it said.
 
-    The state is what one tick hands to the next; kept facts that stay are written once.
+    The state is what one tick hands to the next; kept facts that stay are written once. Any engine
+    goes on from the state of any other, in words of its own.
     """
 
-    reads_contents = repeats_state = True
-    outdated = False
+    reads_contents = True
+    repeats_state = False
     reads_max = None
 
-    def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
+    def __init__(
+        self,
+        target: ViewTarget,
+        settings: ComputeSettings,
+        shared: SharedInputs | None = None,
+    ) -> None:
         assert target.ticks is not None
         self._target = target
         self._plan: TickPlan = target.ticks
+        self._settings = settings
+        self._shared = shared or SharedInputs()
+        self._texts: Texts | None = None
         self._ticks_max = settings.window_ticks_max
+        self._changes_max = settings.step_changes_max
         self._returns_max = settings.tick_returns_max
         self._inputs: Mapping[str, InputState] = {}
         self._run: TickRun
@@ -55,7 +75,16 @@ class Ticked:
     @property
     def mode(self) -> str:
         """The engine that runs the ticks."""
-        return "scratch" if self._target.engine == "scratch" else "incremental"
+        engine = self._target.engine
+        return engine if engine in ("scratch", "dataflow") else "incremental"
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the dataflow numbers texts anew, as most of them are of rows that are gone."""
+        return self._texts is not None and self._shared.texts(self._alive()) is not self._texts
+
+    def _alive(self) -> int:
+        return sum(living.alive for living in self._inputs.values())
 
     def when_idle(self, lower: int) -> None:
         """Nothing: ticks are run by their changes from the beginning."""
@@ -68,6 +97,8 @@ class Ticked:
         self._inputs, self._of_nodes = inputs, []
         self._allowance = self._target.allowance.apart()
         self._outputs.begin(start)
+        if self.mode == "dataflow":
+            self._texts = self._shared.texts(self._alive())
         present = {name: [p.record for p in living.present()] for name, living in inputs.items()}
         begun = TickStart(start.lower, start.fresh, present, start.state)
         self._run = TickRun(
@@ -78,13 +109,23 @@ class Ticked:
     def _node(self, number: int, handed: Handed) -> TickNode:
         target, allowance = self._target, self._allowance.apart()
         self._of_nodes.append(allowance)
+        if self._texts is not None:
+            from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
+
+            return DataflowTicker(
+                target.program, handed=handed, strategy=target.strategy, limits=target.limits,
+                allowance=allowance, texts=self._texts, told=target.outputs, keeps_state=True,
+            )  # fmt: skip
         if target.engine == "scratch":
             return ScratchNode(target.program, handed, target.limits, allowance)
         return IncrementalNode(target.program, handed, target.limits, target.strategy, allowance)
 
     def fewer(self) -> bool:
-        """Never: a tick is not cut."""
-        return False
+        """Shrink steps after one ran out of memory; whether that is possible: no tick is cut."""
+        smaller = max(self._ticks_max, self._changes_max) > 1
+        self._ticks_max = max(1, self._ticks_max // _FEWER)
+        self._changes_max = max(1, self._changes_max // _FEWER)
+        return smaller
 
     def call_off(self) -> None:
         """Abandon the ticks under way."""
@@ -93,11 +134,11 @@ class Ticked:
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """All ticks below `common`, or as many as one step may hold."""
-        upper = common if half_written is None else half_written
-        run, outputs = self._run, self._outputs
-        beside = sum(living.bytes_held for living in self._inputs.values())
+        run, outputs, inputs = self._run, self._outputs, list(self._inputs.values())
+        upper = half_written or cut_window(inputs, lower, common, self._changes_max)
+        beside = sum(living.bytes_held for living in inputs)
         self._allowance.settle(beside + sum(each.held for each in self._of_nodes))
-        run.take({name: living.take(common) for name, living in self._inputs.items()})
+        run.take({name: living.take(upper) for name, living in self._inputs.items()})
         ran, last = 0, lower - 1
         while True:
             arrival, tick = run.next_arrival(), run.next_tick()
@@ -116,8 +157,11 @@ class Ticked:
                 for each in run.tick(last):
                     ran += 1
                     outputs.tell(each.node, last, each.answer, each.lost)
+                    self._allowance.take(len(each.answer.facts) * _TOLD_BYTES)
                 self._check_rest(common)
         outputs.expire(upper)
+        self._ticks_max = min(self._settings.window_ticks_max, 2 * self._ticks_max)
+        self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
         state = update_table(self._state_changes(upper - 1), STATE_SCHEMA)
         updates: list[tuple[str, pa.Table]] = [(self._target.state, state)]
         return Step(upper, [*updates, *outputs.take()])

@@ -84,7 +84,7 @@ class ViewDriver:
         self._maintainer: Maintainer = (
             UntickedMaintainer(target, settings, self._shared)
             if target.ticks is None
-            else Ticked(target, settings)
+            else Ticked(target, settings, self._shared)
         )
         self._scans: Mapping[str, Scan] = {}
         self._readings: dict[str, Reading] = {}
@@ -434,7 +434,13 @@ class ViewDriver:
         await append_through(self._collections, collection, table, upper, self._target.name)
 
     def _evaluate(self, lower: int, common: int, half_written: int | None) -> Step:
-        return self._maintainer.step(lower, common, half_written)
+        try:
+            return self._maintainer.step(lower, common, half_written)
+        except MemoryError as error:
+            raise Exhausted(
+                f"a step of view {self._target.name} was given up: the machine has no memory left",
+                reason="memory",
+            ) from error
 
     async def _move_holds(self) -> None:
         """Downgrade the holds to the history that a restart or a reader of the outputs can ask

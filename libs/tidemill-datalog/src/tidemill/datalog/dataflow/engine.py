@@ -41,11 +41,11 @@ from tidemill.datalog.dataflow.schema import (
     record_of,
     rows_of_presences,
 )
-from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart
+from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.limits import LimitPassed, Limits
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.evaluation.logical import LogicalPlan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
@@ -114,7 +114,7 @@ class _Rule:
             self.latch = Latch(columns.identity, columns.expiry, columns.times)
         self.open: OpenSolutions | None = None
         if self.latch is not None and engine.keeps_state:
-            self.open = OpenSolutions(plan, schemas, engine.texts)
+            self.open = OpenSolutions(self.matches, schemas, engine.texts, ticked=engine.ticked)
         self.sampled = Sampled(columns.width) if self.latch is not None and engine.ticked else None
         self._engine = engine
         self.figures = Figures()
@@ -229,7 +229,7 @@ class DataflowEngine:
         says. With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each
         step. In a `ticked` engine only what holds at ticks counts; a ticker runs it.
         """
-        logical = given_apart(plan or logical_plan(checked))
+        logical = plan_of(checked) if plan is None else given_apart(plan)
         self.ticked, self.keeps_state, self.timer = ticked, keeps_state, timer
         self.ticks: I64Array = np.empty(0, np.int64)
         self._agenda = Agenda()

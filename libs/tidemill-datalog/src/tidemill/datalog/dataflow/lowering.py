@@ -20,10 +20,10 @@ from tidemill.datalog.dataflow.schema import (
     Schema,
     word_of,
 )
-from tidemill.datalog.dataflow.ticked_plan import given_apart
+from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.evaluation.expressions import UNBOUNDED, Scope
 from tidemill.datalog.evaluation.forms import AtomForm, RuleForm, Type
-from tidemill.datalog.evaluation.logical import Component, LogicalPlan, logical_plan
+from tidemill.datalog.evaluation.logical import Component, LogicalPlan
 
 
 def lower(
@@ -42,7 +42,7 @@ def missing_in(checked: CheckedProgram) -> str | None:
     Views do not read or write parafacts in one column.
     """
     try:
-        plan = lower(given_apart(logical_plan(checked)), Texts())
+        plan = lower(plan_of(checked), Texts())
     except NotInDataflow as missing:
         return str(missing)
     told = (n for n, each in plan.collections.items() if each.schema.carrying and "#" not in n)

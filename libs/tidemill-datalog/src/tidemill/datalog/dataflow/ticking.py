@@ -8,7 +8,7 @@ fact that is handed on from tick to tick nothing moves, for its row comes and go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,18 +16,23 @@ import numpy as np
 from tidemill.arrangement.interval_updates import net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
 from tidemill.datalog.dataflow.operators.sampling import at_ticks
 from tidemill.datalog.dataflow.scheduler import Strategy
-from tidemill.datalog.dataflow.schema import record_of
-from tidemill.datalog.dataflow.ticked_plan import ticked_plan
+from tidemill.datalog.dataflow.schema import record_of, rows_of_presences
+from tidemill.datalog.dataflow.ticked_plan import plan_of
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import NEXT, SENT, logical_plan
+from tidemill.datalog.evaluation.logical import NEXT, SENT
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.lattices import inject_given, observe_parafacts
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.tick_state import Handed, carried_row
+from tidemill.datalog.ticking.node import Given, TickAnswer
 from tidemill.datalog.ticks import Message
-
-Given = Mapping[str, Iterable[Record]]
+from tidemill.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +44,53 @@ class TickGiven:
     gone: Given
 
 
-@dataclass(frozen=True, slots=True)
-class TickTold:
-    """Changes of a tick since the one before, records and errors with ±1; and its messages."""
-
-    facts: list[tuple[Record, int]]
-    errors: list[tuple[str, int]]
-    messages: tuple[Message, ...]
-
-
 class DataflowTicker:
-    """The ticks of one program at one node, one or many in a step.
+    """The ticks of one program at one node, one or many in a step; a `TickNode`.
 
-    Raises: NotInDataflow for a construct that is not here yet.
+    A restart goes on from what the last tick before it handed on. Raises: NotInDataflow for a
+    construct that is not here yet.
     """
 
     def __init__(
         self,
         checked: CheckedProgram,
         *,
+        handed: Handed | None = None,
         strategy: Strategy = "strata",
         limits: Limits | None = None,
+        allowance: Allowance | None = None,
+        texts: Texts | None = None,
+        told: Iterable[str] | None = None,
+        keeps_state: bool = False,
     ) -> None:
-        plan = ticked_plan(logical_plan(checked))
+        """Changes are told of `told`, by default all derived predicates.
+
+        With `keeps_state` `take_state` has to be asked now and then.
+        """
+        plan = plan_of(checked)
         names = [name for each in plan.components for name in each.predicates]
         self._next = [name for name in names if name.startswith(NEXT)]
         self._sent = [name for name in names if name.startswith(SENT)]
-        self._derived = checked.derived
+        self._told = [*checked.derived] if told is None else [*told]
         self.engine = DataflowEngine(
-            checked, plan=plan, strategy=strategy, limits=limits, ticked=True,
-            watch=(*self._next, *self._sent),
+            checked, plan=plan, strategy=strategy, limits=limits, ticked=True, texts=texts,
+            allowance=allowance, told=(*self._told, *self._next, *self._sent),
+            keeps_state=keeps_state,
         )  # fmt: skip
+        self._lattices = checked.vocabulary.lattices
         self._last = np.empty(0, np.int64)
         self._handed: dict[str, I64Array] = {}
+        self._restored = handed
+        self._unsaved: dict[str, list[I64Array]] = {}
+        self._owed: Counter[StateRow] = Counter()
+        self._keeps_state = keeps_state
         self._sending: Counter[Record] = Counter()
-        self._errors: set[str] = set()
 
-    def run(self, ticks: Sequence[TickGiven]) -> list[TickTold]:
+    def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
+        """The tick at an instant."""
+        return self.run([TickGiven(at, come, gone)])[0]
+
+    def run(self, ticks: Sequence[TickGiven]) -> list[TickAnswer]:
         """Run ticks, whose instants ascend; what each has changed.
 
         Of input records each may come several times. Cost: what follows from the changes. A fact
@@ -83,6 +98,7 @@ class DataflowTicker:
         """
         engine, instants = self.engine, np.array([tick.at for tick in ticks], np.int64)
         engine.begin_ticks(instants)
+        before = self._restore(int(instants[0]))
         for name, moves in self._handed.items():
             self._hand_on(name, moves, np.concatenate([self._last, instants[:1]]))
         for tick in ticks:
@@ -96,12 +112,92 @@ class DataflowTicker:
                     engine.feed_presences(name, found, diff)
         while engine.settle():
             for name in self._next if len(instants) > 1 else ():
-                self._hand_on(name, engine.moves(name, int(instants[-2]) + 1), instants)
+                moves = self._moves(name, int(instants[-2]) + 1, before)
+                self._hand_on(name, moves, instants)
         self._last, upper = instants[-1:], int(instants[-1]) + 1
-        self._handed = {name: engine.moves(name, upper) for name in self._next}
-        told = self._told(instants, upper)
+        self._handed = {name: self._moves(name, upper, before) for name in self._next}
+        told = [self._by_tick(name, instants, upper) for name in self._told]
+        sent = [self._by_tick(name, instants, upper) for name in self._sent]
         engine.finish(upper)
-        return told
+        engine.allowance.settle(engine.nbytes)
+        failed = self._failed(instants)
+        return [
+            TickAnswer(
+                [item for found in told for item in found[number].items() if item[1]],
+                failed[number],
+                self._messages([found[number] for found in sent], at),
+            )
+            for number, at in enumerate(instants.tolist())
+        ]
+
+    def _restore(self, at: int) -> dict[str, I64Array]:
+        """Go on at the first tick after a restart; moves that take away what was handed to it.
+
+        The tick says anew what is handed on, so the difference is what has changed.
+        """
+        handed, self._restored = self._restored, None
+        if handed is None:
+            return {}
+        self.engine.restore(handed.solutions.to_rows(), at)
+        present: dict[str, list[Presence]] = {}
+        for fact, values in handed.carried.items():
+            (name, key), row = fact, carried_row(fact, values)
+            records = []
+            for expires, parafacts in values:
+                end = None if expires == END else int(expires)
+                seen = observe_parafacts(parafacts, self._lattices)
+                records.append(Record(NEXT + name, tuple(key[1:]), key[0], end, seen))
+            found = present.setdefault(NEXT + name, [])
+            found += [Presence(record, at - 1, END) for record in records]
+            if row is not None:
+                # Another engine writes each reason for a fact, which is one row here.
+                self._owed.update(map(self._row_of, records))
+                self._owed[row] -= 1
+        self._last = np.array([at - 1])
+        self._handed, gone = {}, {}
+        for name, presences in present.items():
+            schema = self.engine.schemas.get(name)
+            if schema is None:
+                raise Corrupt(f"the state hands on {name}, which no rule derives")
+            rows = rows_of_presences(schema, presences, self.engine.texts)
+            self._handed[name] = rows[:, [*range(schema.columns), -3, -1]]
+            gone[name] = self._handed[name].copy()
+            gone[name][:, -2], gone[name][:, -1] = at, -1
+        return gone
+
+    def _moves(self, name: str, upper: int, before: dict[str, I64Array]) -> I64Array:
+        """Moves of facts that are handed on, below an instant, each told once."""
+        moves = self.engine.moves(name, upper)
+        if name in before:
+            moves = net_moves(np.concatenate([before.pop(name), moves]))
+        if self._keeps_state and len(moves):
+            self._unsaved.setdefault(name, []).append(moves)
+        return moves
+
+    def take_state(self) -> tuple[set[StateRow], set[StateRow]]:
+        """Which rows have left what is handed on, and which have come to it, since the last call.
+
+        Cost: O(changes since).
+        """
+        left, entered = self.engine.tell_state()
+        owed, self._owed = self._owed, Counter()
+        for name, parts in self._unsaved.items():
+            schema, moves = self.engine.schemas[name], np.concatenate(parts)
+            moves[:, -2] = 0
+            for move in net_moves(moves).tolist():
+                owed[self._row_of(record_of(schema, move, self.engine.texts))] += move[-1]
+        self._unsaved = {}
+        gone = {*left, *(row for row, count in owed.items() if count < 0)}
+        return gone, {*entered, *(row for row, count in owed.items() if count > 0)}
+
+    def _row_of(self, record: Record) -> StateRow:
+        """A fact that is handed on, as a row of the state."""
+        ends = END if record.expires is None else record.expires
+        inner = inject_given(record, self._lattices) if record.parafacts else None
+        fact = record.predicate.removeprefix(NEXT), (record.time, *record.arguments)
+        row = carried_row(fact, [(ends, inner)])
+        assert row is not None
+        return row
 
     def _hand_on(self, name: str, moves: I64Array, ticks: I64Array) -> None:
         """Feed what some ticks say of the ones that follow them, each row one tick later."""
@@ -118,7 +214,12 @@ class DataflowTicker:
 
         Changes by time alone are told by `soonest`.
         """
-        return bool(self._sending) or any(len(self._net(name)) for name in self._handed)
+        return bool(self._sending) or self.hands_on_anew
+
+    @property
+    def hands_on_anew(self) -> bool:
+        """Whether the next tick is handed something else than the last one was."""
+        return any(len(self._net(name)) for name in self._handed)
 
     @property
     def soonest(self) -> Instant:
@@ -131,18 +232,6 @@ class DataflowTicker:
         moves = moves[moves[:, self.engine.schemas[name].expiry] > self._last[-1]]
         moves[:, -2] = 0
         return net_moves(moves)
-
-    def _told(self, instants: I64Array, upper: int) -> list[TickTold]:
-        changes = [self._by_tick(name, instants, upper) for name in self._derived]
-        sent = [self._by_tick(name, instants, upper) for name in self._sent]
-        return [
-            TickTold(
-                [item for found in changes for item in found[number].items() if item[1]],
-                self._failed(at),
-                self._messages([found[number] for found in sent], at),
-            )
-            for number, at in enumerate(instants.tolist())
-        ]
 
     def _by_tick(self, name: str, instants: I64Array, upper: int) -> list[Counter[Record]]:
         """The changes of a predicate, tick by tick."""
@@ -165,12 +254,18 @@ class DataflowTicker:
             if record.expires is None or record.expires > at
         )
 
-    def _failed(self, at: int) -> list[tuple[str, int]]:
-        """Errors that begin or end with a tick."""
-        now = {e.text for e in self.engine.all_errors.presences(at + 1) if e.end > at}
-        before, self._errors = self._errors, now
-        found = [(text, -1) for text in sorted(before - now)]
-        return found + [(text, 1) for text in sorted(now - before)]
+    def _failed(self, instants: I64Array) -> list[list[tuple[str, int]]]:
+        """Errors that begin or end with each tick; those between two ticks have never been."""
+        changes: list[Counter[str]] = [Counter() for _ in instants]
+        for text, at, diff in self.engine.tell_errors():
+            changes[int(np.searchsorted(instants, at))][text] += diff
+        return [
+            sorted((item for item in each.items() if item[1]), key=_ends_first) for each in changes
+        ]
+
+
+def _ends_first(change: tuple[str, int]) -> tuple[int, str]:
+    return change[1], change[0]
 
 
 def _as_sent(record: Record) -> Record:

@@ -1,10 +1,6 @@
-"""One node of a ticked program: its ticks, and what each hands to the next, on either engine."""
+"""One node of a ticked program: its ticks, and what each hands to the next, on rows."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
@@ -16,44 +12,8 @@ from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.tick_state import Handed, carried_row, handed_from, tick_state_of
-from tidemill.datalog.ticks import Fact, Message, Ticker, merged
-
-Given = Mapping[str, Iterable[Record]]
-
-
-@dataclass(frozen=True, slots=True)
-class TickAnswer:
-    """What a tick has changed since the one before: records and errors with ±1; and what it sends."""
-
-    facts: list[tuple[Record, int]]
-    errors: list[tuple[str, int]]
-    messages: tuple[Message, ...]
-
-
-class TickNode(Protocol):
-    """The ticks of a program at one node, from what a tick before has handed on."""
-
-    def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
-        """The tick at an instant, where these inputs come and those go; a record may come several
-        times.
-        """
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether a tick in which no input changes may still answer differently, or sends
-        something.
-        """
-
-    @property
-    def hands_on_anew(self) -> bool:
-        """Whether the next tick is handed something else than the last one was."""
-
-    @property
-    def soonest(self) -> Instant:
-        """The instant from which on time alone may change an answer."""
-
-    def take_state(self) -> tuple[set[StateRow], set[StateRow]]:
-        """Which rows have left what is handed on, and which have come to it, since the last call."""
+from tidemill.datalog.ticking.node import Given, TickAnswer
+from tidemill.datalog.ticks import Fact, Ticker, merged
 
 
 class IncrementalNode:

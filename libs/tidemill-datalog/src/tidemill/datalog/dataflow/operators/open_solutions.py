@@ -2,6 +2,7 @@
 
 A solution may outlive the facts that established it, so they do not give it back. The solutions
 that one step establishes are one row: a *block* of columns. A block is gone when all of them are.
+In a ticked program each is a row by itself, as the other engines write it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,11 +20,19 @@ from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.columnar.deriving import matched_variables
+from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.output import Output
-from tidemill.datalog.dataflow.plan import RulePlan
-from tidemill.datalog.dataflow.schema import Schema, word_of
+from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of, value_of, word_of
 from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.state import ESTABLISHED, OPEN, StateRow, decode_fields
+from tidemill.datalog.evaluation.state import (
+    ESTABLISHED,
+    OPEN,
+    EstablishedSolution,
+    StateRow,
+    decode_fields,
+    established_row,
+)
+from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.presence import END
 from tidemill.errors import Corrupt
 
@@ -47,9 +57,14 @@ class OpenSolutions:
     variables follow by name. The last column has a bit for each null.
     """
 
-    def __init__(self, plan: RulePlan, schemas: Mapping[str, Schema], texts: Texts) -> None:
-        self._plan = plan
+    def __init__(
+        self, matches: Matches, schemas: Mapping[str, Schema], texts: Texts, *, ticked: bool
+    ) -> None:
+        self._plan = plan = matches.plan
+        self._finds = matches
+        self._schema = schemas[plan.form.head.predicate]
         self._texts = texts
+        self._ticked = ticked
         self._template = plan.deltas[0].begin.template
         columns, form = plan.columns, plan.form
         self._output = Output(columns.width)
@@ -85,13 +100,15 @@ class OpenSolutions:
             gone.append(heappop(self._blocks)[1])
         moves = self._output.tell(upper)
         rows = moves[moves[:, self._plan.columns.expiry] >= upper]
-        come = []
-        for first in range(0, len(rows), BLOCK_ROWS_MAX):
-            part = rows[first : first + BLOCK_ROWS_MAX]
-            row: StateRow = self._plan.form.number, OPEN, self._packed(part)
-            heappush(self._blocks, (int(part[:, self._plan.columns.expiry].max()), row))
-            come.append(row)
-        return gone, come
+        if self._ticked:
+            ends = rows[:, self._plan.columns.expiry].tolist()
+            found = [*zip(ends, self._singly(rows), strict=True)]
+        else:
+            parts = np.array_split(rows, range(BLOCK_ROWS_MAX, len(rows), BLOCK_ROWS_MAX))
+            found = [self._block(part) for part in parts if len(part)]
+        for each in found:
+            heappush(self._blocks, each)
+        return gone, [row for _, row in found]
 
     def restore(self, rows: Iterable[StateRow], lower: int) -> Change:
         """The solutions of rows, which are the state now, as matches that hold before `lower`.
@@ -114,7 +131,53 @@ class OpenSolutions:
         matches[:, :-3] = self._template
         return matches
 
-    # Blocks.
+    # Rows of the state.
+
+    def _singly(self, rows: I64Array) -> list[StateRow]:
+        """Solutions of matches (columns, instant, diff), each as the other engines write it."""
+        matches = self._matches(len(rows))
+        matches[:, :-3], matches[:, -3] = rows[:, :-2], rows[:, -2]
+        heads = self._finds.rows(matches).tolist()
+        return [
+            established_row(self._plan.form.number, self._solution(match, head))
+            for match, head in zip(matches, heads, strict=True)
+        ]
+
+    def _solution(self, match: I64Array, head: list[int]) -> EstablishedSolution:
+        columns, words = self._plan.columns, match.tolist()
+
+        def value(place: tuple[int, Type]) -> Any:
+            column, kind = place
+            null = words[columns.nulls] >> column & 1
+            return None if null else value_of(words[column], kind, self._texts, columns.values)
+
+        keys = tuple(tuple(map(value, key)) for key in self._keys)
+        return EstablishedSolution(
+            (self._plan.form.number, keys, tuple(map(value, self._matched))),
+            record_of(self._schema, head, self._texts).arguments,
+            value((columns.time, Type.INT)),
+            instant_of(words[columns.expiry]),
+            self._contributed(match),
+            ((words[-3], None),),
+        )
+
+    def _contributed(self, match: I64Array) -> tuple[Any, ...]:
+        """Contribution of a solution to each lattice of the head, as groups keep it."""
+        reduce, found = self._plan.reduce, []
+        if reduce is None:
+            return ()
+        for (name, terms), kind in zip(reduce.lattices, reduce.kinds, strict=True):
+            given = self._finds.expressions.value(terms[0], match)
+            if kind is Type.FLOAT and type(given) is int:
+                given = float(given)
+            tally = name in TALLIES
+            found.append(given if tally else self._plan.scope.lattices[name].inject(given))
+        return tuple(found)
+
+    def _block(self, rows: I64Array) -> tuple[int, StateRow]:
+        """Many solutions as one row, and the expiry of the last of them."""
+        row = self._plan.form.number, OPEN, self._packed(rows)
+        return int(rows[:, self._plan.columns.expiry].max()), row
 
     def _packed(self, rows: I64Array) -> str:
         nulls = rows[:, self._plan.columns.nulls]

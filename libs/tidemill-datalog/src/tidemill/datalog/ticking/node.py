@@ -1,0 +1,49 @@
+"""A node of a ticked program as it is run, whichever engine is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.presence import Instant
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticks import Message
+
+Given = Mapping[str, Iterable[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class TickAnswer:
+    """What a tick has changed since the one before: records and errors with ±1; and what it sends."""
+
+    facts: list[tuple[Record, int]]
+    errors: list[tuple[str, int]]
+    messages: tuple[Message, ...]
+
+
+class TickNode(Protocol):
+    """The ticks of a program at one node, from what a tick before has handed on."""
+
+    def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
+        """The tick at an instant, where these inputs come and those go; a record may come several
+        times.
+        """
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a tick in which no input changes may still answer differently, or sends
+        something.
+        """
+
+    @property
+    def hands_on_anew(self) -> bool:
+        """Whether the next tick is handed something else than the last one was."""
+
+    @property
+    def soonest(self) -> Instant:
+        """The instant from which on time alone may change an answer."""
+
+    def take_state(self) -> tuple[set[StateRow], set[StateRow]]:
+        """Which rows have left what is handed on, and which have come to it, since the last call."""

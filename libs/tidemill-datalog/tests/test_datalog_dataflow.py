@@ -237,6 +237,24 @@ def test_values_of_lattices_that_have_ended_take_no_memory() -> None:
     assert most <= 1_100
 
 
+def test_a_clock_without_a_limit_ticks_when_the_frontier_reaches_it() -> None:
+    schema = InputSchema("e", "relation", (("", "int"),))
+    engine = DataflowEngine(
+        check(parse("p(x) := e(x) ^ clock(x, 10) @time(t);"), InputSchemas({"e": schema}))
+    )
+    engine.feed_presences("e", [Presence(Record("e", (5,)), 0), Presence(Record("e", (6,)), 0, 20)])
+    seen = []
+    for upper in (5, 16, 40):
+        told = engine.step(upper).values()
+        seen.append(sorted((at, str(r), diff) for each in told for at, r, diff in each.records()))
+    assert seen == [
+        [],
+        [(5, "p(5) @time(5)", 1), (6, "p(6) @time(6)", 1), (15, "p(5) @time(15)", 1)],
+        [(16, "p(6) @time(16)", 1), (20, "p(6) @time(16)", -1), (20, "p(6) @time(6)", -1),
+         (25, "p(5) @time(25)", 1), (35, "p(5) @time(35)", 1)],
+    ]  # fmt: skip
+
+
 def test_a_recursion_takes_what_comes_before_what_goes_in_one_step() -> None:
     schema = InputSchema("e", "relation", (("", "int"), ("", "int")))
     text = "t(x, y) := e(x, y); t(x, z) := t(x, y) ^ e(y, z);"

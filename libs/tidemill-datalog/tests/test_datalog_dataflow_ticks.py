@@ -175,6 +175,17 @@ def test_a_match_between_two_ticks_establishes_nothing() -> None:
     assert run_at(missed, 7) == "-1 f() @expires(5)"
 
 
+def test_a_clock_without_a_start_is_an_error_of_the_tick_under_next_too() -> None:
+    ticker = ticker_of("p(x) @next := clock(x, 3) @time(w) ^ e(x);")
+    records = [{"e": [Record("e", (None,))]}, {"e": [Record("e", (None,))]}]
+    told = [ticker.run([each])[0] for each in ticks_of([0, 1], records)]
+    assert [(each.facts, each.errors) for each in told] == [
+        ([], [("wrong type: e(null)", 1)]), ([], [])
+    ]  # fmt: skip
+    said = tick_answers(ticker.engine.checked, records, [0, 1])
+    assert [each.errors for each in said] == [{"wrong type: e(null)"}] * 2
+
+
 def test_of_a_fact_that_is_kept_nothing_moves() -> None:
     ticker = ticker_of("p(x) @next := e(x); p(x) @next := p(x);")
     for at in range(3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -242,31 +242,42 @@ class Steps:
     def _clocks(self) -> None:
         of = self._of
         waiting = [number for number, atom in enumerate(of.atoms) if atom.is_clock]
+        settled = self._settled() if waiting else set()
         while waiting:
-            ready = [n for n in waiting if self._clock_bound(n)]
+            ready = [n for n in waiting if self._clock_bound(n, settled)]
             if not ready:
                 raise NotInDataflow("a clock whose arguments no atom before it binds")
             number = ready[0]
             waiting.remove(number)
-            self._clock(number)
+            self._clock(number, settled)
 
-    def _clock_bound(self, number: int) -> bool:
+    def _settled(self) -> set[int]:
+        """The columns that facts bind, and constants: not those that only a `not` knows here."""
+        of = self._of
+        found = set(of.constants.values())
+        found |= {column for (n, _), column in of.own.items() if not of.atoms[n].is_clock}
+        for number in range(len(of.atoms)):
+            found |= {column for step in of.seen(number) for column, _, _ in step.terms}
+            found |= {of.variables[name][0] for _, name in of.widened.get(number, ())}
+        return found
+
+    def _clock_bound(self, number: int, settled: Collection[int]) -> bool:
         clock = self._of.atoms[number].clock
         assert clock is not None
         names = variables_of(clock[0]) | variables_of(clock[1])
-        return all(self._of.variables[name][0] in self._bound for name in names)
+        return all(self._of.variables[name][0] in settled for name in names)
 
-    def _clock(self, number: int) -> None:
+    def _clock(self, number: int, settled: set[int]) -> None:
+        """One more clock. It has the limits that it has where no `not` changes."""
         of = self._of
         atom = of.atoms[number]
         assert atom.clock is not None
         time, columns = clock_time(atom), tuple(of.own[number, at] for at in range(3))
         limits, bound = NO_LIMITS, columns[0] in self._bound
-        if isinstance(time, Variable) and not bound:
-            names = {n for n, (column, _) in of.variables.items() if column in self._bound}
+        withheld = columns[0] not in settled
+        if isinstance(time, Variable) and withheld:
+            names = {n for n, (column, _) in of.variables.items() if column in settled}
             limits = limits_of(time.name, of.rule.conditions, names, of.moderate())
-        if not bound and not limits.high:
-            raise NotInDataflow("a clock without an upper limit")
         self.steps.append(
             Clock(
                 atom.clock[0],
@@ -274,10 +285,11 @@ class Steps:
                 (columns[0], columns[1], columns[2]),
                 bound,
                 limits,
-                "time" not in atom.suppressed, self._absent is not None,
+                "time" not in atom.suppressed, self._absent is not None, withheld,
             )
         )  # fmt: skip
         self._bound.update(columns)
+        settled.update(columns)
 
     def finish(self) -> None:
         """Clocks, conditions and the atoms under `not`, but for one whose change this is about."""

@@ -137,6 +137,10 @@ class _Rule:
         assert self.latch is not None
         return self._derived(no_change(self.plan.columns.width))
 
+    def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
+        """The change of the predicate by ticks that a later frontier has reached."""
+        return self._derived(self.matches.go_on(upper, facts))
+
     def _derived(self, matches: Change) -> Change:
         if self.sampled is not None:
             self.sampled.take(matches)
@@ -170,6 +174,7 @@ class _Rule:
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
+        self.matches.compact(since)
         if self.latch is not None:
             self.latch.compact(since)
         if self.reduction is not None:
@@ -388,6 +393,7 @@ class DataflowEngine:
                 f"step refused: {upper} is below the upper {self._upper}; ask for a later instant",
                 reason="BelowUpper", at=upper, upper=self._upper,
             )  # fmt: skip
+        self._release(upper)
         self.settle()
         self.finish(upper)
         self.allowance.settle(self.nbytes)
@@ -420,9 +426,16 @@ class DataflowEngine:
     def begin_ticks(self, ticks: I64Array) -> None:
         """The next ticks are at these instants, which ascend from `upper` on."""
         self.ticks = ticks
+        self._release(int(ticks[-1]) + 1)
         for rule in self._rules:
             if rule.sampled is not None:
                 self._pending.put(rule.predicate, rule.due())
+
+    def _release(self, upper: int) -> None:
+        """Release the ticks of clocks below an instant, before anything else of the step."""
+        for rule in self._rules:
+            if any(atom.is_clock for atom in rule.plan.form.atoms):
+                self._pending.put(rule.predicate, rule.go_on(upper, self._facts))
 
     def note(self, change: Change) -> None:
         """Remember when a change begins and ends to hold after the ticks under way."""
@@ -431,7 +444,8 @@ class DataflowEngine:
     @property
     def soonest(self) -> Instant:
         """The first instant from `upper` on at which time alone may change what holds."""
-        return self._agenda.soonest(self._upper - 1)
+        clocks = min((rule.matches.soonest() for rule in self._rules), default=END_WORD)
+        return min(self._agenda.soonest(self._upper - 1), instant_of(clocks))
 
     def _named(self, predicate: str) -> str:
         """The collection that is fed for a predicate."""

@@ -91,6 +91,8 @@ class _Lowering:
         for rule in component.rules:
             if rule.outlives:
                 raise NotInDataflow("an end of its own in a recursion")
+            if any(atom.is_clock for atom in rule.atoms):
+                raise NotInDataflow("a clock in a recursion")
         if not self._checked.inputs.keys().isdisjoint(component.predicates):
             raise NotInDataflow("a recursion through an input")
 

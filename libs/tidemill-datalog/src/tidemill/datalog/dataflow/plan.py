@@ -83,6 +83,7 @@ class Clock:
     """Complete matches by ticks: offset, period and time go into columns.
 
     The time is equal to what its column holds already where it is `bound`, else between `limits`.
+    Ticks without an upper limit come when the frontier reaches them, of a `withheld` clock.
     """
 
     offset: Expression
@@ -92,6 +93,7 @@ class Clock:
     limits: Limits
     timed: bool
     silent: bool = False
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)

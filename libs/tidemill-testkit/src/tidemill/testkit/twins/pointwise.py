@@ -94,8 +94,9 @@ def ticks_on_change(
         for key, fact in carried:
             if fact[0] > at:
                 merge_alternative(instant.facts, key, fact)
-        found.append((at, instant.answer()))
+        said = instant.answer()
         before, carried = _as_one(carried, at), instant.carried()
+        found.append((at, At(said.records, frozenset(instant.errors))))
         memory = instant.memory
         if _as_one(carried, at) != before and at + 1 < upper and at + 1 not in waiting[:1]:
             waiting.insert(0, at + 1)
@@ -165,9 +166,7 @@ class _Instant:
         )
 
     def carried(self) -> list[tuple[Key, Carried]]:
-        """Facts that the rules with `@next` carry to the next tick, by derivation; call it after
-        `answer`.
-        """
+        """Facts that rules with `@next` carry on, by derivation, and errors; after `answer`."""
         found: list[tuple[Key, Carried]] = []
         for rule in self.checked.rules:
             if isinstance(rule.temporal, ast.NextTick):

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change, tick
+from tidemill.arrangement.interval_updates import (
+    BEGIN_WORD,
+    END_WORD,
+    Change,
+    Merged,
+    tick,
+)
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import tick_pairs
 from tidemill.datalog.dataflow.expressions import FEW, Expressions
@@ -29,6 +35,46 @@ TICKS_MAX = 1 << 26
 """Ticks that one change may meet in one rule."""
 
 
+class OpenClock:
+    """Matches of one clock without an upper limit. Their ticks below `upper` have come.
+
+    A row is a match with its offset and period before its nulls. `lower` was `upper` before.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._matches = Merged(width + 2, range(width + 1), width + 1)
+        self.lower = self.upper = BEGIN_WORD
+
+    def go_on(self, upper: int) -> None:
+        """The frontier is at a later instant."""
+        self.lower, self.upper = self.upper, upper
+
+    def take(self, matches: Change, offset: I64Array, period: I64Array) -> None:
+        """Keep matches, or let them go. Cost: O(matches)."""
+        parts = [matches[:, :-4], offset[:, None], period[:, None], matches[:, -4:]]
+        self._matches.take(np.concatenate(parts, axis=1))
+
+    def kept(self) -> tuple[Change, I64Array, I64Array]:
+        """The matches that live, with their offsets and periods."""
+        rows = np.concatenate([self._matches.facts.living(), self._matches.spare.living()])
+        rows = rows[rows[:, -1] > self.lower]
+        ones = np.ones((len(rows), 1), np.int64)
+        matches = np.concatenate([rows[:, :-5], rows[:, -3:], ones], axis=1)
+        return matches, rows[:, -5].copy(), rows[:, -4].copy()
+
+    @property
+    def soonest(self) -> int:
+        """The first tick that has not come, the greatest word for none."""
+        _, offset, period = self.kept()
+        waits = -((offset - self.upper) // period) * period
+        first = np.where(offset >= self.upper, offset, offset + waits)
+        return min((at for at in first.tolist() if at >= self.upper), default=END_WORD)
+
+    def compact(self, since: int) -> None:
+        """Forget what has ended by `since`."""
+        self._matches.compact(since)
+
+
 class Ticks:
     """One clock of one rule."""
 
@@ -43,30 +89,55 @@ class Ticks:
         self._constant = isinstance(clock.offset, Constant) and isinstance(clock.period, Constant)
         self._usable: tuple[int, int] | None = None
 
-    def apply(self, matches: Change, fail: Fail) -> Change:
+    @property
+    def atom(self) -> int:
+        """A number of the clock's atom."""
+        return self._clock.columns[1]
+
+    def apply(self, matches: Change, fail: Fail, open_: OpenClock, keep: bool = True) -> Change:
         """Matches with their ticks; those whose clock cannot be used go to `fail`.
 
-        Raises: LimitPassed beyond `TICKS_MAX`. Cost: O(matches + ticks).
+        Of matches without an upper limit the ticks below the frontier come; with `keep` the others
+        come when they are `due`. Raises: LimitPassed beyond `TICKS_MAX`. Cost: O(matches + ticks).
         """
         if not len(matches):
             return matches
         matches, offset, period = self._clocks(matches, fail)
         columns = self._clock.columns
-        if self._clock.bound:
+        high = self._limit(matches, self._high, min, END_WORD)
+        endless = (high == END_WORD) & self._clock.withheld
+        if not self._clock.bound:
+            if keep and endless.any():
+                open_.take(matches[endless], offset[endless], period[endless])
+            low = self._limit(matches, self._low, max, BEGIN_WORD)
+            high = np.minimum(high, np.where(endless, max(open_.upper, -END_WORD) - 1, END_WORD))
+            rows, times = self._between(matches, offset, period, low, high)
+        else:
             times = matches[:, columns[0]]
             null = matches[:, self._expressions.columns.nulls] >> columns[0] & 1
             kept = (null == 0) & (times >= offset) & ((times - offset) % period == 0)
+            kept &= ~endless | (times < open_.upper)
             rows = kept.nonzero()[0]
             times = times[rows]
-        else:
-            low = self._limit(matches, self._low, max, BEGIN_WORD)
-            high = self._limit(matches, self._high, min, END_WORD)
-            ends = matches[:, -2]
-            found = tick_pairs(offset, period, low, high, (ends, END_WORD), TICKS_MAX)
-            if found is None:
-                raise LimitPassed(f"a clock ticks more than {TICKS_MAX:,} times for one change")
-            rows, times = found
         return tick(matches, rows, times, (offset, period), self._columns, self._clock.timed)
+
+    def due(self, open_: OpenClock) -> Change:
+        """Matches that are kept, with the ticks that the frontier has reached. Cost: those kept."""
+        matches, offset, period = open_.kept()
+        low = np.maximum(self._limit(matches, self._low, max, BEGIN_WORD), open_.lower)
+        high = np.full(len(matches), open_.upper - 1)
+        rows, times = self._between(matches, offset, period, low, high)
+        return tick(matches, rows, times, (offset, period), self._columns, self._clock.timed)
+
+    @staticmethod
+    def _between(
+        matches: Change, offset: I64Array, period: I64Array, low: I64Array, high: I64Array
+    ) -> tuple[I64Array, I64Array]:
+        """The ticks of matches between limits. Shapes: the number of the match, and the time."""
+        found = tick_pairs(offset, period, low, high, (matches[:, -2], END_WORD), TICKS_MAX)
+        if found is None:
+            raise LimitPassed(f"a clock ticks more than {TICKS_MAX:,} times for one change")
+        return found
 
     def _clocks(self, matches: Change, fail: Fail) -> tuple[Change, I64Array, I64Array]:
         """The matches with a clock that can be used, and its offsets and periods."""

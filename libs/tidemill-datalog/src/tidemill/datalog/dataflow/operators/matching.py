@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates import (
+    BEGIN_WORD,
     END_WORD,
     Arrangement,
     Change,
     begin,
     join,
+    no_change,
     project,
     subtract,
 )
 from tidemill.arrangement.kernels import BoolArray
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.expressions import Expressions
-from tidemill.datalog.dataflow.operators.clock import Ticks
+from tidemill.datalog.dataflow.operators.clock import OpenClock, Ticks
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.seeing import pass_on, see
 from tidemill.datalog.dataflow.plan import (
@@ -27,6 +29,7 @@ from tidemill.datalog.dataflow.plan import (
     DeltaPlan,
     Filter,
     Join,
+    Operator,
     RulePlan,
     See,
     Subtract,
@@ -55,6 +58,8 @@ class Matches:
         self._allowance = allowance
         self.expressions = Expressions(plan.columns, plan.scope, texts, allowance)
         self._ticks: dict[int, Ticks] = {}
+        self._open: dict[int, OpenClock] = {}
+        self._upper = BEGIN_WORD
 
     def solutions(
         self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
@@ -67,8 +72,11 @@ class Matches:
         size = PIECE_ROWS if delta.alone else max(len(change), 1)
         for first in range(0, max(len(change), 1), size):
             matches = self.of_change(delta, change[first : first + size], facts)
-            parts.append(self.timed(self.sound(matches)) if len(matches) else matches)
+            parts.append(self._solved(matches))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _solved(self, matches: Change) -> Change:
+        return self.timed(self.sound(matches)) if len(matches) else matches
 
     def of_change(
         self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
@@ -77,8 +85,15 @@ class Matches:
         matches = begin(change, delta.begin.template, delta.begin.shape)
         if delta.sign < 0:
             matches[:, -1] *= -1
+        return self._completed(matches, delta.steps, change, facts)
+
+    def _completed(
+        self, matches: Change, steps: Sequence[Operator], change: Change,
+        facts: Mapping[str, Arrangement],
+    ) -> Change:  # fmt: skip
+        """Matches completed by steps; `change` is what changed in the first place."""
         changed: Arrangement | None = None
-        for step in delta.steps:
+        for step in steps:
             if not len(matches):
                 break
             match step:
@@ -119,16 +134,55 @@ class Matches:
         sound: Change = matches if kept is None else matches[kept]
         return sound
 
-    def _clock(self, step: Clock, matches: Change) -> Change:
+    def _ticks_of(self, step: Clock) -> Ticks:
         ticks = self._ticks.get(id(step))
         if ticks is None:
             ticks = self._ticks[id(step)] = Ticks(step, self.plan.scope, self.expressions)
+        return ticks
+
+    def _clock(self, step: Clock, matches: Change) -> Change:
+        ticks = self._ticks_of(step)
 
         def fail(reason: str, failed: Change) -> None:
             for match in failed.tolist() if not step.silent else ():
                 self._report(reason, match, clocks=False)
 
-        return ticks.apply(matches, fail)
+        return ticks.apply(matches, fail, self._open_clock(ticks), not step.silent)
+
+    def _open_clock(self, ticks: Ticks) -> OpenClock:
+        known = self._open.get(ticks.atom)
+        if known is None:
+            known = self._open[ticks.atom] = OpenClock(self.plan.columns.width)
+            known.upper = self._upper
+        return known
+
+    def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
+        """The solutions by ticks that a later frontier has reached.
+
+        It is called before the facts of the step are told. Cost: the matches of clocks without an
+        upper limit.
+        """
+        self._upper = upper
+        for open_ in self._open.values():
+            open_.go_on(upper)
+        nothing = no_change(self.plan.columns.width)
+        steps, found = self.plan.deltas[0].steps, [nothing]
+        for at in range(len(steps) - 1, -1, -1):  # the last clock first: it keeps what others tell
+            step = steps[at]
+            if isinstance(step, Clock) and step.columns[1] in self._open:
+                ticks = self._ticks_of(step)
+                due = ticks.due(self._open[ticks.atom])
+                found.append(self._solved(self._completed(due, steps[at + 1 :], nothing, facts)))
+        return np.concatenate(found)
+
+    def soonest(self) -> int:
+        """The first tick to come of a clock without an upper limit."""
+        return min((open_.soonest for open_ in self._open.values()), default=END_WORD)
+
+    def compact(self, since: int) -> None:
+        """Forget what has ended by `since`."""
+        for open_ in self._open.values():
+            open_.compact(since)
 
     # Errors.
 

@@ -17,6 +17,9 @@ from tidemill.datalog.values import Failed, equal, widen
 
 _TYPES = {Type.INT: int, Type.FLOAT: float, Type.TEXT: str, Type.BOOL: bool}
 
+_UNEQUAL = 1, True
+"""In the place of a value that an atom to come is compared with, and never has: no null either."""
+
 
 def see(step: See, matches: Change, columns: MatchColumns, texts: Texts) -> Change:
     """The matches whose fact carries a lattice, with what is seen of it in their columns.
@@ -43,7 +46,7 @@ def see(step: See, matches: Change, columns: MatchColumns, texts: Texts) -> Chan
 def _written(
     step: See, matches: Change, row: int, seen: tuple[Any, ...], columns: MatchColumns, texts: Texts
 ) -> bool:
-    """Write what is seen into a match; whether it agrees with what is there, and has its type."""
+    """Write what is seen into a match; whether it agrees with what is there."""
     for (column, kind, bound), each in zip(step.terms, seen, strict=True):
         if column < 0:
             continue
@@ -57,8 +60,9 @@ def _written(
                 return False
             continue
         if value is not None and kind not in NUMBERED and type(value) is not _TYPES[kind]:
-            return False
-        word, null = word_of(value, kind, texts, columns.values)
+            word, null = _UNEQUAL
+        else:
+            word, null = word_of(value, kind, texts, columns.values)
         matches[row, column] = word
         matches[row, columns.nulls] = (nulls & ~bit) | (bit if null else 0)
     return True

@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from numba import types
 
 import tidemill.arrangement.kernels as kernels
+from tidemill.arrangement.kernels.arrays import compiled
 
 PROGRAM = """
 import numpy as np, sys
@@ -101,6 +104,20 @@ def test_a_second_process_arranges_rows_and_compiles_nothing(tmp_path: Path) -> 
     (_, compiled_first), (hits, compiled_again) = found
     assert compiled_first >= hits > 0
     assert compiled_again == 0
+
+
+@compiled
+def plus(number: int, negated: bool) -> int:
+    return -number if negated else number
+
+
+def test_a_loop_is_compiled_once_for_all_literals() -> None:
+    """Another loop that calls it asks numba for it in this way."""
+    loop: Any = plus  # numba has no types
+    for number, negated in ((1, False), (2, True), (3, False)):
+        loop.get_call_template((types.literal(number), types.literal(negated)), {})
+    assert loop.signatures == [(types.int64, types.boolean)]
+    assert plus(4, True) == -4
 
 
 def test_where_the_library_cannot_be_written_the_cache_of_the_user_serves(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from numba import njit, types
 
 U64Array: TypeAlias = npt.NDArray[np.uint64]
 I64Array: TypeAlias = npt.NDArray[np.int64]
@@ -44,6 +44,14 @@ def _kept(loop: Loop, inline: str) -> Loop:
     index = made._cache._cache_file
     folder = Path(loop.__code__.co_filename).parent
     index._source_stamp = (index._source_stamp, _sources(folder), _sources(Path(__file__).parent))
+    called = made.get_call_template
+
+    def called_without_literals(args: tuple[Any, ...], kws: dict[str, Any]) -> object:
+        """One compilation for all literals of a type; numba makes one for each of them."""
+        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return called(tuple(map(types.unliteral, args)), plain)
+
+    made.get_call_template = called_without_literals
     return cast("Loop", made)
 
 

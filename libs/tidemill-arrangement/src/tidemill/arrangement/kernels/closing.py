@@ -5,8 +5,6 @@ The rule is that of tidemill.arrangement.operators.interesting_times, which is a
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,9 +16,6 @@ Found = tuple[U64Array, U64Array, Kinds, I64Array, I64Array]
 
 PARTNER, ACTIVE, WAITING_SEED, WAITING = range(4)
 """A time of history; to be evaluated now; beyond upper and given; beyond upper and reached."""
-
-_ZERO = cast("int", np.int64(0))
-"""A zero that is no literal: numba compiles a loop once more for each literal that it is given."""
 
 
 @compiled
@@ -161,7 +156,7 @@ def close_times(
         np.empty((room, lanes), np.uint64), np.empty(room, np.uint64), np.empty(room, np.uint8),
         np.full(16, -1, np.int64), np.empty(16, np.int64),
     )  # fmt: skip
-    count, seed, old = _ZERO, 0, 0
+    count, seed, old = 0, 0, 0
     meet, lifted = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
     for owner in range(owners):
         first = count
@@ -176,7 +171,7 @@ def close_times(
                 for lane in range(lanes):
                     meet[lane] = min(meet[lane], time[lane])
             seed += 1
-        reached = _ZERO
+        reached = 0
         for at in range(first, count):
             if found[2][at] == ACTIVE:
                 found[4][reached] = at
@@ -185,7 +180,7 @@ def close_times(
             if reached and joins:
                 for lane in range(lanes):
                     lifted[lane] = max(meet[lane], stored[old, lane])
-                found, count = _add(found, first, count, owner, lifted, _ZERO + PARTNER)
+                found, count = _add(found, first, count, owner, lifted, PARTNER)
             old += 1
         if reached and joins:
             found, count = _close(found, first, count, reached, upper)

@@ -21,6 +21,7 @@ from tidemill.manifests.inventory import (
     IMAGES,
     LAYERS,
     WHOLE,
+    Contents,
     closure,
     contents_of,
     layers_of,
@@ -30,7 +31,6 @@ from tidemill.manifests.inventory import (
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
-CONTENTS = contents_of(ROOT)
 SERVICES = [each for each in IMAGES if each != WHOLE]
 ELSEWHERE = {"pyspark", "pandas", "py4j", "duckdb"}
 """Packages of bulk jobs and of SQL, which run in the image of everything."""
@@ -50,6 +50,12 @@ for module in sys.argv[2:]:
     importlib.import_module(module)
 print("imported")
 """
+
+
+@cache
+def contents() -> dict[str, Contents]:
+    """Members and packages of each image, for the process that needs them."""
+    return contents_of(ROOT)
 
 
 @cache
@@ -121,7 +127,7 @@ def modules_of(image: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("image", SERVICES)
 def test_an_image_carries_no_member_that_its_program_does_not_import(image: str) -> None:
     members, _ = reached(modules_of(image), inside=True)
-    assert set(CONTENTS[image].members) <= members
+    assert set(contents()[image].members) <= members
 
 
 @pytest.mark.parametrize("image", SERVICES)
@@ -130,26 +136,26 @@ def test_an_image_carries_no_package_that_its_program_does_not_import(image: str
     # cramjam is aiokafka's: compressed batches of records.
     wanted = {*imported, "cramjam"} if "aiokafka" in imported else imported
     named = {each for each in wanted if each in LOCK} - ELSEWHERE
-    assert set(CONTENTS[image].packages) <= closure(sorted(named), LOCK)
+    assert set(contents()[image].packages) <= closure(sorted(named), LOCK)
 
 
 @pytest.mark.parametrize("image", SERVICES)
 def test_an_image_carries_everything_that_its_program_starts_with(image: str) -> None:
     members, imported = reached(modules_of(image), inside=False)
-    assert members <= set(CONTENTS[image].members)
+    assert members <= set(contents()[image].members)
     direct = {each for each in imported if each in LOCK}
     # A namespace names all of its distributions.
     namespaces = distributions()["google"]
-    assert direct - namespaces <= set(CONTENTS[image].packages)
+    assert direct - namespaces <= set(contents()[image].packages)
 
 
 @pytest.mark.parametrize("image", SERVICES)
 def test_a_program_starts_where_nothing_else_is_installed(image: str) -> None:
-    carried = set(CONTENTS[image].packages)
+    carried = set(contents()[image].packages)
     tops = {top for top, names in distributions().items() if not names & carried}
     tops -= {"tidemill"}
     for module, (member, _) in sources().items():
-        if member not in CONTENTS[image].members:
+        if member not in contents()[image].members:
             parts = module.split(".")
             tops.add(".".join(parts[:2]) if parts[0] == "tidemill" else parts[0])
     tops -= {"tidemill", "_pytest", "pytest", "__pycache__"}
@@ -167,21 +173,21 @@ def test_a_package_that_is_not_installed_would_be_missed() -> None:
 def test_programs_that_evaluate_nothing_carry_no_engine_and_no_job() -> None:
     heavy = {"numba", "llvmlite", "duckdb", "pandas", "pyspark", "immutables"}
     for image in ("ingest", "remap", "compaction", "operator"):
-        assert not heavy & set(CONTENTS[image].packages), image
-    assert heavy & set(CONTENTS["reclock"].packages) == {"numba", "llvmlite"}  # maps offsets
-    assert heavy <= set(CONTENTS[WHOLE].packages)
+        assert not heavy & set(contents()[image].packages), image
+    assert heavy & set(contents()["reclock"].packages) == {"numba", "llvmlite"}  # maps offsets
+    assert heavy <= set(contents()[WHOLE].packages)
     for image in SERVICES:
-        assert not ELSEWHERE & set(CONTENTS[image].packages), image
+        assert not ELSEWHERE & set(contents()[image].packages), image
 
 
 def test_programs_that_launch_no_jobs_do_not_carry_the_client_of_clusters() -> None:
-    carrying = {each for each in SERVICES if "kubernetes" in CONTENTS[each].packages}
+    carrying = {each for each in SERVICES if "kubernetes" in contents()[each].packages}
     assert carrying == {"reclock", "compute", "compaction", "operator"}
 
 
 def test_an_image_installs_exactly_what_it_carries() -> None:
-    lists = layers_of(CONTENTS)
-    for image, carried in CONTENTS.items():
+    lists = layers_of(contents())
+    for image, carried in contents().items():
         below = [layer for layer, images in LAYERS.items() if image in images]
         installed = [name for each in (*below, image) for name in lists[each]]
         assert sorted(installed) == list(carried.packages)

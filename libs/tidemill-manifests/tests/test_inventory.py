@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tidemill.manifests.inventory import (
     IMAGES,
     WHOLE,
+    Contents,
     Package,
     closure,
     contents_of,
@@ -25,7 +27,12 @@ ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
 BUILT = (ROOT / "services/server/Dockerfile").read_text()
 INSTALLED = (ROOT / "services/server/install.sh").read_text()
-CONTENTS = contents_of(ROOT)
+
+
+@cache
+def contents() -> dict[str, Contents]:
+    """Members and packages of each image, for the process that needs them."""
+    return contents_of(ROOT)
 
 
 def test_the_lists_notice_and_bill_are_those_of_the_lock() -> None:
@@ -34,11 +41,11 @@ def test_the_lists_notice_and_bill_are_those_of_the_lock() -> None:
 
 
 def test_every_package_of_an_image_has_its_hashes_and_its_licence() -> None:
-    names = {each for image in IMAGES if image != WHOLE for each in CONTENTS[image].packages}
+    names = {each for image in IMAGES if image != WHOLE for each in contents()[image].packages}
     assert {"aiohttp", "pyarrow", "numba", "yarl"} <= names  # what is named, and what that brings
-    assert set(CONTENTS[WHOLE].packages) >= {*names, "pyspark", "py4j", "pandas"}
+    assert set(contents()[WHOLE].packages) >= {*names, "pyspark", "py4j", "pandas"}
     assert not names & {"pytest", "hypothesis", "matplotlib", "pyspark", "mypy", "ruff"}
-    for name in CONTENTS[WHOLE].packages:
+    for name in contents()[WHOLE].packages:
         each = Package(name, *LOCK[name], licence_of(name))
         assert "--hash=sha256:" in each.lines
         assert each.licence not in ("not stated", "in the package"), each.name
@@ -65,7 +72,7 @@ def test_the_bill_of_an_image_names_every_package_and_jar_once(image: str) -> No
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     jars = [name for name, _ in jars_of(ROOT)] if image == WHOLE else []
     refs = [each["bom-ref"] for each in bill["components"]]
-    purls = [f"pkg:pypi/{name}@{LOCK[name][0]}" for name in CONTENTS[image].packages]
+    purls = [f"pkg:pypi/{name}@{LOCK[name][0]}" for name in contents()[image].packages]
     assert refs == [*purls, *jars]
     assert len(refs) == len(set(refs))
 
@@ -78,7 +85,7 @@ def test_the_notice_names_the_images_of_each_package() -> None:
     assert "  numba " in parts["tidemill-reclock, tidemill-compute, tidemill-query, tidemill"]
     listed = [line.split()[0] for held in parts.values() for line in held.splitlines()]
     jars = [name for name, _ in jars_of(ROOT)]
-    assert sorted(e.rstrip(":") for e in listed) == sorted([*CONTENTS[WHOLE].packages, *jars])
+    assert sorted(e.rstrip(":") for e in listed) == sorted([*contents()[WHOLE].packages, *jars])
 
 
 def test_the_image_installs_from_the_index_by_hash_alone() -> None:

@@ -75,7 +75,9 @@ one piece of a case.
 VECTORS = Path(__file__).parents[3] / "libs/tidemill-testkit/tests/vectors/language"
 CASES = {
     found.case["id"]: found.case
-    for found in find_cases([VECTORS])
+    for found in find_cases(
+        each for each in sorted(VECTORS.iterdir()) if "goals" in each.read_text()
+    )
     if isinstance(found, FoundCase) and "goals" in found.case
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -117,6 +118,37 @@ def test_what_is_not_there_cannot_be_taken_away() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
+def test_facts_are_dropped_where_a_row_of_their_key_ends_as_late(seed: int) -> None:
+    rng, merged = Random(seed), Merged(4, (0, 1), 2, best_only=True)
+
+    def rows(count: int, diff: int) -> list[Row]:
+        return [
+            (0, rng.randint(0, 2), rng.randint(1, 3), 0, *interval(rng), diff) for _ in range(count)
+        ]
+
+    def held() -> set[tuple[int, int, int]]:
+        return {
+            (row[1], instant, row[2])
+            for row in merged.facts.living().tolist()
+            for instant in range(row[4], row[5])
+        }
+
+    for _ in range(4):
+        merged.take(matrix(rows(rng.randint(0, 8), 1), 7))
+        before, asked = held(), rows(rng.randint(0, 4), -1)
+        told = Counter[tuple[int, int, int]]()
+        for row in merged.drop(matrix(asked, 7)).tolist():
+            told.update({(row[1], instant, row[2]): row[6] for instant in range(row[4], row[5])})
+        gone = {
+            (key, instant, expiry)
+            for key, instant, expiry in before
+            if any(r[1] == key and r[4] <= instant < r[5] and expiry <= r[2] for r in asked)
+        }
+        assert held() == before - gone
+        assert told == dict.fromkeys(gone, -1)
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_a_join_is_bilinear_on_intervals(seed: int) -> None:
     rng, right = Random(seed), Arrangement(4)
     rows = [
@@ -136,12 +168,18 @@ def test_a_join_is_bilinear_on_intervals(seed: int) -> None:
         for b in rows
         if a[0] == b[1] and max(a[5], b[4]) < min(a[6], b[5])
     )
-    rest = subtract(matrix(left, 8), right, np.array([0]), np.array([1])).tolist()
-    for key in range(4):
-        for instant in range(LAST):
-            covered = any(b[1] == key and b[4] <= instant < b[5] for b in rows)
-            mine = sum(a[7] for a in left if a[0] == key and a[5] <= instant < a[6])
-            now = sum(a[7] for a in rest if a[0] == key and a[5] <= instant < a[6])
+    columns = np.array([0]), np.array([1])
+    for least in ((-1, -1), (3, 2)):
+        rest = subtract(matrix(left, 8), right, *columns, least).tolist()
+        for key, expiry, instant in product(range(4), range(5, 31), range(LAST)):
+            covered = any(
+                b[1] == key and b[4] <= instant < b[5] and (least[0] < 0 or b[2] >= expiry)
+                for b in rows
+            )
+            mine, now = (
+                sum(a[7] for a in side if (a[0], a[3]) == (key, expiry) and a[5] <= instant < a[6])
+                for side in (left, rest)
+            )
             assert now == (0 if covered else mine)
 
 

@@ -196,10 +196,12 @@ def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
 @compiled
 def _subtract(
     left: I64Array, columns: I64Array, right: I64Array, slots: I32Array, nexts: I32Array,
-    bits: int, theirs: I64Array, places: I64Array, stack: I64Array, out: I64Array,
+    bits: int, theirs: I64Array, least: tuple[int, int], places: I64Array, stack: I64Array,
+    out: I64Array,
 ) -> int:  # fmt: skip
     width = left.shape[1] - 3
     nulls = right.shape[1] - 3
+    mine, other = least
     found, i, top = 0, places[0], places[1]
     down = np.uint64(64 - bits)
     while i < left.shape[0]:
@@ -221,7 +223,7 @@ def _subtract(
             while row >= 0:
                 first = max(start, right[row, nulls + 1])
                 last = min(end, right[row, nulls + 2])
-                if first < last:
+                if first < last and (mine < 0 or right[row, other] >= left[i, mine]):
                     break
                 row = np.int64(nexts[row])
             if row >= 0:
@@ -242,11 +244,15 @@ def _subtract(
     return found
 
 
-def subtract(left: Change, right: Arrangement, columns: I64Array, theirs: I64Array) -> Change:
+def subtract(
+    left: Change, right: Arrangement, columns: I64Array, theirs: I64Array,
+    least: tuple[int, int] = (-1, -1),
+) -> Change:  # fmt: skip
     """Each match outside the intervals of the rows that agree with it.
 
-    Shapes: `columns` of the match are compared with `theirs` of the rows. Cost: O(left + rows of
-    the right with the key of one on the left, and again for each piece).
+    Shapes: `columns` of the match are compared with `theirs` of the rows. With `least`, (column of
+    the match, column of the row), rows with a lesser word there do not count. Cost: O(left + rows
+    of the right with the key of one on the left, and again for each piece).
     """
     if not len(left) or not len(right):
         return left
@@ -259,7 +265,7 @@ def subtract(left: Change, right: Arrangement, columns: I64Array, theirs: I64Arr
         out = np.empty((room, left.shape[1]), np.int64)
         found = _subtract(
             left, columns, right.rows, index.slots, index.nexts, int(index.used[1]), theirs,
-            places, stack, out,
+            least, places, stack, out,
         )  # fmt: skip
         parts.append(out[:found])
         if places[0] == len(left):

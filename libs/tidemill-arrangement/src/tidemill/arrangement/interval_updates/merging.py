@@ -241,6 +241,30 @@ def _in_spare(
     )  # fmt: skip
 
 
+@compiled
+def _drop(
+    change: I64Array, expiry: int, columns: I64Array, facts: I64Array, counts: I64Array,
+    slots: I32Array, nexts: I32Array, used: I64Array, places: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """Cut facts from where `places` say: (row, not used, rows of `out`)."""
+    width = change.shape[1] - 3
+    while places[0] < change.shape[0]:
+        i = places[0]
+        slot = _slot_of(change, i, width - 1, facts, columns, slots, used[1])
+        row = np.int64(slots[slot])
+        while row >= 0:
+            first = max(change[i, width], facts[row, width])
+            last = min(change[i, width + 1], facts[row, width + 1])
+            if first < last and facts[row, expiry] <= change[i, expiry]:
+                if counts[0] + _ROOM > facts.shape[0] or places[2] + _ROOM > out.shape[0]:
+                    return _FULL
+                _emit(facts, row, first, last, -1, out, places)
+                cut_row(facts, row, first, last, counts, slots, nexts, used, slot)
+            row = np.int64(nexts[row])
+        places[0] = i + 1
+    return _DONE
+
+
 class NegativeRow(UsageError):
     """A derivation was taken away that is not there; `row` is its place in the change."""
 
@@ -256,7 +280,7 @@ class Merged:
     """The facts of a predicate, from all of their derivations.
 
     `key` are the columns that tell facts apart, `expiry` the one with the end of a derivation.
-    With `best_only` spare derivations are not kept, and nothing can be taken away.
+    With `best_only` spare derivations are not kept, and derivations cannot be taken away.
     """
 
     __slots__ = ("_best_only", "_key", "_novelty", "expiry", "facts", "spare")
@@ -338,11 +362,28 @@ class Merged:
         for kept in (self.facts, self.spare):
             kept.rows[: len(kept), -1] = np.minimum(kept.rows[: len(kept), -1], first)
 
-    def begin_again(self, rows: I64Array) -> None:
-        """Replace all facts, and forget the spare derivations. Shapes: (n, columns + 2)."""
-        self.facts.clear()
-        self.spare.clear()
-        self.facts.append(rows)
+    def drop(self, change: Change) -> Change:
+        """Take facts away where a row with their key ends as late or later; what went.
+
+        Spare derivations do not replace them. The diffs of the change have no meaning. Cost:
+        O(change + rows with their keys).
+        """
+        facts, columns = self.facts, np.array(self._key, np.int64)
+        places = np.zeros(3, np.int64)
+        out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
+        while len(change):
+            facts.reserve(min(len(change) - int(places[0]), _MANY) + _ROOM)
+            index = facts.index(self._key)
+            said = _drop(
+                change, self.expiry, columns, facts.rows, facts.counts, index.slots, index.nexts,
+                index.used, places, out,
+            )  # fmt: skip
+            index.linked = len(facts)
+            if said == _DONE:
+                break
+            if places[2] + _ROOM > len(out):
+                out = np.concatenate([out, np.empty_like(out)])
+        return out[: places[2]]
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""

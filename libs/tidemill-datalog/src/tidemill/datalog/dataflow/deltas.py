@@ -169,6 +169,21 @@ class Steps:
         self.begin = self.atom(changed[0])
         self._see(changed[0])
 
+    def begin_with_head(self, copies: Sequence[tuple[int, int]]) -> None:
+        """The first match: with a fact of the head, from pairs of columns (match, fact)."""
+        of = self._of
+        keys, taken, checks = [], [], []
+        for column, place in copies:
+            if column in of.constants.values():
+                keys.append((column, place))
+            elif column in self._bound:
+                checks.append((column, place))
+            else:
+                taken.append((column, place))
+                self._bound.add(column)
+        known = sum(1 << place for _, place in copies if place == TIME)
+        self.begin = JoinShape(pairs(keys), pairs(taken), pairs(checks), False, -1, known)
+
     def join(self, number: int, changed: bool) -> None:
         """Match one more atom."""
         self._conditions()

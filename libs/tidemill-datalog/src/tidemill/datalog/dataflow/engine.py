@@ -17,16 +17,18 @@ from tidemill.arrangement.interval_updates import (
     NegativeRow,
     no_change,
     project,
+    subtract,
 )
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.deltas import pairs
+from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.lowering import lower
 from tidemill.datalog.dataflow.operators.blending import Blended
-from tidemill.datalog.dataflow.operators.errors import Errors
+from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
 from tidemill.datalog.dataflow.operators.growing import Growth
-from tidemill.datalog.dataflow.operators.iterating import Iteration
+from tidemill.datalog.dataflow.operators.iterating import Iteration, joined
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
 from tidemill.datalog.dataflow.operators.output import Output
@@ -73,31 +75,6 @@ class Told:
             yield instant_of(move[-2]), record, move[-1]
 
 
-@dataclass(slots=True)
-class Figures:
-    """Work of one operator so far: changed rows in and out, and seconds."""
-
-    rows_in: int = 0
-    rows_out: int = 0
-    seconds: float = 0.0
-
-    def add(self, rows_in: int, rows_out: int, seconds: float) -> None:
-        """One piece of work more."""
-        self.rows_in += rows_in
-        self.rows_out += rows_out
-        self.seconds += seconds
-
-    @property
-    def shown(self) -> tuple[str, str]:
-        """Rows in and out, as texts."""
-        return f"{self.rows_in}", f"{self.rows_out}"
-
-    @property
-    def ms(self) -> str:
-        """Milliseconds, as a text."""
-        return f"{self.seconds * 1000:.2f}"
-
-
 class _Rule:
     """A rule with its state: established solutions, groups."""
 
@@ -108,6 +85,7 @@ class _Rule:
         self.matches = Matches(
             plan, schemas, engine.texts, engine.all_errors, engine.allowance
         )  # fmt: skip
+        self._unheard = Matches(plan, schemas, engine.texts, Unheard(), engine.allowance)
         columns = plan.columns
         self.latch: Latch | None = None
         if plan.head.outlives:
@@ -125,12 +103,23 @@ class _Rule:
                 plan.scope.lattices,
             )  # fmt: skip
 
-    def take(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]) -> Change:
-        """A change of the predicate of the head: rows, or matches to be reduced."""
+    def take(
+        self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Arrangement]
+    ) -> Change:
+        """A change of the predicate of the head: rows, or matches to be reduced.
+
+        Only the sum of all delta plans of a source says what comes and goes.
+        """
         began = self._engine.timer()
-        found = self._derived(self.matches.solutions(delta, change, facts))
+        parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
+        found = self._derived(joined(parts))
         self.figures.add(len(change), len(found), self._engine.timer() - began)
         return found
+
+    def again(self, asked: Change, facts: Mapping[str, Arrangement]) -> Change:
+        """Rows of facts of the head that still have a derivation, and maybe others that hold."""
+        assert self.plan.again is not None
+        return self._rows(self._unheard.solutions(self.plan.again, asked, facts))
 
     def due(self) -> Change:
         """The change by matches that the ticks see begin or end by themselves."""
@@ -252,7 +241,7 @@ class DataflowEngine:
         self.figures = {name: Figures() for name in self.schemas}
         """Work of each collection: its derivations merged and, where it has groups, reduced."""
         self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
-        self._readers: dict[str, list[tuple[_Rule, DeltaPlan]]] = {}
+        self._readers: dict[str, list[tuple[_Rule, list[DeltaPlan]]]] = {}
         self._rules = []
         self._reductions: dict[str, Reduction] = {}
         for each in self.plan.rules:
@@ -261,8 +250,9 @@ class DataflowEngine:
             if rule.reduction is not None:
                 self._reductions[rule.predicate] = rule.reduction
             if rule.predicate not in looped:
-                for delta in each.deltas:
-                    self._readers.setdefault(delta.source, []).append((rule, delta))
+                for source in dict.fromkeys(delta.source for delta in each.deltas):
+                    mine = [delta for delta in each.deltas if delta.source == source]
+                    self._readers.setdefault(source, []).append((rule, mine))
         self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
         for loop in self.plan.loops:
@@ -306,25 +296,31 @@ class DataflowEngine:
     def _add_loop(self, loop: Sequence[str]) -> None:
         """A recursion, and what it reads of other collections."""
         mine = [rule for rule in self._rules if rule.predicate in loop]
-        grows = self._grows(loop)
-        deltas = [[delta for delta in rule.plan.deltas if grows or delta.alone] for rule in mine]
-        rules = [(rule.predicate, found) for rule, found in zip(mine, deltas, strict=True)]
+        rules = [rule.plan for rule in mine]
 
         def derive(number: int, delta: DeltaPlan, change: Change) -> Change:
-            return mine[number].take(delta, change, self._facts)
+            return mine[number].take((delta,), change, self._facts)
+
+        def again(number: int, asked: Change) -> Change:
+            return mine[number].again(asked, self._facts)
 
         def forget(number: int, first: int) -> None:
             self.all_errors.forget(mine[number].plan.form.number, first)
 
         rounds = self._limits.rounds
-        if grows:
+        if self._grows(loop):
             grown = {name: _Grown(name, self) for name in loop}
-            self._iterations[loop[0]] = Growth(grown, rules, derive, forget, rounds)
+            self._iterations[loop[0]] = Growth(
+                grown, [(plan.form.head.predicate, plan.deltas) for plan in rules], derive, forget,
+                rounds,
+            )  # fmt: skip
         else:
             merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
-            self._iterations[loop[0]] = Iteration(merged, rules, derive, forget, rounds)
-        for number, found in enumerate(deltas):
-            for delta in found:
+            self._iterations[loop[0]] = Iteration(
+                merged, rules, derive, again, self._lost, self._tell, rounds
+            )
+        for number, rule in enumerate(mine):
+            for delta in rule.plan.deltas:
                 if delta.source not in loop:
                     entry = loop[0], number, delta
                     self._entries.setdefault(delta.source, []).append(entry)
@@ -490,6 +486,9 @@ class DataflowEngine:
         began = self.timer()
         iteration = self._iterations.get(collection)
         if iteration is not None:
+            if isinstance(iteration, Iteration):
+                iteration.take()
+                return
             for name, found in iteration.take(self._facts):
                 self._tell(name, found)
             return
@@ -526,6 +525,12 @@ class DataflowEngine:
         if reduction is not None:
             reduction.cut(first)
 
+    def _lost(self, collection: str, gone: Change) -> Change:
+        """The parts of rows where no fact of their key ends as late or later."""
+        schema = self.schemas[collection]
+        key, ends = np.array(schema.key, np.int64), (schema.expiry, schema.expiry)
+        return subtract(gone, self._facts[collection], key, key, ends)
+
     def _tell(self, collection: str, change: Change) -> None:
         """Hand on what a collection has changed."""
         if not len(change):
@@ -541,8 +546,8 @@ class DataflowEngine:
             rows[:, 0], rows[:, schema.expiry] = 0, END_WORD
             rows[:, schema.nulls] |= 1
             self._pending.put(name, rows)
-        for rule, delta in self._readers.get(collection, ()):
-            self._pending.put(rule.predicate, rule.take(delta, change, self._facts))
+        for rule, deltas in self._readers.get(collection, ()):
+            self._pending.put(rule.predicate, rule.take(deltas, change, self._facts))
         for loop, number, delta in self._entries.get(collection, ()):
             self._iterations[loop].put(number, delta, change)
             self._pending.wake(loop)

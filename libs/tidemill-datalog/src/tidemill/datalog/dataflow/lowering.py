@@ -81,7 +81,8 @@ class _Lowering:
                 loops.append(component.predicates)
             for name in component.predicates:
                 self._collect(name, self._schema(name), component.stratum)
-            rules += [RuleLowering(self, rule).plan() for rule in component.rules]
+            loop = component.predicates if component.recursive else ()
+            rules += [RuleLowering(self, rule, loop).plan() for rule in component.rules]
             for name in component.predicates:
                 self._rank_last(name)
         inputs = frozenset(checked.inputs)

@@ -130,6 +130,11 @@ class DeltaPlan:
         """Whether the change is met at one atom only."""
         return not any(isinstance(step, Join) and step.changed for step in self.steps)
 
+    @property
+    def absent(self) -> bool:
+        """Whether the change is met under `not`."""
+        return self.alone and self.sign < 0
+
 
 @dataclass(frozen=True, slots=True)
 class MatchColumns:
@@ -211,7 +216,11 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class RulePlan:
-    """One rule: its matches from each change, and what becomes of them."""
+    """One rule: its matches from each change, and what becomes of them.
+
+    `again` leads in a recursion from facts of the head to the matches that derive them, and maybe
+    to others. Matches of an `exact` rule may fail, or see the end or a lattice of a fact.
+    """
 
     form: RuleForm
     scope: Scope
@@ -219,6 +228,8 @@ class RulePlan:
     deltas: tuple[DeltaPlan, ...]
     head: Head
     reduce: Reduce | None
+    exact: bool
+    again: DeltaPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

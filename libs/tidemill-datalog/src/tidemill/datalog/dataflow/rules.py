@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Protocol
@@ -86,8 +86,10 @@ class Collections(Protocol):
 class RuleLowering:
     """Lowers one rule: its columns, a delta plan for each change, its head."""
 
-    def __init__(self, program: Collections, rule: RuleForm) -> None:
+    def __init__(self, program: Collections, rule: RuleForm, loop: Sequence[str] = ()) -> None:
+        """`loop` are the predicates of the recursion that the rule belongs to."""
         self.program = program
+        self._loop = loop
         self.rule = rule
         self.scope = program.scope(rule)
         atoms = rule.atoms
@@ -129,7 +131,12 @@ class RuleLowering:
         columns = self._columns()
         if columns.width > COLUMNS_MAX:
             raise NotInDataflow(f"a rule whose matches have more than {COLUMNS_MAX} columns")
-        return RulePlan(self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce)
+        carrying = any(self.program.schemas[name].carrying for name in self._loop)
+        again = self._again(head_plan) if self._loop and not carrying else None
+        exact = full or any(name != "time" for atom in self.atoms for name, _ in atom.lattices)
+        return RulePlan(
+            self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce, exact, again
+        )
 
     def moderate(self) -> Scope:
         """The same names for numbers that can be added without overflow; clocks look at that."""
@@ -346,13 +353,37 @@ class RuleLowering:
     ) -> DeltaPlan:
         steps = Steps(self, absent)
         steps.begin_with(changed, absent)
+        return self._followed(source, sign, steps, changed)
+
+    def _again(self, head: Head) -> DeltaPlan:
+        """From facts of the head to the matches that derive them."""
+        steps = Steps(self, None)
+        copies = [(column, place) for column, place in head.copies.T.tolist()]
+        if len(head.time) == 1 and isinstance(head.time[0], Variable):
+            column, kind = self.variables[head.time[0].name]
+            copies += [(column, TIME)] if kind is Type.INT else []
+        steps.begin_with_head(copies)
+        return self._followed(self.rule.head.predicate, 1, steps, ())
+
+    def _followed(
+        self, source: str, sign: int, steps: Steps, changed: tuple[int, ...]
+    ) -> DeltaPlan:
+        """The delta plan that begins so: the atoms of most known columns first.
+
+        Of those alike, an atom outside of the recursion comes first.
+        """
         waiting = [
             number
             for number, atom in enumerate(self.atoms)
             if not atom.is_clock and number not in changed[:1]
         ]
+
+        def choice(number: int) -> tuple[int, bool, int]:
+            outside = self.atoms[number].predicate not in self._loop
+            return steps.bound_places(number), outside, -number
+
         while waiting:
-            chosen = max(waiting, key=lambda number: (steps.bound_places(number), -number))
+            chosen = max(waiting, key=choice)
             waiting.remove(chosen)
             steps.join(chosen, chosen in changed)
         steps.finish()

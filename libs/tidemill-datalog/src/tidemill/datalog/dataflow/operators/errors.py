@@ -87,6 +87,13 @@ class Errors:
         ]
 
 
+class Unheard(Errors):
+    """Errors of matches that are found for a second time: nothing is noted."""
+
+    def add(self, rule: int, text: str, start: int, end: int, diff: int) -> None:
+        """Do nothing."""
+
+
 def _stretches(spans: dict[Span, int]) -> list[Interval]:
     """Stretches in which updates add up to more than nothing."""
     moves: dict[int, int] = {}

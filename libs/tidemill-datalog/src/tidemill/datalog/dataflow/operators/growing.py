@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from tidemill.arrangement.interval_updates import Arrangement, Change
-from tidemill.datalog.dataflow.operators.iterating import Derive, from_instant
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.dataflow.operators.iterating import Derive
 from tidemill.datalog.dataflow.operators.regrouping import differing
 from tidemill.datalog.dataflow.plan import DeltaPlan
 from tidemill.datalog.evaluation.limits import LimitPassed
@@ -125,3 +126,12 @@ class Growth:
                 for number, delta in self._inner[name]:
                     self._hand_on(number, delta, change)
         return told
+
+
+def from_instant(rows: I64Array, first: int, diff: int) -> Change:
+    """Rows as a change, their intervals from an instant on."""
+    rows = rows[rows[:, -1] > first]
+    found = np.empty((len(rows), rows.shape[1] + 1), np.int64)
+    found[:, :-1], found[:, -1] = rows, diff
+    found[:, -3] = np.maximum(found[:, -3], first)
+    return found

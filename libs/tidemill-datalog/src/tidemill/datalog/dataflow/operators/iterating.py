@@ -1,131 +1,193 @@
 """Recursion: the facts of predicates that are derived from each other, to their fixed point.
 
-Additions go round by round: the facts that are new in a round are matched in the next one. Facts
-that end by themselves cost nothing when they end, for their derivations end with them. A retraction
-from an input of the recursion makes it find its facts again from that instant on.
+Changes go round by round: each round matches the changes of the round before. Facts that may have
+lost a derivation are deleted first, with all facts that were derived from them. The rules then
+derive again, on the intervals that were lost, the facts that still hold (delete and re-derive).
+Facts that end by themselves cost nothing when they end, for their derivations end with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Arrangement, Change, Merged
-from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.dataflow.operators.regrouping import differing
-from tidemill.datalog.dataflow.plan import DeltaPlan
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    Arrangement,
+    Change,
+    Merged,
+    subtract,
+)
+from tidemill.datalog.dataflow.plan import DeltaPlan, RulePlan
 from tidemill.datalog.evaluation.limits import LimitPassed
 
 Derive = Callable[[int, DeltaPlan, Change], Change]
 """The rows that a rule, by its number in the recursion, derives from a change."""
+Parts = dict[str, list[Change]]
+"""Rows by predicate."""
 
 
 class Iteration:
     """The facts of one recursive component.
 
-    `rules` are the predicate and the delta plans of each rule, those that begin with one changed
-    atom. `forget` takes back from an instant on the errors of a rule. Facts are kept without spare
-    derivations, which may rest on each other.
+    `rules` derive the predicates of `merged`. `again` derives rows for facts that a rule, by its
+    number, may derive. `lost` are the parts of rows of a collection that no later end replaces.
+    Each change is told at once, so readers match it with what holds just then. Facts are kept
+    without spare derivations, which may rest on each other.
     """
 
     def __init__(
         self,
         merged: Mapping[str, Merged],
-        rules: Sequence[tuple[str, Sequence[DeltaPlan]]],
+        rules: Sequence[RulePlan],
         derive: Derive,
-        forget: Callable[[int, int], None],
+        again: Callable[[int, Change], Change],
+        lost: Callable[[str, Change], Change],
+        tell: Callable[[str, Change], None],
         rounds_max: int,
     ) -> None:
-        self._forget = forget
         self._merged = merged
+        self._lost = lost
+        self._tell = tell
         self._rules = rules
+        self._heads = [rule.form.head.predicate for rule in rules]
         self._derive = derive
+        self._again = again
         self._rounds_max = rounds_max
         self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in merged}
-        self._outer: list[tuple[int, DeltaPlan]] = []
-        for number, (_, deltas) in enumerate(rules):
-            for delta in deltas:
-                if delta.source in merged:
+        for number, rule in enumerate(rules):
+            for delta in rule.deltas:
+                if delta.source in self._inner:
                     self._inner[delta.source].append((number, delta))
-            if not any(delta.source in merged for delta in deltas):
-                self._outer.append((number, deltas[0]))
-        self._waiting: list[tuple[int, DeltaPlan, Change]] = []
+        self._waiting: Parts = {}
 
     def put(self, rule: int, delta: DeltaPlan, change: Change) -> None:
-        """A change of what a rule reads outside of the recursion waits."""
-        self._waiting.append((rule, delta, change))
+        """Take a change of what a rule reads outside of the recursion; what it derives waits.
 
-    def take(self, facts: Mapping[str, Arrangement]) -> Iterable[tuple[str, Change]]:
-        """Take in all that waits; what that changes of the predicates.
-
-        Raises: LimitPassed beyond the rounds that are allowed. Cost: the matches that come; with
-        a retraction, all facts that hold from then on.
+        Each change is matched with what holds once it is taken in, so that errors are counted.
+        A fact that only ends later than before is no loss, but to a rule that is exact.
         """
-        waiting, self._waiting = self._waiting, []
-        if any(bool((change[:, -1] * delta.sign < 0).any()) for _, delta, change in waiting):
-            first = min(int(change[:, -3].min()) for _, _, change in waiting)
-            return self._anew(first, facts)
-        told: dict[str, list[Change]] = {}
-        new: dict[str, list[Change]] = {}
-        for number, delta, change in waiting:
-            self._add(number, self._derive(number, delta, change), new, told)
-        self._rounds(new, told)
-        return [(name, np.concatenate(parts)) for name, parts in told.items()]
-
-    def _add(
-        self, number: int, rows: Change, new: dict[str, list[Change]],
-        told: dict[str, list[Change]],
-    ) -> None:  # fmt: skip
-        """Take derived facts in; new ones are matched in the next round."""
-        if not len(rows):
+        if self._rules[rule].exact:
+            self._wait(rule, self._derive(rule, delta, change))
             return
-        name = self._rules[number][0]
-        change = self._merged[name].take(rows)
-        if len(change):
-            told.setdefault(name, []).append(change)
-            new.setdefault(name, []).append(change[change[:, -1] > 0])
+        goes = change[:, -1] > 0 if delta.absent else change[:, -1] < 0
+        if goes.any():
+            gone = change[goes]
+            if not delta.absent:
+                gone = self._lost(delta.source, gone)
+            self._wait(rule, self._derive(rule, delta, gone))
+            change = change[~goes]
+        if delta.alone:
+            self._wait(rule, self._derive(rule, delta, change))
 
-    def _rounds(self, new: dict[str, list[Change]], told: dict[str, list[Change]]) -> None:
+    def _wait(self, rule: int, rows: Change) -> None:
+        if len(rows):
+            self._waiting.setdefault(self._heads[rule], []).append(rows)
+
+    def take(self) -> None:
+        """Take in all that waits.
+
+        Raises: LimitPassed beyond the rounds that are allowed. Cost: the matches that come; those
+        that go, and twice what rests on them.
+        """
+        waiting, self._waiting = self._waiting, {}
+        gains, losses = Parts(), Parts()
+        for name, parts in waiting.items():
+            rows = joined(parts)
+            comes = rows[:, -1] > 0
+            gains[name] = [rows[comes]]
+            if not comes.all():
+                losses[name] = [rows[~comes]]
+        if losses:
+            self._retract(losses, gains)
+        self._extend(gains)
+
+    def _extend(self, gains: Parts) -> None:
+        """Take derivations in, and what follows from them."""
         rounds = 0
-        while new:
-            rounds += 1
-            if rounds > self._rounds_max:
-                raise LimitPassed(f"a recursion took more than {self._rounds_max:,} rounds")
-            found, new = new, {}
+        while gains:
+            found, gains = gains, {}
             for name, parts in found.items():
-                change = parts[0] if len(parts) == 1 else np.concatenate(parts)
+                change = self._merged[name].take(joined(parts))
+                if not len(change):
+                    continue
+                self._tell(name, change)
                 for number, delta in self._inner[name]:
-                    self._add(number, self._derive(number, delta, change), new, told)
+                    part = change
+                    if not self._rules[number].exact:
+                        part = change[change[:, -1] > 0]
+                        if not delta.alone:
+                            continue
+                    # A fact that ends later replaces each one that goes, and so on in the head.
+                    rows = self._derive(number, delta, part)
+                    rows = rows[rows[:, -1] > 0]
+                    if len(rows):
+                        gains.setdefault(self._heads[number], []).append(rows)
+            rounds += 1
+            self._limit(rounds)
 
-    def _anew(self, first: int, facts: Mapping[str, Arrangement]) -> list[tuple[str, Change]]:
-        """Find the facts from an instant on again; what differs."""
-        for number in range(len(self._rules)):
-            self._forget(number, first)
-        before = {}
-        for name, merged in self._merged.items():
-            rows = merged.facts.living()
-            before[name] = from_instant(rows, first, -1)
-            kept = rows[rows[:, -2] < first].copy()
-            kept[:, -1] = np.minimum(kept[:, -1], first)
-            merged.begin_again(kept)
-        new: dict[str, list[Change]] = {}
-        told: dict[str, list[Change]] = {}
-        for number, delta in self._outer:
-            source = from_instant(facts[delta.source].living(), first, 1)
-            self._add(number, self._derive(number, delta, source), new, told)
-        self._rounds(new, told)
-        found = []
-        for name, merged in self._merged.items():
-            after = from_instant(merged.facts.living(), first, 1)
-            found.append((name, differing(np.concatenate([before[name], after]))))
-        return found
+    def _retract(self, losses: Parts, gains: Parts) -> None:
+        """Take away the facts that may have lost a derivation, and what was derived from them.
+
+        Derivations of them that are left are put to `gains`, of which those of lost facts go.
+        """
+        gone: Parts = {}
+        lost: Parts = {}
+        rounds = 0
+        while losses:
+            found, losses = losses, {}
+            for name, parts in found.items():
+                rows = joined(parts)
+                lost.setdefault(name, []).append(rows)
+                change = self._merged[name].drop(rows)
+                if not len(change):
+                    continue
+                self._tell(name, change)
+                gone.setdefault(name, []).append(change)
+                for number, delta in self._inner[name]:
+                    rows = self._derive(number, delta, change)
+                    if len(rows):
+                        losses.setdefault(self._heads[number], []).append(rows)
+            rounds += 1
+            self._limit(rounds)
+        for name, parts in gains.items():
+            if name in lost:
+                self._without(name, parts, joined(lost[name]), gone)
+        for number, name in enumerate(self._heads):
+            if name in gone:
+                rows = self._again(number, self._asked(number, joined(gone[name])))
+                if len(rows):
+                    gains.setdefault(name, []).append(rows)
+
+    def _without(self, name: str, parts: list[Change], lost: Change, gone: Parts) -> None:
+        """Take what may rest on lost facts from derivations; it is asked for again."""
+        merged = self._merged[name]
+        key = np.arange(merged.expiry)
+        least = merged.expiry, merged.expiry
+        rows = joined(parts)
+        kept = subtract(rows, Arrangement.of_change(lost), key, key, least)
+        rest = subtract(rows, Arrangement.of_change(kept), key, key, least)
+        parts[:] = [kept]
+        if len(rest):
+            gone.setdefault(name, []).append(rest)
+
+    def _asked(self, number: int, gone: Change) -> Change:
+        """Facts that went, as a rule asks for them: once for the columns that it knows of them."""
+        plan = self._rules[number].again
+        assert plan is not None
+        shape = plan.begin.shape
+        known = {*shape.keys[1].tolist(), *shape.copies[1].tolist(), *shape.checks[1].tolist()}
+        expiry = self._merged[self._heads[number]].expiry
+        gone = gone.copy()
+        gone[:, expiry], gone[:, -1] = END_WORD, 1
+        return Merged(gone.shape[1] - 3, sorted(known), expiry, best_only=True).take(gone)
+
+    def _limit(self, rounds: int) -> None:
+        if rounds > self._rounds_max:
+            raise LimitPassed(f"a recursion took more than {self._rounds_max:,} rounds")
 
 
-def from_instant(rows: I64Array, first: int, diff: int) -> Change:
-    """Rows as a change, their intervals from an instant on."""
-    rows = rows[rows[:, -1] > first]
-    found = np.empty((len(rows), rows.shape[1] + 1), np.int64)
-    found[:, :-1], found[:, -1] = rows, diff
-    found[:, -3] = np.maximum(found[:, -3], first)
-    return found
+def joined(parts: Sequence[Change]) -> Change:
+    """Changes as one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

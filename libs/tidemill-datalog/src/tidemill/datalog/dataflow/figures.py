@@ -1,0 +1,30 @@
+"""Figures of the work of operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Figures:
+    """Work of one operator so far: changed rows in and out, and seconds."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+
+    def add(self, rows_in: int, rows_out: int, seconds: float) -> None:
+        """One piece of work more."""
+        self.rows_in += rows_in
+        self.rows_out += rows_out
+        self.seconds += seconds
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Rows in and out, as texts."""
+        return f"{self.rows_in}", f"{self.rows_out}"
+
+    @property
+    def ms(self) -> str:
+        """Milliseconds, as a text."""
+        return f"{self.seconds * 1000:.2f}"

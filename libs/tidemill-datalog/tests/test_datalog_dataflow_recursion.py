@@ -1,0 +1,192 @@
+"""Laws of recursion on the engine `dataflow`: what is taken away, ends, comes late or again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, lower
+from tidemill.datalog.dataflow.scheduler import Strategy
+from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.scratch import Engine
+from tidemill.testkit.tidelog import FORMS, UPPER, Example, inputs, programs
+
+LAW = settings(
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "150")),
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+RULES = (
+    "t(x, z) := t(x, y) ^ t(y, z);", "t(x, z) := t(x, y) ^ s(y, z);", "t(y, x) := t(x, y);",
+    "t(x, z) := s(x, y) ^ t(y, z) ^ s(z, y);", "t(x, y) @time(u) := b(x, y) @time(u);",
+    "t(x, z) := t(x, y) @time(u) ^ b(y, z) @time(w) if u <= w + 4;", "t(x, x) := p(x);",
+    "t(x, z) := t(x, y) ^ b(y, z) ^ not r(z);", "t(x, z) ~expires := t(x, y) ^ b(y, z);",
+    "t(x, z) @expires(9) := b(x, y) ^ b(y, z);", "t(1, y) := t(y, 1) ^ s(y, y);",
+    "t(x, z) @time(w) := t(x, y) @time(u) ^ b(y, z) @time(w) if u <= w;",
+    "p(y) := p(x) ^ s(x, y);", "p(y) := p(x) ^ t(x, y);", "p(x) := p(y) ^ t(x, y) ^ not r(y);",
+    "p(x + 1) := p(x) ^ a(x) if x < 3;", "p(x) := q(x);", "q(y) := p(x) ^ b(x, y) ~time;",
+    "q(x) := p(x) ^ s(x, y) if 2 / y >= 1;", "q(x + y) := q(x) ^ s(x, y) if x + y < 4;",
+    "p(x) := p(y) ^ clock(y, 3) @time(u) ^ s(y, x) if u < 9;", "p(0) := q(2);", "q(1) := q(1);",
+    "q(y) := t(x, y) ^ t(y, x) ^ p(x);",
+)  # fmt: skip
+"""Rules of which many recur, through one predicate or through several."""
+Inputs = Mapping[str, Sequence[Presence]]
+STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+GIVEN = inputs(("a", "b", "r", "s"), nulls=False, rows_max=6)
+
+
+def fits(checked: CheckedProgram) -> bool:
+    """Whether the dataflow evaluates all of a program."""
+    try:
+        lower(logical_plan(checked), Texts())
+    except NotInDataflow:
+        return False
+    return True
+
+
+FOUND = programs(
+    8, replace(FORMS, whole=RULES, whole_every=1, predicates=("a", "b", "r", "s", "p", "q", "t")),
+    fits, rules_min=3,
+)  # fmt: skip
+
+
+@st.composite
+def recursive(draw: st.DrawFn) -> Example:
+    """Programs of some of the rules."""
+    return draw(FOUND)
+
+
+def told_by(
+    example: Example, deliveries: Sequence[tuple[int, str, Presence, int]], stops: Sequence[int],
+    strategy: Strategy,
+) -> list[dict[str, set[str]]]:  # fmt: skip
+    """The facts and errors at each instant, by the changes that are told.
+
+    A delivery is a stop, an input, a presence and a diff. It comes before the step from there.
+    """
+    engine = DataflowEngine(example.checked, strategy=strategy)
+    moves = []
+    for lower_, upper in zip(stops, [*stops[1:], UPPER], strict=True):
+        for at, name, presence, diff in deliveries:
+            if at == lower_:
+                engine.feed_presences(name, [presence], diff)
+        for name, told in engine.step(upper).items():
+            moves += [(at, name, format_record(r), diff) for at, r, diff in told.records()]
+    found = []
+    for at in range(UPPER):
+        held: dict[tuple[str, str], int] = {}
+        for instant, name, text, diff in moves:
+            if instant <= at:
+                held[name, text] = held.get((name, text), 0) + diff
+        assert set(held.values()) <= {0, 1}
+        texts = {n: {t for (name, t), c in held.items() if c and name == n} for n in "pqt"}
+        texts["errors"] = {e.text for e in engine.errors() if e.start <= at < e.end}
+        found.append(texts)
+    return found
+
+
+def answers(example: Example, given_: Inputs) -> list[dict[str, set[str]]]:
+    """The facts and errors at each instant, found anew as a whole."""
+    found = Engine(example.checked).evaluate(given_, upper=UPPER)
+    return [
+        {
+            **{
+                name: {
+                    format_record(p.record)
+                    for p in found.presences[name]
+                    if p.start <= at < p.end
+                }
+                for name in "pqt"
+            },
+            "errors": {e.text for e in found.errors if e.start <= at < e.end},
+        }
+        for at in range(UPPER)
+    ]  # fmt: skip
+
+
+@LAW
+@given(
+    recursive(), GIVEN, STRATEGIES, st.sets(st.integers(1, UPPER - 1), max_size=4), st.integers(0)
+)
+def test_a_recursion_by_differences_is_the_recursion_found_anew(
+    example: Example, given_: Inputs, strategy: Strategy, inner: set[int], seed: int
+) -> None:
+    """Rows come at a stop, go at a later one from an instant on, and may come back after it."""
+    rng, stops = Random(seed), [0, *sorted(inner)]
+    deliveries: list[tuple[int, str, Presence, int]] = []
+    true: dict[str, list[Presence]] = {name: [] for name in given_}
+    for name, presences in given_.items():
+        for each in presences:
+            each = replace(each, record=replace(each.record, parafacts=()))
+            come = rng.choice([stop for stop in stops if stop <= each.start])
+            deliveries.append((come, name, each, 1))
+            later = [stop for stop in stops if come < stop < each.end]
+            if not later or rng.random() < 0.3:
+                true[name].append(each)
+                continue
+            go = rng.choice(later)
+            gone = replace(each, start=max(each.start, go) + rng.choice((0, 0, 0, 2)))
+            if gone.start >= each.end:
+                true[name].append(each)
+                continue
+            deliveries.append((go, name, gone, -1))
+            if each.start < gone.start:
+                true[name].append(replace(each, end=gone.start))
+            again = [stop for stop in stops if stop > go]
+            if again and rng.random() < 0.4:
+                back = rng.choice(again)
+                late = replace(gone, start=max(gone.start, back))
+                if late.start < late.end:
+                    deliveries.append((back, name, late, 1))
+                    true[name].append(late)
+    assert told_by(example, deliveries, stops, strategy) == answers(example, true)
+
+
+def network(text: str) -> DataflowEngine:
+    schema = InputSchema("e", "relation", (("", "int"), ("", "int")))
+    return DataflowEngine(check(parse(text), InputSchemas({"e": schema})))
+
+
+CLOSURE = "t(x, y) := e(x, y); t(x, z) := t(x, y) ^ e(y, z);"
+
+
+def test_a_circle_does_not_hold_itself() -> None:
+    engine = network(CLOSURE)
+    edges = [Presence(Record("e", edge), 0) for edge in ((0, 1), (1, 2), (2, 1))]
+    engine.feed_presences("e", edges)
+    engine.step(1)
+    engine.feed_presences("e", [replace(edges[0], start=1)], -1)
+    told = sorted((str(record), diff) for _, record, diff in engine.step(2)["t"].records())
+    assert told == [("t(0, 1)", -1), ("t(0, 2)", -1)]
+
+
+@pytest.mark.parametrize("diff", [1, -1])
+def test_the_work_of_a_change_is_that_of_what_rests_on_it(diff: int) -> None:
+    engine = network(CLOSURE)
+    edges = [
+        Presence(Record("e", (10 * tree + at, 10 * tree + at + 1)), 0)
+        for tree in range(200)
+        for at in range(5)
+    ]
+    engine.feed_presences("e", edges[: None if diff < 0 else -1])
+    engine.step(1)
+    matched = 0
+    for rule in engine.rules_of("t"):
+        matched -= rule.figures.rows_in
+    engine.feed_presences("e", [replace(edges[-1], start=1)], diff)
+    engine.step(2)
+    assert matched + sum(rule.figures.rows_in for rule in engine.rules_of("t")) < 20

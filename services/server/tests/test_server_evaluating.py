@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidemill.datalog.dataflow import NotInDataflow
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.errors import Exhausted, UsageError
-from tidemill_server.commands import evaluating
 from tidemill_server.commands.check_command import evaluate
 from tidemill_server.commands.evaluating import presences_of
 
@@ -35,6 +35,30 @@ def test_a_goal_is_answered_as_the_whole_program_answers_it() -> None:
     assert presences_of(TEXT, predicates=["edge(4, _)"]) == ["[-inf,-) edge(4, 5)"]
 
 
+TIMED = """
+ping("a", 1) @time(5) @expires(9); ping("a", 2) @time(7); ping("b", 0) @time(2);
+alarm(h) @expires(t + 4) := ping(h, n) @time(t) if n > 0;
+calm(h) := ping(h, _) ^ not alarm(h);
+load(h) @count(n) @max(n) := ping(h, n);
+"""
+
+
+@pytest.mark.parametrize("text", [TEXT, TIMED])
+@pytest.mark.parametrize("asked", [[], ["goal"]])
+def test_a_program_says_the_same_where_the_dataflow_lacks_a_construct(
+    text: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goals = [("path(x, 1)" if text == TEXT else "calm(h)") for _ in asked]
+    found = presences_of(text, predicates=goals)
+    assert found
+
+    def lacking(*given: object, **named: object) -> object:
+        raise NotInDataflow("a construct")
+
+    monkeypatch.setattr("tidemill.datalog.dataflow.evaluate_plan", lacking)
+    assert presences_of(text, predicates=goals) == found
+
+
 def test_c3_facts_without_columns_are_present_or_not() -> None:
     """C3: an atom of no columns is stated, derived, negated and asked for like any other."""
     text = (
@@ -55,8 +79,7 @@ def test_c3_a_program_that_takes_all_memory_is_refused_and_the_process_lives(
         raise MemoryError
 
     with monkeypatch.context() as full:
-        full.setattr(evaluating.Engine, "evaluate", exhausted)
-        full.setattr(evaluating, "evaluate_bound", exhausted)
+        full.setattr("tidemill.datalog.dataflow.evaluate_plan", exhausted)
         for asked in ([], ["path"], ["path(4, x)"]):
             with pytest.raises(UsageError, match="ran out of memory: some rule goes on deriving"):
                 presences_of(TEXT, predicates=asked)

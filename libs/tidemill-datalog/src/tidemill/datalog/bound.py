@@ -32,9 +32,7 @@ from tidemill.datalog.evaluation.forms import (
 from tidemill.datalog.evaluation.logical import LogicalPlan, components_of
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY
-from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.values import equal
 
 WISH = "#ask:"
@@ -59,24 +57,6 @@ def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPl
         if found is not None:
             return found
     raise AssertionError("wishes that come from inputs alone are on no cycle with `not`")
-
-
-def evaluate_bound(
-    engine: Engine,
-    inputs: Mapping[str, Sequence[Presence]],
-    predicate: str,
-    pattern: Pattern,
-    upper: int,
-) -> list[Presence]:
-    """When facts of a predicate that fit the pattern are present before `upper`: as `engine` would
-    say.
-
-    Cost: that of the facts that the answer can need.
-    """
-    plan = bound_plan(engine.plan, predicate, pattern)
-    asked = Engine(plan.checked, limits=engine.limits, plan=plan, allowance=engine.allowance)
-    found = asked.evaluate(inputs, upper=upper).presences.get(predicate, [])
-    return [presence for presence in found if fits(presence.record.arguments, pattern)]
 
 
 def tells_ends(plan: LogicalPlan) -> bool:

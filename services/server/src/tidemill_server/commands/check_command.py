@@ -129,7 +129,9 @@ def evaluate(
     """Evaluate a program from the facts that it states: what is present, and from when to when.
 
     A line says [from, to) and the record; - is an end that is not before --upper, -inf a fact that
-    was always there. Warnings, and before which instant times are shown, go to standard error.
+    was always there. Warnings, and before which instant times are shown, go to standard error. The
+    dataflow evaluates it, or the engine on rows where that lacks a construct. The first evaluation
+    after an installation compiles kernels, for some seconds.
     """
     named = Named(tuple(lattice or ()), tuple(function or ()))
     for name, text in _texts([file]).items():

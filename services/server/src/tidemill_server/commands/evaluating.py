@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.datalog.ast import Literal, Program, walk
-from tidemill.datalog.bound import evaluate_bound
+from tidemill.datalog.bound import bound_plan, fits
 from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.evaluation.failures import ErrorPresence
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.lint import warn_about_unknown
@@ -90,9 +93,9 @@ def presences_of(
             "and ask tidemill conformance",
             reason="TickedProgram",
         )
-    engine = Engine(checked, allowance=Allowance(memory_mb << 20, "--memory-mb"))
+    allowance = Allowance(memory_mb << 20, "--memory-mb")
     try:
-        return _told(engine, predicates, upper)
+        return _told(checked, predicates, upper, allowance)
     except MemoryError:
         raise UsageError(
             "the program ran out of memory: some rule goes on deriving larger or more values, as one "
@@ -101,31 +104,49 @@ def presences_of(
         ) from None
 
 
-def _told(engine: Engine, predicates: Sequence[str], upper: int) -> list[str]:
+def _told(
+    checked: CheckedProgram, predicates: Sequence[str], upper: int, allowance: Allowance
+) -> list[str]:
     """Presences of goals, or of predicates with their failures."""
-    checked = engine.checked
+    plan = logical_plan(checked)
     if any("(" in asked for asked in predicates):
-        return [line for asked in predicates for line in _answers(engine, asked, upper)]
+        return [line for asked in predicates for line in _answers(plan, asked, upper, allowance)]
     unknown = sorted(set(predicates) - set(checked.columns))
     if unknown:
         raise UsageError(f"the program has no {', '.join(unknown)}", reason="UnknownPredicate")
     rules = checked.program.rules
     derived = dict.fromkeys(r.head.application.name for r in rules if r.has_formula)
-    evaluation = engine.evaluate({}, upper=upper)
+    presences, errors = _evaluated(plan, [*(predicates or derived)], upper, allowance)
     lines: list[str] = []
     for predicate in predicates or derived:
-        lines += _lines(evaluation.presences.get(predicate, []))
-    return [*lines, *(f"failed: {error.text}" for error in evaluation.errors)]
+        lines += _lines(presences.get(predicate, []))
+    return [*lines, *(f"failed: {error.text}" for error in errors)]
 
 
-def _answers(engine: Engine, asked: str, upper: int) -> list[str]:
+def _answers(plan: LogicalPlan, asked: str, upper: int, allowance: Allowance) -> list[str]:
     """Presences of a goal or of a predicate, derived for it alone."""
-    columns = engine.checked.columns.get(asked, ())
+    columns = plan.checked.columns.get(asked, ())
     text = asked if "(" in asked else f"{asked}({', '.join('_' * len(columns))})"
-    goal = compile_goal(text, engine.checked)
+    goal = compile_goal(text, plan.checked)
     pattern = tuple(term.value if isinstance(term, Literal) else ANY for term in goal.terms)
-    found = evaluate_bound(engine, {}, goal.predicate, pattern, upper)
-    return _lines([presence for presence in found if goal.bindings(presence.record) is not None])
+    bound = bound_plan(plan, goal.predicate, pattern)
+    found, _ = _evaluated(bound, [goal.predicate], upper, allowance)
+    fitting = [p for p in found.get(goal.predicate, ()) if fits(p.record.arguments, pattern)]
+    return _lines([presence for presence in fitting if goal.bindings(presence.record) is not None])
+
+
+def _evaluated(
+    plan: LogicalPlan, told: Sequence[str], upper: int, allowance: Allowance
+) -> tuple[Mapping[str, Sequence[Presence]], Sequence[ErrorPresence]]:
+    """Presences and errors by the dataflow, or over rows where it lacks a construct."""
+    from tidemill.datalog.dataflow import NotInDataflow, evaluate_plan  # imports numba
+
+    try:
+        return evaluate_plan(plan, {}, upper=upper, told=told, allowance=allowance.apart())
+    except NotInDataflow:
+        engine = Engine(plan.checked, plan=plan, allowance=allowance)
+        evaluation = engine.evaluate({}, upper=upper)
+        return evaluation.presences, evaluation.errors
 
 
 def _lines(found: Sequence[Presence]) -> list[str]:

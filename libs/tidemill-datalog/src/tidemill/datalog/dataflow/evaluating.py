@@ -1,0 +1,47 @@
+"""A program evaluated once by the dataflow, over inputs that are known whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidemill.datalog.dataflow.engine import DataflowEngine, Told
+from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
+from tidemill.datalog.evaluation.failures import ErrorPresence
+from tidemill.datalog.evaluation.limits import Limits
+from tidemill.datalog.evaluation.logical import LogicalPlan
+from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.records import Record
+
+
+def evaluate_plan(
+    plan: LogicalPlan,
+    inputs: Mapping[str, Sequence[Presence]],
+    *,
+    upper: int,
+    told: Iterable[str],
+    limits: Limits | None = None,
+    allowance: Allowance | None = None,
+) -> tuple[dict[str, list[Presence]], Sequence[ErrorPresence]]:
+    """Presences of the predicates `told` below an instant, and the errors.
+
+    An end at or after `upper` counts as none. Raises: NotInDataflow, Exhausted, LimitPassed. Cost:
+    one step.
+    """
+    engine = DataflowEngine(plan.checked, plan=plan, told=told, limits=limits, allowance=allowance)
+    for name, presences in inputs.items():
+        engine.feed_presences(name, presences)
+    changes = engine.step(upper)
+    for each in changes.values():  # of which each is a record soon
+        engine.allowance.take(len(each) * found_bytes(len(each.schema.kinds)))
+    return {name: _presences(found) for name, found in changes.items()}, engine.errors()
+
+
+def _presences(told: Told) -> list[Presence]:
+    found: list[Presence] = []
+    begun: dict[Record, Instant] = {}
+    for at, record, diff in told.records():
+        if diff > 0:
+            begun[record] = at
+        else:
+            found.append(Presence(record, begun.pop(record), at))
+    return found + [Presence(record, start, END) for record, start in begun.items()]

@@ -291,6 +291,30 @@ def test_a_clock_ticks_between_its_limits(
         assert len(expected) <= most
 
 
+LAST = (1 << 63) - 1
+far = st.sampled_from((-LAST, -LAST + 1, -3, 0, 1, 2, 1 << 62, LAST - 1, LAST))
+
+
+@LAW
+@given(st.lists(st.tuples(far, far.filter(lambda n: n > 0), far, far, far), max_size=4))
+def test_a_clock_ticks_at_no_word_that_there_is_not(
+    clocks: list[tuple[int, int, int, int, int]],
+) -> None:
+    offset, period, low, high, stop = columns([*clocks], 5)
+    found = tick_pairs(offset, period, low, high, (stop, LAST), 99)
+    expected = [
+        range(
+            max(first, -((first - least) // step) * step + first), min(greatest, end - 1) + 1, step
+        )
+        for first, step, least, greatest, end in clocks
+    ]
+    if found is None:
+        assert sum(max(0, -((t.start - t.stop) // t.step)) for t in expected) > 99
+    else:
+        pairs = [(row, time) for row, times in enumerate(expected) for time in times]
+        assert list(zip(*(column.tolist() for column in found), strict=True)) == pairs
+
+
 @LAW
 @given(
     st.lists(st.tuples(groups, intervals), max_size=8),

@@ -186,6 +186,9 @@ def join_ranges(
     return _pairs(ids, buckets, low, high, left, right, most)
 
 
+_LAST = np.int64((1 << 63) - 1)
+
+
 @compiled
 def _count_ticks(
     offset: I64Array,
@@ -201,10 +204,15 @@ def _count_ticks(
         high[row] = min(high[row], min(stop[row], upper) - 1)
         begin = offset[row]
         if low[row] > begin:
-            begin -= (begin - low[row]) // period[row] * period[row]
+            more = (np.uint64(low[row]) - np.uint64(begin)) % np.uint64(period[row])
+            begin = low[row]
+            if more > 0:
+                rest = np.int64(np.uint64(period[row]) - more)
+                begin = begin + rest if begin <= _LAST - rest else _LAST
         first[row] = begin
         if begin <= high[row]:
-            total += (high[row] - begin) // period[row] + 1
+            distance = np.uint64(high[row]) - np.uint64(begin)
+            total += np.float64(distance // np.uint64(period[row])) + 1.0
     return total
 
 
@@ -215,11 +223,14 @@ def _list_ticks(
     at = 0
     for row in range(first.size):
         time = first[row]
-        while time <= high[row]:
+        more = time <= high[row]
+        while more:
             rows[at] = row
             times[at] = time
             at += 1
-            time += period[row]
+            more = np.uint64(high[row]) - np.uint64(time) >= np.uint64(period[row])
+            if more:
+                time += period[row]
 
 
 def tick_pairs(
@@ -234,7 +245,7 @@ def tick_pairs(
     if there are too many.
 
     Times lie before both of `until`, a stop of each row and one for all: `high` is lowered to that.
-    All values have room for one period more. Cost: O(rows + ticks).
+    Values and periods are any words; no tick is at the last one. Cost: O(rows + ticks).
     """
     first = np.empty(len(offset), np.int64)
     found = _count_ticks(offset, period, low, high, *until, first)

@@ -7,6 +7,7 @@ from types import CodeType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
@@ -33,6 +34,11 @@ _OUTSIDE = {"inf": END, "beginning": BEGINNING}
 """Names of infinite limits, which stand for a null."""
 TICKS_MAX = 1 << 26
 """Ticks that one change may meet in one rule."""
+
+
+def _distance(left: I64Array, right: I64Array) -> npt.NDArray[np.uint64]:
+    """The distances of words from others that are not above them."""
+    return right.astype(np.uint64) - left.astype(np.uint64)
 
 
 class OpenClock:
@@ -115,7 +121,11 @@ class Ticks:
         else:
             times = matches[:, columns[0]]
             null = matches[:, self._expressions.columns.nulls] >> columns[0] & 1
-            kept = (null == 0) & (times >= offset) & ((times - offset) % period == 0)
+            kept = (
+                (null == 0)
+                & (times >= offset)
+                & (_distance(offset, times) % period.view(np.uint64) == 0)
+            )
             kept &= ~endless | (times < open_.upper)
             rows = kept.nonzero()[0]
             times = times[rows]

@@ -52,16 +52,18 @@ def _written(
             continue
         nulls, bit = int(matches[row, columns.nulls]), 1 << column
         value = widen(each) if kind is Type.FLOAT else each
+        fits = value is None or kind in NUMBERED or type(value) is _TYPES[kind]
         if bound:
+            if (int(matches[row, column]), bool(nulls & bit)) == _UNEQUAL and not fits:
+                continue
             mine = None
             if not nulls & bit:
                 mine = value_of(int(matches[row, column]), kind, texts, columns.values)
             if not equal(mine, value):
                 return False
             continue
-        if value is not None and kind not in NUMBERED and type(value) is not _TYPES[kind]:
-            word, null = _UNEQUAL
-        else:
+        word, null = _UNEQUAL
+        if fits:
             word, null = word_of(value, kind, texts, columns.values)
         matches[row, column] = word
         matches[row, columns.nulls] = (nulls & ~bit) | (bit if null else 0)

@@ -318,6 +318,42 @@ def test_memory_that_is_kept_is_given_back() -> None:
     assert given_kb > 30_000
 
 
+HEAPS = """
+import sys, threading
+from tidemill.runtime.lifecycle import keep_freed_memory
+
+def reserved() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
+
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+threading.stack_size(1 << 18)
+before, took, stay = reserved(), threading.Barrier(9), threading.Barrier(9)
+
+def take() -> None:
+    block = b"x" * 40_000
+    took.wait()
+    stay.wait()
+
+threads = [threading.Thread(target=take) for _ in range(8)]
+for thread in threads:
+    thread.start()
+took.wait()
+print(reserved() - before)
+stay.wait()
+"""
+
+
+def test_threads_share_the_heaps_of_a_process() -> None:
+    reserved_kb: dict[str, int] = {}
+    for way in ("kept", "as it is"):
+        command = [sys.executable, "-c", HEAPS, way]
+        reserved_kb[way] = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    # One heap reserves 64 MiB.
+    assert reserved_kb["kept"] + 4 * 65_536 < reserved_kb["as it is"]
+
+
 def test_a3_who_waits_for_the_interpreter_waits_a_moment() -> None:
     """A hundred turns of one thread cost another one half a millisecond each."""
     stop, computed_s = threading.Event(), []

@@ -31,11 +31,12 @@ from tidemill.runtime.logs import get_logger
 
 STOP_S_MAX = 10.0
 SWITCH_S = 0.0005
-_MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20}
+_MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20, -8: 2}
 """M_TRIM_THRESHOLD: so much stays free at the end of the heap.
 
 M_TOP_PAD: by so much more it grows than is asked for. M_MMAP_THRESHOLD: what is smaller comes from
-the heap; this is the most that glibc takes.
+the heap; this is the most that glibc takes. M_ARENA_MAX: heaps that all threads share; each heap
+keeps free pieces that no other one can use.
 """
 
 log = get_logger("lifecycle")

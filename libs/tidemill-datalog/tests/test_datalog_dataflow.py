@@ -202,6 +202,14 @@ def test_the_work_of_each_operator_is_told() -> None:
     assert float(figures["rule 1"][-1]) > 0
 
 
+def test_a_match_that_a_fact_of_the_same_step_forbids_is_not_made() -> None:
+    engine = DataflowEngine(program("told(x) := heard(x, _); p(x) := a(x) ^ not told(x);"))
+    engine.feed_presences("a", [Presence(Record("a", (x,)), 0) for x in range(100)])
+    engine.feed_presences("heard", [Presence(Record("heard", (x, 0)), 0) for x in range(1, 100)])
+    engine.step(1)
+    assert [rule.figures.rows_out for rule in engine.rules_of("p")] == [1]
+
+
 def test_what_has_ended_takes_no_memory() -> None:
     columns = {"e": ("int", "int"), "f": ("int",)}
     schemas = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
@@ -11,6 +12,7 @@ from tidemill.datalog.dataflow.plan import (
     UNIT,
     CollectionPlan,
     DataflowPlan,
+    RulePlan,
 )
 from tidemill.datalog.dataflow.representation import Representation, groups_apart
 from tidemill.datalog.dataflow.rules import RuleLowering
@@ -85,6 +87,7 @@ class _Lowering:
             rules += [RuleLowering(self, rule, loop).plan() for rule in component.rules]
             for name in component.predicates:
                 self._rank_last(name)
+        self._rank_covers_first(rules)
         inputs = frozenset(checked.inputs)
         return DataflowPlan(self._collections, tuple(rules), self.values, tuple(loops), inputs)
 
@@ -109,6 +112,27 @@ class _Lowering:
         self._collections[name] = CollectionPlan(known.schema, known.stratum, 1 << 30)
         for rank, (each, plan) in enumerate(self._collections.items()):
             self._collections[each] = CollectionPlan(plan.schema, plan.stratum, rank, plan.cover)
+
+    def _rank_covers_first(self, rules: Sequence[RulePlan]) -> None:
+        """Covers, and the collections that they follow from, come before the others.
+
+        A match that a new fact under `not` forbids is not made then.
+        """
+        sources: dict[str, set[str]] = {}
+        for rule in rules:
+            found = sources.setdefault(rule.form.head.predicate, set())
+            found.update(delta.source for delta in rule.deltas)
+        early: set[str] = set()
+        waiting = [name for name, plan in self._collections.items() if plan.cover is not None]
+        while waiting:
+            name = waiting.pop()
+            if name not in early:
+                early.add(name)
+                cover = self._collections[name].cover
+                waiting += sources.get(name, ()) if cover is None else (cover[0],)
+        ordered = sorted(self._collections.items(), key=lambda each: each[0] not in early)
+        for rank, (name, plan) in enumerate(ordered):
+            self._collections[name] = replace(plan, rank=rank)
 
     def _schema(self, name: str) -> Schema:
         kinds = tuple(Type(kind) for _, kind in self._checked.columns.get(name, ()))

@@ -62,6 +62,7 @@ INPUTS: dict[str, tuple[str, PredicateShape]] = {
 SCHEMAS = {
     "put": InputSchema("put", "relation", (("k", "text"), ("v", "int"))),
     "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+    "now": InputSchema("now", "relation", (("", "int"),)),
 }
 PROGRAMS = {
     "last value": """
@@ -90,6 +91,12 @@ PROGRAMS = {
         load(h) @count(n) @max(n) := ping(h, n);
         held(h) @next := alarm(h);
         late(h) @expires(t + 20) @next := ping(h, _) @time(t);
+    """,
+    "numbered": """
+        put_at(k, n) := put(k, _) ^ now(n);
+        early(k, n) @next := put_at(k, n) if n < 9;
+        early(k, n) @next := early(k, n);
+        odd(n) := now(n) if n % 2 == 1;
     """,
     "errors": "share(h, 6 / n) := ping(h, n);\nkept(x) @next := share(_, x);",
 }
@@ -150,14 +157,19 @@ def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table], plan: Tick
     """Every tick evaluated by itself; between two ticks what the earlier one said, unless it
     expires.
     """
-    given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs}
-    instants = change_instants(given, END)
+    given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs if n in INPUTS}
+    instants, numbers = change_instants(given, END), itertools.count()
+
+    def seen(at: int) -> dict[str, list[Record]]:
+        now = [Record("now", (next(numbers),))] if "now" in program.inputs else []
+        return {**present_at(given, at), "now": now}
+
     if plan.period_ms is None:
-        ran_at = ticks_on_change(program, lambda at: present_at(given, at), instants, END)
+        ran_at = ticks_on_change(program, seen, instants, END)
         instants, said = [at for at, _ in ran_at], [tick for _, tick in ran_at]
     else:
         instants = list(range(0, END, plan.period_ms))
-        said = tick_answers(program, [present_at(given, at) for at in instants], instants)
+        said = tick_answers(program, [seen(at) for at in instants], instants)
     found: Answers = []
     for at in range(END):
         ran = [tick for tick, instant in zip(said, instants, strict=True) if instant <= at]
@@ -195,7 +207,7 @@ class World:
 
     def target(self, **changed: Any) -> ViewTarget:
         outputs = {p: (f"v/{p}", self.shape(p)) for p in self.program.derived}
-        inputs = {name: INPUTS[name] for name in self.program.inputs}
+        inputs = {name: INPUTS[name] for name in self.program.inputs if name in INPUTS}
         return ViewTarget(
             "v", self.program, inputs, outputs, "v/errors", "v/state", self.plan, **changed
         )
@@ -226,7 +238,7 @@ class World:
         await self.now.drop(held)
 
     async def feed(self, upper: int) -> None:
-        for name in self.program.inputs:
+        for name in self.target().inputs:
             times = self.inputs[name]["_time"].to_numpy()
             part = self.inputs[name].filter(pa.array((times >= self.fed) & (times < upper)))
             await self.now.compare_and_append(
@@ -295,6 +307,8 @@ async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
 ) -> None:
     random = Random(f"{name} {when} {seed}")
     world = World(PROGRAMS[name], PLANS[when], history(seed))
+    if "now" in world.program.inputs:
+        world.plan = replace(world.plan, number="now")
     await world.create()
     deaths = 0
     while world.fed < END:

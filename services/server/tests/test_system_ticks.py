@@ -127,6 +127,27 @@ async def assert_reasons(process: Whole, gone: int, new: int) -> None:
         await process.query.why('asked/known(7, "b")', new + 2)
 
 
+@pytest.mark.parametrize("engine", ["incremental", "scratch", "dataflow"])
+async def test_a_program_reads_the_number_of_its_tick_also_after_a_restart(
+    engine: str, tmp_path: Path
+) -> None:
+    view = (
+        f"{VIEW}  retain: all\n  engine: {engine}\n  tick: {{on: change, number: now}}\n"
+        "  program: |\n    first(k, n) @next := puts(_, k, _) ^ now(n) ^ not first(k, _);\n"
+        "    first(k, n) @next := first(k, n);\n"
+    )
+    async with running(tmp_path) as process:
+        await apply(process, TABLE + view)
+        a = await put(process, 0, "a", 1)
+        assert await answer(process, "v/first(k, n)", a + 1) == {("a", 0)}
+    async with running(tmp_path) as process:
+        b = await put(process, 0, "b", 1)
+        found = dict(await answer(process, "v/first(k, n)", b + 1))  # type: ignore[call-overload]  # pairs
+        assert found["a"] == 0
+        assert found["b"] >= 2
+        assert "now(0)" in (await process.query.why('v/first("a", 0)', b + 1)).text
+
+
 async def test_reasons_go_back_as_far_as_history_is_looked_at(tmp_path: Path) -> None:
     settings = ServerSettings(
         directory=str(tmp_path / "state"), query=QuerySettings(proof_history_ms=0)
@@ -167,6 +188,11 @@ spec:
             "{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);', tick: {on: change}, "
             "admission: {putt: {policy: eager}}}",
             "putt is no input of the program; it reads put",
+        ),
+        (
+            "{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);', "
+            "tick: {on: change, number: p}}",
+            "spec.tick.number: p is derived, or an input",
         ),
         (
             "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', engine: spark}",

@@ -47,7 +47,7 @@ from tidemill.catalog.schemas import (
     corrections_schema,
 )
 from tidemill.catalog.store import Stored
-from tidemill.catalog.tick_plans import check_engine, kept_in_words, tick_plan
+from tidemill.catalog.tick_plans import check_engine, kept_in_words, number_schema, tick_plan
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.carrying import surely_carried
@@ -255,6 +255,7 @@ class Catalog(Names):
         program = self._programs.read(spec.program, file)
         inputs = self._inputs(stored, spec, program)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
+        schemas |= number_schema(spec, program, schemas.values())
         with located(resource, "spec"):
             named = vocabulary.Named(spec.lattices, spec.functions)
             words = vocabulary_of(named, self._plugin_load_s)
@@ -297,6 +298,8 @@ class Catalog(Names):
             return {predicate: self.named(name) for predicate, name in decided.items()}
         derived = {rule.head.application.name for rule in program.rules}
         wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
+        with located(stored.resource, "spec", "tick"):
+            wanted -= set(number_schema(spec, program))
         inputs: dict[str, CatalogEntry] = {}
         for predicate in sorted(wanted):
             if predicate in spec.inputs:

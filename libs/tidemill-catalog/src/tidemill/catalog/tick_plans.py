@@ -4,10 +4,13 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from tidemill.catalog.entry import SYSTEM
 from tidemill.datalog.admission import Admission, Batch, Skew
+from tidemill.datalog.ast import Program
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
@@ -38,13 +41,33 @@ def tick_plan(spec: ViewSpec, checked: CheckedProgram, columns: Columns) -> Tick
             'tick: {period: 1s} or tick: {"on": change}',
             reason="NoTick",
         )
+    number = spec.tick.number
     period = None if spec.tick.period is None else int(spec.tick.period)
     return TickPlan(
         period,
         spec.nodes,
         {name: _place(name, column, columns) for name, column in spec.place.items()},
         {name: _admission(name, told, columns) for name, told in spec.admission.items()},
+        number if number in checked.inputs else None,
     )
+
+
+def number_schema(
+    spec: ViewSpec, program: Program, inputs: Iterable[InputSchema] = ()
+) -> dict[str, InputSchema]:
+    """The relation in which a program reads the number of a tick, by name, if it has one.
+
+    It is on the timeline of the inputs. Raises: UsageError for a name that has another meaning.
+    """
+    if spec.tick is None or spec.tick.number is None:
+        return {}
+    name, timeline = spec.tick.number, next((each.timeline for each in inputs), SYSTEM)
+    if name in spec.inputs or name in {rule.head.application.name for rule in program.rules}:
+        raise UsageError(
+            f"spec.tick.number: {name} is derived, or an input; name a relation of its own",
+            reason="NumberTaken",
+        )
+    return {name: InputSchema(name, "relation", (("", "int"),), timeline)}
 
 
 def _known(name: str, columns: Columns) -> Sequence[tuple[str, str]]:

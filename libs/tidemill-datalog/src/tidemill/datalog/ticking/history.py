@@ -203,7 +203,9 @@ def recorded(
     for all that changed in it.
     """
     nodes = [NodeHistory(number) for number in range(plan.nodes)]
-    history = TickHistory(program, start.lower, start.fresh, nodes, frozenset(changes))
+    history = TickHistory(
+        program, start.lower, start.fresh, nodes, frozenset({*changes, plan.number or ""})
+    )
 
     def recording(number: int, handed: Handed) -> _Recording:
         apart = allowance and allowance.apart()

@@ -26,7 +26,9 @@ RAN = "ran"
 """The kind of the row of a state that says at which instant the last tick ran."""
 RETURNING = "returning"
 """The kind of a row with a node, the instant at which it runs again, and how often it has."""
-KINDS_OF_RUN = frozenset({HELD, MESSAGE, RAN, RETURNING})
+NUMBER = "number"
+"""The kind of a row with a node and the number of its next tick, where programs read it."""
+KINDS_OF_RUN = frozenset({HELD, MESSAGE, NUMBER, RAN, RETURNING})
 """The kinds of rows that belong to no node."""
 RETURNS_MAX = 10_000
 """Ticks in a row for which nothing but `@next` is a reason."""
@@ -61,6 +63,10 @@ class RunningNode:
     """From this instant on it may have something to say."""
     arrived: bool = False
     """Whether a change of an input has woken it since its last tick."""
+    count: int = 0
+    """The ticks that it has run."""
+    numbered: Record | None = None
+    """The number of its last tick, as the program has read it."""
     returns: int = 0
     """Its last ticks for which nothing but `@next` was a reason, where ticks follow changes."""
 
@@ -107,6 +113,8 @@ class TickRun:
             map(int, row[2].split()) for row in start.state if row[1] == RETURNING
         ):
             self.nodes[number].wake, self.nodes[number].returns = wake, returns
+        for number, count in (map(int, row[2].split()) for row in start.state if row[1] == NUMBER):
+            self.nodes[number].count = count
         for sent, message in (message_of(row) for row in start.state if row[1] == MESSAGE):
             self._post(sent, message)
         self._take_up(start)
@@ -213,12 +221,13 @@ class TickRun:
         for record, diff in changes.items():
             into = come if diff > 0 else gone
             into.setdefault(record.predicate, []).extend([record] * abs(diff))
+        self._number(node, at, come, gone)
         answer = node.ticks.tick(at, come, gone)
         lost = tuple(m for m in answer.messages if not self._post(at, m))
         node.last = at
         node.wake = END
         if self._plan.period_ms is not None:
-            rests = not node.changes and not node.ticks.unsettled
+            rests = not (node.changes or node.ticks.unsettled or self._plan.number)
             node.wake = self._tick_from(max(node.ticks.soonest, at + 1) if rests else at + 1)
         elif node.ticks.hands_on_anew:
             node.wake = at + 1
@@ -230,6 +239,22 @@ class TickRun:
                 reason="LimitPassed", limit="returns_max",
             )  # fmt: skip
         return Ran(node.number, at, answer, lost)
+
+    def _number(
+        self,
+        node: RunningNode,
+        at: int,
+        come: dict[str, list[Record]],
+        gone: dict[str, list[Record]],
+    ) -> None:
+        """Give the number of a tick to a program that asks for it."""
+        name, period = self._plan.number, self._plan.period_ms
+        if name is not None:
+            if node.numbered is not None:
+                gone[name] = [node.numbered]
+            node.numbered = Record(name, (node.count if period is None else at // period,))
+            come[name] = [node.numbered]
+        node.count += 1
 
     def _post(self, sent: int, message: Message) -> bool:
         """Put a message on its way; whether there is such a node."""
@@ -252,6 +277,8 @@ class TickRun:
             rows.add((_NO_RULE, RAN, str(self._last)))
         if self._plan.period_ms is None:
             for node in self.nodes:
+                if self._plan.number is not None:
+                    rows.add((_NO_RULE, NUMBER, f"{node.number} {node.count}"))
                 if node.wake != END:
                     text = f"{node.number} {node.wake} {node.returns}"
                     rows.add((_NO_RULE, RETURNING, text))

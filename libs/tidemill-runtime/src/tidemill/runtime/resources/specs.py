@@ -224,10 +224,14 @@ class TableSpec(Spec, frozen=True, kw_only=True):
 
 
 class TickSpec(Spec, frozen=True, kw_only=True):
-    """When the ticks of a program with `@next` or `@async` run; exactly one is set."""
+    """When the ticks of a program with `@next` or `@async` run: `period` or `on`.
+
+    `number` names a relation with one row, the number of the tick.
+    """
 
     period: Milliseconds | None = None
     on: Literal["change"] | None = None
+    number: str | None = None
 
 
 class AdmissionSpec(Spec, frozen=True, kw_only=True):

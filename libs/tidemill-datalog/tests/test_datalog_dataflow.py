@@ -202,6 +202,20 @@ def test_the_work_of_each_operator_is_told() -> None:
     assert float(figures["rule 1"][-1]) > 0
 
 
+@pytest.mark.parametrize("body", ["not r(x) ^ not r(y)", "not q(x) ^ not r(y)"])
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+def test_facts_forbid_a_match_together_as_one_by_one(strategy: Strategy, body: str) -> None:
+    text = f"q(x) := r(x); p(x) := s(x, y) ^ {body};"
+    held = Held(DataflowEngine(program(text), strategy=strategy))
+    held.engine.feed_presences("s", [Presence(Record("s", (0, 1)), 0)])
+    held.step(1)
+    both = [Presence(Record("r", (x,)), 0) for x in (0, 1)]
+    for at, diff in ((1, 1), (2, -1), (3, 1)):
+        held.engine.feed_presences("r", [replace(each, start=at) for each in both], diff)
+        held.step(at + 1)
+        assert held.now()["p"] == ({"p(0)"} if diff < 0 else set())
+
+
 def test_a_match_that_a_fact_of_the_same_step_forbids_is_not_made() -> None:
     engine = DataflowEngine(program("told(x) := heard(x, _); p(x) := a(x) ^ not told(x);"))
     engine.feed_presences("a", [Presence(Record("a", (x,)), 0) for x in range(100)])

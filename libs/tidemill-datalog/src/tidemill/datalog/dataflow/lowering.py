@@ -143,9 +143,9 @@ class _Lowering:
         """The lattices that may be passed from a fact of an atom to the head of its rule."""
         return self._represented.passed(rule, atom)
 
-    def cover(self, predicate: str, columns: tuple[int, ...]) -> str:
+    def cover(self, predicate: str, columns: tuple[int, ...], nth: int) -> str:
         """The collection that says when a fact with given values in some columns is present."""
-        name = f"#has:{predicate}:{','.join(map(str, columns))}"
+        name = f"#has:{predicate}:{','.join(map(str, columns))}{'+' * (nth - 1)}"
         if name not in self._collections:
             schema = self.schemas[predicate]
             kinds = tuple(schema.kind(column) for column in columns)

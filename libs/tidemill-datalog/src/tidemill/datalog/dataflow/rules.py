@@ -62,8 +62,11 @@ class Collections(Protocol):
     schemas: dict[str, Schema]
     values: Values
 
-    def cover(self, predicate: str, columns: tuple[int, ...]) -> str:
-        """The collection that says when a fact with given values in some columns is present."""
+    def cover(self, predicate: str, columns: tuple[int, ...], nth: int) -> str:
+        """The collection that says when a fact with given values in some columns is present.
+
+        Atoms of one rule have different collections, by `nth`: they change one after the other.
+        """
         ...
 
     def scope(self, rule: RuleForm) -> Scope:
@@ -345,8 +348,11 @@ class RuleLowering:
 
     def cover(self, number: int, absent: AbsentForm) -> str:
         """The collection that an atom under `not` asks."""
-        columns = tuple(place for place, _ in absent.columns())
-        return self.program.cover(absent.predicate, columns)
+        asked = [
+            (each.predicate, tuple(place for place, _ in each.columns()))
+            for each in (*self.rule.absent[:number], absent)
+        ]
+        return self.program.cover(*asked[-1], asked.count(asked[-1]))
 
     def _delta(
         self, source: str, sign: int, changed: tuple[int, ...], absent: int | None

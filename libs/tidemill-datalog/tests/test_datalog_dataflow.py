@@ -171,7 +171,7 @@ def program(text: str) -> CheckedProgram:
     ("text", "says"),
     [
         ("p(x) := e(x) ~expires;", "~expires"),
-        ("p(x) @next := e(x, _);", "@next"),
+        ("p(x) := e(x); p(x) @expires(9) := p(x) ^ e(x);", "an end of its own in a recursion"),
     ],
 )
 def test_a_construct_that_is_not_there_is_named(text: str, says: str) -> None:

@@ -186,6 +186,12 @@ def test_a_clock_without_a_start_is_an_error_of_the_tick_under_next_too() -> Non
     assert [each.errors for each in said] == [{"wrong type: e(null)"}] * 2
 
 
+def test_facts_without_lattices_are_handed_to_those_that_carry_some() -> None:
+    ticker = ticker_of("p(2) @max(x) := e(x); p(0) @next := e(1);")
+    assert run_at(ticker, 0, [1]) == "+1 p(2) @max(1)"
+    assert run_at(ticker, 1) == "+1 p(0)"
+
+
 def test_of_a_fact_that_is_kept_nothing_moves() -> None:
     ticker = ticker_of("p(x) @next := e(x); p(x) @next := p(x);")
     for at in range(3):

@@ -206,6 +206,12 @@ class DataflowTicker:
             change[:, -3] = ticks[np.searchsorted(ticks, change[:, -3]) + 1]
             change[:, -2] = change[:, self.engine.schemas[name].expiry]
             change = change[change[:, -3] < change[:, -2]]
+            schema, into = self.engine.schemas[name], self.engine.schema_of(name.removeprefix(NEXT))
+            if into is not None and into.carrying and not schema.carrying:
+                bare = np.zeros((len(change), into.columns + 3), np.int64)
+                bare[:, : into.carried] = change[:, : schema.nulls]
+                bare[:, into.nulls :] = change[:, schema.nulls :]
+                change = bare
             self.engine.feed(name.removeprefix(NEXT), change)
 
     @property

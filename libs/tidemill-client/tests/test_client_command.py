@@ -256,8 +256,10 @@ def test_a_proof_of_any_depth_is_drawn_to_the_depth_asked_for(
 
 def test_explain_prints_the_plan(served: Served) -> None:
     assert served.run("explain", "delays").stdout == "view delays\n  stratum 1\n"
-    for form in ("analyze", "dot", "svg"):
+    for form in ("analyze", "json", "dot", "svg"):
         assert served.run("explain", "delays", f"--{form}").stdout == f"{form} of delays\n"
+    both = served.run("explain", "delays", "--json", "--analyze")
+    assert both.stdout == "analyze-json of delays\n"
     both = served.run("explain", "delays", "--dot", "--svg")
     assert both.exit_code == 2
 

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.columns import Texts
-from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, Told, explain_figures, lower
+from tidemill.datalog.dataflow import (
+    DataflowEngine,
+    NotInDataflow,
+    Told,
+    analysis_document,
+    analysis_lines,
+    lower,
+    plan_document,
+    plan_dot,
+    plan_lines,
+)
 from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.evaluation.logical import logical_plan
@@ -194,7 +204,7 @@ def test_the_work_of_each_operator_is_told() -> None:
     )
     engine.feed_presences("e", [Presence(Record("e", (x, x % 3)), 0) for x in range(30)])
     engine.step(1)
-    lines = explain_figures(engine)
+    lines = analysis_lines(analysis_document(engine))
     figures = {line[:18].strip(): line[18:].split() for line in lines[1:]}
     assert figures["stratum 0: e"][:3] == ["30", "30", "30"]
     assert figures["stratum 0: p"][:3] == ["10", "10", "10"]
@@ -222,6 +232,39 @@ def test_a_match_that_a_fact_of_the_same_step_forbids_is_not_made() -> None:
     engine.feed_presences("heard", [Presence(Record("heard", (x, 0)), 0) for x in range(1, 100)])
     engine.step(1)
     assert [rule.figures.rows_out for rule in engine.rules_of("p")] == [1]
+
+
+def test_a_plan_names_the_columns_of_each_operator() -> None:
+    """The text, the document and the drawing say the same."""
+    pay = InputSchema("pay", "events", (("id", "int"), ("amount", "int")))
+    schemas = {
+        "order": InputSchema("order", "events", (("id", "int"), ("who", "text"))), "pay": pay,
+    }  # fmt: skip
+    text = """
+        paid(id, a) := order(id, "x") @time(t) ^ pay(id, a) @time(u) if u >= t ^ u < t + 1000;
+        open(id) := order(id, who) ^ not pay(id, _);
+        most(who) @max(a) := order(id, who) ^ paid(id, a);
+        near(a, b) := paid(a, b);
+        near(a, c) := near(a, b) ^ paid(b, c);
+    """
+    checked = check(parse(text), InputSchemas(schemas))
+    document = plan_document(lower(logical_plan(checked), Texts()), checked)
+    lines = [line.strip() for line in plan_lines(document)]
+    late = "join pay by (id) where (t <= u) -> filter where (u < t + 1000)"
+    assert f'order -> select by (who = "x") -> {late}' in lines
+    assert "order -> subtract not pay (id) by (id)" in lines
+    assert "less not pay (id) -> join order by (id)" in lines
+    assert "keeps groups of @max" in lines
+    assert "stratum 0: near (c0, c1), recursive" in lines
+    named = {each["name"]: each for each in document["collections"]}
+    assert named["order"]["input"]
+    (rule,) = named["most"]["rules"]
+    assert [delta["from"] for delta in rule["deltas"]] == ["order", "paid"]
+    assert rule["deltas"][1]["operators"] == [
+        {"operator": "join", "with": "order", "same": False, "by": ["id"], "where": []}
+    ]
+    drawn = plan_dot(document)
+    assert '"not pay (id)" -> "rule 2" [label="join order by (id)", style=dashed];' in drawn
 
 
 def test_what_has_ended_takes_no_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -522,7 +523,7 @@ async def test_explain_names_strata_inputs_and_frontiers() -> None:
     await world.create()
     await world.pings()
     text = await world.query.explain("v", "plan")
-    assert "loud, followed" in text
+    assert "stratum 1: loud (" in text
     assert "ping = ping  since [0]  upper [100]" in text
     shared = [line.strip() for line in text.splitlines() if "shared with" in line]
     assert shared == ["shared with also"]
@@ -533,19 +534,21 @@ async def test_explain_analyze_counts_rows_and_time_of_every_rule() -> None:
     await world.create()
     await world.pings()
     text = await world.query.explain("v", "analyze")
-    assert all(t in text for t in ("what the inputs hold at 99", "dataflow: the same in one step"))
-    tables = text.partition("followed: ")[2].split("in a window: ")
-    assert len(tables) == 2
-    for table in tables:
-        (line,) = (line for line in table.splitlines() if line.split()[:2] == ["input", "ping"])
-        assert int(line.split()[2]) > 0
-        assert "  rule 1 " in table
+    table = text.partition("derived once from what the inputs hold at 99")[2].partition("inputs")[0]
+    (line,) = (line for line in table.splitlines() if line.split()[2:3] == ["ping"])
+    assert int(line.split()[3]) > 0
+    assert "  rule 1 " in table
+    told = json.loads(await world.query.explain("v", "analyze-json"))
+    figures = {each["name"]: each["figures"] for each in told["collections"]}
+    assert figures["ping"]["rows_in"] == int(line.split()[3])
+    planned = json.loads(await world.query.explain("v", "json"))
+    assert [each["name"] for each in planned["collections"]] == list(figures)
 
 
 async def test_explain_draws_the_strata() -> None:
     world = World()
     await world.create()
-    assert '"ping" -> "loud"' in await world.query.explain("v", "dot")
+    assert '"ping" -> "rule 1"' in await world.query.explain("v", "dot")
     assert (await world.query.explain("v", "svg")).startswith("<svg ")
     with pytest.raises(UsageError):
         await world.query.explain("v", "poem")

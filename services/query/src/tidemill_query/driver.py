@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tidemill.catalog.directory import Directory, Readable, TicksOf, ViewOf
-from tidemill.datalog.drawing import dot_of, svg_of
+from tidemill.datalog.drawing import svg_of
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import Scan
@@ -66,6 +66,8 @@ was let go.
 """
 
 T = TypeVar("T")
+EXPLANATIONS = ("plan", "analyze", "json", "analyze-json", "dot", "svg")
+"""Forms in which a view is explained."""
 
 
 def sole_or_zero(held: Frontier) -> int:
@@ -547,19 +549,27 @@ class QueryDriver:
         return await self._workers.beside(rows.num_rows > RECORDS_INLINE_MAX, events, rows)
 
     async def explain(self, view: str, form: str) -> str:
-        """A view as `plan`, `analyze`, `dot` or `svg`. Raises: UsageError for another form."""
+        """A view in one of `EXPLANATIONS`. Raises: UsageError for another form, or a plan in JSON
+        of a view that is not kept by the dataflow.
+        """
+        from tidemill_query import explaining  # imports numba
+
         found = self._directory.view(view)
-        if form in ("dot", "svg"):
-            drawn = dot_of if form == "dot" else svg_of
-            return await self._workers.run(self._workers.allowance(), drawn, found.program)
-        if form not in ("plan", "analyze"):
-            raise UsageError(f"no such form of a plan: {form}; use plan, analyze, dot or svg")
+        allowance = self._workers.allowance()
+        if form == "svg":
+            return await self._workers.run(allowance, svg_of, found.program)
+        if form in ("dot", "json"):
+            drawn = explaining.plan_drawn if form == "dot" else explaining.plan_json
+            return await self._workers.run(allowance, drawn, found.program)
+        if form not in EXPLANATIONS:
+            raise UsageError(f"no such form of a plan: {form}; use {', '.join(EXPLANATIONS)}")
+        if form == "analyze-json":
+            return await self._analysis(found, explaining.analysis_json)
         lines = [f"view {found.name}", *([found.kept] if found.kept else []), ""]
         if form == "analyze" and not found.program.ticked:
-            lines += await self._analysis(found)
+            lines += await self._analysis(found, explaining.analysis_text)
         else:
-            allowance = self._workers.allowance()
-            lines += await self._workers.run(allowance, plans.plan_lines, found.program)
+            lines += await self._workers.run(allowance, explaining.plan_text, found.program)
         for title, readables in (("inputs", found.inputs), ("outputs", found.outputs)):
             lines += ["", title]
             for predicate, readable in sorted(readables.items()):
@@ -581,7 +591,7 @@ class QueryDriver:
         names = await self._workers.run(allowance, plans.alike, found, predicate, whole, every)
         return [f"    shared with {', '.join(names)}"] if names else []
 
-    async def _analysis(self, found: ViewOf) -> list[str]:
+    async def _analysis(self, found: ViewOf, told: Callable[..., T]) -> T:
         """The program derived once from what the inputs hold at the last definite instant."""
         at = await self._instant(next(iter(found.outputs.values())).collection, None, None)
         allowance = self._workers.allowance()
@@ -593,6 +603,4 @@ class QueryDriver:
             for predicate, readable in found.inputs.items()
         }
         timer = self._clock.monotonic_s
-        return await self._workers.run(
-            allowance, plans.analysis_lines, found.program, inputs, at, timer, allowance
-        )
+        return await self._workers.run(allowance, told, found.program, inputs, at, timer, allowance)

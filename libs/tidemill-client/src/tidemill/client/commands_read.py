@@ -170,26 +170,30 @@ def explain(
     analyze: Annotated[
         bool, typer.Option("--analyze", help="Derive it once and show rows, bytes and time.")
     ] = False,
-    dot: Annotated[
-        bool, typer.Option("--dot", help="Draw its strata in the language DOT.")
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the plan as JSON, with --analyze its figures too.")
     ] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Draw its plan in the language DOT.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Draw its strata as SVG.")] = False,
 ) -> None:
-    """Show the strata, the plan and the arrangements of a view, and what holds it back.
+    """Show the plan of a view, operator by operator, what it reads, and what holds it back.
 
     \b
         tidemill explain delays
         tidemill explain delays --analyze
-        tidemill explain delays --svg > delays.svg
+        tidemill explain delays --analyze --json
+        tidemill explain delays --dot | dot -Tsvg > delays.svg
     """
-    chosen = [name for name, on in (("analyze", analyze), ("dot", dot), ("svg", svg)) if on]
-    if len(chosen) > 1:
+    asked = (("analyze", analyze), ("json", as_json), ("dot", dot), ("svg", svg))
+    chosen = [name for name, on in asked if on]
+    form = "-".join(chosen) or "plan"
+    if len(chosen) > 1 and form != "analyze-json":
         raise typer.BadParameter(f"choose one of --{' and --'.join(chosen)}")
     with reported(context.obj.address):
         from tidemill.client.connection import connect_to
 
         with connect_to(context.obj) as client:
-            typer.echo(client.explain(view, chosen[0] if chosen else "plan").rstrip("\n"))
+            typer.echo(client.explain(view, form).rstrip("\n"))
 
 
 def timestamp(

@@ -143,8 +143,8 @@ class Client(Handles):
         return self._calls.why_not(record, instant(as_of))
 
     def explain(self, view: str, form: str = "plan") -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
-        strata).
+        """A view as `plan`, `analyze` (with rows, bytes and time), `json`, `analyze-json`, `dot` or
+        `svg` (its strata).
         """
         return self._calls.explain(view, form)
 

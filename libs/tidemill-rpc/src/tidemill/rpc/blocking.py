@@ -106,8 +106,8 @@ class BlockingClient:
         return self._wait(self._client.why_not(record, as_of))
 
     def explain(self, view: str, form: str = "plan") -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
-        strata).
+        """A view as `plan`, `analyze` (with rows, bytes and time), `json`, `analyze-json`, `dot` or
+        `svg` (its strata).
         """
         return self._wait(self._client.explain(view, form))
 

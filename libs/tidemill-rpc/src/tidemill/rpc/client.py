@@ -114,8 +114,8 @@ class AsyncClient:
         return codecs_proof.explanation_in(found)
 
     async def explain(self, view: str, form: str = "plan") -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
-        strata).
+        """A view as `plan`, `analyze` (with rows, bytes and time), `json`, `analyze-json`, `dot` or
+        `svg` (its strata).
         """
         request = query.ExplainRequest(view=view, form=form)
         found = await self._ended(self._query.Explain, request)

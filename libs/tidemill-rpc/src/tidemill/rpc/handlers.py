@@ -72,8 +72,8 @@ class QueryHandlers(Protocol):
         ...
 
     async def explain(self, view: str, form: str) -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
-        strata).
+        """A view as `plan`, `analyze` (with rows, bytes and time), `json`, `analyze-json`, `dot` or
+        `svg` (its strata).
         """
         ...
 

@@ -7,13 +7,20 @@ them on in the order of its strategy (`engine`, `scheduler`). Importing it impor
 
 from tidemill.datalog.dataflow.engine import DataflowEngine, Told
 from tidemill.datalog.dataflow.evaluating import evaluate_plan
-from tidemill.datalog.dataflow.explaining import explain_figures
+from tidemill.datalog.dataflow.explaining import (
+    Document,
+    analysis_document,
+    analysis_lines,
+    plan_document,
+    plan_dot,
+    plan_lines,
+)
 from tidemill.datalog.dataflow.lowering import lower, missing_in
 from tidemill.datalog.dataflow.plan import DataflowPlan
 from tidemill.datalog.dataflow.schema import NotInDataflow, Schema
 
 __all__ = [
-    "DataflowEngine", "DataflowPlan", "NotInDataflow", "Schema", "Told", "evaluate_plan",
-    "explain_figures", "lower",
-    "missing_in",
+    "DataflowEngine", "DataflowPlan", "Document", "NotInDataflow", "Schema", "Told",
+    "analysis_document", "analysis_lines", "evaluate_plan", "lower", "missing_in", "plan_document",
+    "plan_dot", "plan_lines",
 ]  # fmt: skip

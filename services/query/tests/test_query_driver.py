@@ -525,8 +525,7 @@ async def test_explain_names_strata_inputs_and_frontiers() -> None:
     text = await world.query.explain("v", "plan")
     assert "stratum 1: loud (" in text
     assert "ping = ping  since [0]  upper [100]" in text
-    shared = [line.strip() for line in text.splitlines() if "shared with" in line]
-    assert shared == ["shared with also"]
+    assert [line.strip() for line in text.splitlines() if "shared" in line] == ["shared with also"]
 
 
 async def test_explain_analyze_counts_rows_and_time_of_every_rule() -> None:
@@ -536,13 +535,11 @@ async def test_explain_analyze_counts_rows_and_time_of_every_rule() -> None:
     text = await world.query.explain("v", "analyze")
     table = text.partition("derived once from what the inputs hold at 99")[2].partition("inputs")[0]
     (line,) = (line for line in table.splitlines() if line.split()[2:3] == ["ping"])
-    assert int(line.split()[3]) > 0
     assert "  rule 1 " in table
-    told = json.loads(await world.query.explain("v", "analyze-json"))
-    figures = {each["name"]: each["figures"] for each in told["collections"]}
-    assert figures["ping"]["rows_in"] == int(line.split()[3])
-    planned = json.loads(await world.query.explain("v", "json"))
-    assert [each["name"] for each in planned["collections"]] == list(figures)
+    told = json.loads(await world.query.explain("v", "analyze-json"))["collections"]
+    assert {e["name"]: e["figures"]["rows_in"] for e in told}["ping"] == int(line.split()[3]) > 0
+    planned = json.loads(await world.query.explain("v", "json"))["collections"]
+    assert [each["name"] for each in planned] == [each["name"] for each in told]
 
 
 async def test_explain_draws_the_strata() -> None:

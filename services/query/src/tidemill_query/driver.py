@@ -66,8 +66,6 @@ was let go.
 """
 
 T = TypeVar("T")
-EXPLANATIONS = ("plan", "analyze", "json", "analyze-json", "dot", "svg")
-"""Forms in which a view is explained."""
 
 
 def sole_or_zero(held: Frontier) -> int:
@@ -549,20 +547,15 @@ class QueryDriver:
         return await self._workers.beside(rows.num_rows > RECORDS_INLINE_MAX, events, rows)
 
     async def explain(self, view: str, form: str) -> str:
-        """A view in one of `EXPLANATIONS`. Raises: UsageError for another form, or a plan in JSON
-        of a view that is not kept by the dataflow.
-        """
+        """A view in one of `plans.EXPLANATIONS`. Raises: UsageError."""
         from tidemill_query import explaining  # imports numba
 
         found = self._directory.view(view)
         allowance = self._workers.allowance()
-        if form == "svg":
-            return await self._workers.run(allowance, svg_of, found.program)
-        if form in ("dot", "json"):
-            drawn = explaining.plan_drawn if form == "dot" else explaining.plan_json
-            return await self._workers.run(allowance, drawn, found.program)
-        if form not in EXPLANATIONS:
-            raise UsageError(f"no such form of a plan: {form}; use {', '.join(EXPLANATIONS)}")
+        drawn = {"svg": svg_of, "dot": explaining.plan_drawn, "json": explaining.plan_json}
+        if form in drawn:
+            return await self._workers.run(allowance, drawn[form], found.program)
+        plans.check_form(form)
         if form == "analyze-json":
             return await self._analysis(found, explaining.analysis_json)
         lines = [f"view {found.name}", *([found.kept] if found.kept else []), ""]

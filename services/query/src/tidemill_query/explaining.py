@@ -31,7 +31,7 @@ from tidemill.errors import UsageError
 
 
 def plan_text(program: CheckedProgram) -> list[str]:
-    """What is read and derived how: by the dataflow, or as for tables without facts."""
+    """The plan of the dataflow, or of another engine for a program that it cannot keep."""
     flow = _dataflow_of(program)
     if flow is None:
         return explain_plan(IncrementalEngine(program))

@@ -1,4 +1,4 @@
-"""What views read: with whom they share it, and what of it a proof can depend on."""
+"""Inputs of views: with whom a view shares them, and what of them a proof can depend on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from tidemill.datalog.demand import demanded, pattern_scan
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.records import Record
+from tidemill.errors import UsageError
+
+EXPLANATIONS = ("plan", "analyze", "json", "analyze-json", "dot", "svg")
+"""Forms in which a view is explained; JSON is of those that the dataflow keeps."""
+
+
+def check_form(form: str) -> None:
+    """Raises: UsageError for what is no form of an explanation."""
+    if form not in EXPLANATIONS:
+        raise UsageError(f"no such form of a plan: {form}; use {', '.join(EXPLANATIONS)}")
 
 
 def alike(found: ViewOf, predicate: str, whole: bool, others: Iterable[ViewOf]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow.compute as pc
@@ -18,7 +18,6 @@ from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
 from tidemill.datalog.evaluation.logical import logical_plan, plan_below
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import FactChange, presences_of_changes
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.scratch import Engine
 from tidemill.errors import Exhausted, NotYet
@@ -307,7 +306,7 @@ class EarlyEvents:
         allowance: Allowance,
     ) -> list[Presence]:  # fmt: skip
         """The presences that follow from the inputs; on a thread. Cost: the import of numba."""
-        from tidemill.datalog.dataflow import DataflowEngine, missing_in
+        from tidemill.datalog.dataflow import evaluate_plan, missing_in
 
         program, predicate = self._target.program, self._target.predicate
         if missing_in(program) is not None:
@@ -316,19 +315,9 @@ class EarlyEvents:
                 inputs, lower=upper - 1 if upper else None, upper=INSTANT_MAX - 1,
                 state=EngineState.from_rows(state), only=[predicate],
             ).presences[predicate]  # fmt: skip
-        plan = plan_below(logical_plan(program), [predicate])
-        flow = DataflowEngine(
-            program, plan=plan, limits=self._target.limits, allowance=allowance, told=[predicate],
-            keeps_state=True,
+        found, _ = evaluate_plan(
+            plan_below(logical_plan(program), [predicate]), inputs, upper=INSTANT_MAX - 1,
+            told=[predicate], limits=self._target.limits, allowance=allowance,
+            lower=upper - 1 if upper else None, state=state,
         )  # fmt: skip
-        if upper:
-            numbers = {rule.number for rule in plan.rules}
-            flow.restore((row for row in state if row[0] in numbers), upper)
-        for name, presences in inputs.items():
-            first = max(0, upper - 1)
-            flow.feed_presences(name, [replace(p, start=max(p.start, first)) for p in presences])
-        told = flow.step(INSTANT_MAX - 1).get(predicate)
-        if told is None:
-            return []
-        changes = [FactChange(at, record, diff) for at, record, diff in told.records()]
-        return presences_of_changes(changes).get(predicate, [])
+        return found.get(predicate, [])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tidemill.datalog.dataflow.engine import DataflowEngine, Told
 from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan
+from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 
@@ -21,15 +23,27 @@ def evaluate_plan(
     told: Iterable[str],
     limits: Limits | None = None,
     allowance: Allowance | None = None,
+    lower: int | None = None,
+    state: Sequence[StateRow] = (),
 ) -> tuple[dict[str, list[Presence]], Sequence[ErrorPresence]]:
     """Presences of the predicates `told` below an instant, and the errors.
 
-    An end at or after `upper` counts as none. Raises: NotInDataflow, Exhausted, LimitPassed. Cost:
-    one step.
+    With `lower` they are those from then on, with the solutions of a `state` that was written just
+    after it. An end at or after `upper` counts as none. Raises: NotInDataflow, Exhausted,
+    LimitPassed, Corrupt. Cost: one step.
     """
-    engine = DataflowEngine(plan.checked, plan=plan, told=told, limits=limits, allowance=allowance)
+    engine = DataflowEngine(
+        plan.checked, plan=plan, told=told, limits=limits, allowance=allowance,
+        keeps_state=bool(state),
+    )  # fmt: skip
+    if lower is not None:
+        numbers = {rule.number for rule in plan.rules}
+        engine.restore((row for row in state if row[0] in numbers), lower + 1)
     for name, presences in inputs.items():
-        engine.feed_presences(name, presences)
+        seen = presences
+        if lower is not None:
+            seen = [replace(each, start=max(each.start, lower)) for each in presences]
+        engine.feed_presences(name, seen)
     changes = engine.step(upper)
     for each in changes.values():  # of which each is a record soon
         engine.allowance.take(len(each) * found_bytes(len(each.schema.kinds)))

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from tidemill.arrangement.interval_updates import JoinShape
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.dataflow.engine import DataflowEngine, Figures
+from tidemill.datalog.dataflow.engine import DataflowEngine
+from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.plan import (
     UNIT,
     Clock,

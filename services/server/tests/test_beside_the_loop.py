@@ -149,8 +149,8 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
         assert await wait_for_rows(process, 1)
         assert [*written, *bound] == ["MainThread"] * len([*written, *bound])  # a row takes no hop
         written.clear()
-        await process.controller.push("readings", [b'{"n": 1}'] * (2 * ROWS_INLINE_MAX))
-        assert await wait_for_rows(process, 2 * ROWS_INLINE_MAX + 1)
+        await process.controller.push("readings", [b'{"n": 1}'] * (6 * ROWS_INLINE_MAX))
+        assert await wait_for_rows(process, 6 * ROWS_INLINE_MAX + 1)
     assert len(written) == 4
     assert "MainThread" not in written
     assert {*bound} > {"MainThread"}

@@ -324,7 +324,7 @@ def maintainer_of(
 
 
 def _by_dataflow(target: ViewTarget, settings: ComputeSettings) -> bool:
-    if target.engine not in ("auto", "local") or settings.maintenance != "auto":
+    if target.engine != "auto" or settings.maintenance != "auto":
         return False
     from tidemill.datalog.dataflow import missing_in  # imports numba
 

@@ -85,8 +85,8 @@ class _Lowering:
                 self._collect(name, self._schema(name), component.stratum)
             loop = component.predicates if component.recursive else ()
             rules += [RuleLowering(self, rule, loop).plan() for rule in component.rules]
-            for name in component.predicates:
-                self._rank_last(name)
+            for name in component.predicates:  # after the covers that its rules asked for
+                self._collections[name] = self._collections.pop(name)
         self._rank_covers_first(rules)
         inputs = frozenset(checked.inputs)
         return DataflowPlan(self._collections, tuple(rules), self.values, tuple(loops), inputs)
@@ -105,13 +105,6 @@ class _Lowering:
             raise NotInDataflow(f"{name}, which has more than {COLUMNS_MAX} columns")
         self.schemas[name] = schema
         self._collections[name] = CollectionPlan(schema, stratum, len(self._collections))
-
-    def _rank_last(self, name: str) -> None:
-        """A collection comes after the covers that its rules asked for."""
-        known = self._collections.pop(name)
-        self._collections[name] = CollectionPlan(known.schema, known.stratum, 1 << 30)
-        for rank, (each, plan) in enumerate(self._collections.items()):
-            self._collections[each] = CollectionPlan(plan.schema, plan.stratum, rank, plan.cover)
 
     def _rank_covers_first(self, rules: Sequence[RulePlan]) -> None:
         """Covers, and the collections that they follow from, come before the others.

@@ -494,6 +494,24 @@ async def test_a_step_without_room_for_it_begins_again_with_fewer_changes() -> N
     await world.compare()
 
 
+async def test_a_view_of_many_living_texts_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More texts than the bound, all of rows that are there: nothing is gained by new numbers."""
+    monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 4)
+    shared = SharedInputs()
+    texts = shared.texts(1)
+    for number in range(100):
+        texts.number(f"text {number}")
+    fresh = shared.texts(1)
+    assert fresh is not texts, "most of them are of rows that are gone"
+    for number in range(100):
+        fresh.number(f"text {number}")
+    shared.texts_begun(fresh)
+    assert shared.texts(1) is fresh
+    for number in range(101):
+        fresh.number(f"later {number}")
+    assert shared.texts(1) is not fresh
+
+
 async def test_texts_of_rows_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 200)
     world, shared = World(Random(1), engine="dataflow"), SharedInputs()

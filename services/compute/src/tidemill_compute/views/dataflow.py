@@ -94,6 +94,7 @@ class DataflowMaintainer:
             self._engine.step(start.lower)
             self._engine.tell_errors()
             self._engine.tell_state()
+        self._shared.texts_begun(self._texts)
         self._count()
 
     def _feed(self, name: str, living: InputState, rows: pa.Table, at: int | None = None) -> None:

@@ -308,6 +308,9 @@ class SharedInputs:
     def __init__(self) -> None:
         self._inputs: WeakValueDictionary[Hashable, SharedInput] = WeakValueDictionary()
         self._texts: Texts | None = None
+        self._living_texts = self._made_texts = 0
+        """Most texts, and characters made, after the beginning of a view: these are of rows."""
+        self._begun = False
         self._numbering = Lock()
         self.quiet = Quiet()
         """Whether any of the views is at work."""
@@ -343,7 +346,21 @@ class SharedInputs:
 
         with self._numbering:
             every = max(alive, sum(shared.alive for shared in self.inputs()))
-            texts, most = self._texts, max(TEXTS_MAX, 8 * every)
-            if texts is None or len(texts) > most or texts.made > TEXTS_MADE_MAX:
+            texts, most = self._texts, max(TEXTS_MAX, 8 * every, 2 * self._living_texts)
+            made = max(TEXTS_MADE_MAX, 2 * self._made_texts)
+            if texts is None or len(texts) > most or texts.made > made:
                 texts = self._texts = Texts()
+                if self._begun:
+                    self._living_texts = self._made_texts = 0
+                self._begun = False
             return texts
+
+    def texts_begun(self, texts: Texts) -> None:
+        """A view has begun with these texts: rows that are there have all of them.
+
+        IMPORTANT: without this a view with more texts than `TEXTS_MAX` began again for ever.
+        """
+        with self._numbering:
+            self._living_texts = max(self._living_texts, len(texts))
+            self._made_texts = max(self._made_texts, texts.made)
+            self._begun = self._begun or texts is self._texts

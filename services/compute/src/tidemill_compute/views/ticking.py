@@ -104,6 +104,8 @@ class Ticked:
         self._run = TickRun(
             self._plan, inputs, self._node, begun, self._outputs.misplaced, self._returns_max
         )
+        if self._texts is not None:
+            self._shared.texts_begun(self._texts)
         self._kept_rows = {row for row in start.state if row[1] in KINDS_OF_RUN}
 
     def _node(self, number: int, handed: Handed) -> TickNode:

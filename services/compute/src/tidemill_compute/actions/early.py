@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow.compute as pc
 
@@ -16,7 +16,7 @@ from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
-from tidemill.datalog.evaluation.logical import logical_plan, plan_below
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan, plan_below
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.scratch import Engine
@@ -301,22 +301,32 @@ class EarlyEvents:
             self._allowance.call_off()
             raise
 
+    @cached_property
+    def _plan(self) -> LogicalPlan | None:
+        """The part that the dataflow derives; None if it lacks a construct. Cost: O(text)."""
+        from tidemill.datalog.dataflow import missing_in  # imports numba
+
+        target = self._target
+        if missing_in(target.program) is not None:
+            return None
+        return plan_below(logical_plan(target.program), [target.predicate])
+
     def _derive(
         self, inputs: Mapping[str, Sequence[Presence]], state: Sequence[StateRow], upper: int,
         allowance: Allowance,
     ) -> list[Presence]:  # fmt: skip
         """The presences that follow from the inputs; on a thread. Cost: the import of numba."""
-        from tidemill.datalog.dataflow import evaluate_plan, missing_in
+        from tidemill.datalog.dataflow import evaluate_plan
 
         program, predicate = self._target.program, self._target.predicate
-        if missing_in(program) is not None:
+        if self._plan is None:
             engine = Engine(program, limits=self._target.limits, allowance=allowance)
             return engine.evaluate(
                 inputs, lower=upper - 1 if upper else None, upper=INSTANT_MAX - 1,
                 state=EngineState.from_rows(state), only=[predicate],
             ).presences[predicate]  # fmt: skip
         found, _ = evaluate_plan(
-            plan_below(logical_plan(program), [predicate]), inputs, upper=INSTANT_MAX - 1,
+            self._plan, inputs, upper=INSTANT_MAX - 1,
             told=[predicate], limits=self._target.limits, allowance=allowance,
             lower=upper - 1 if upper else None, state=state,
         )  # fmt: skip

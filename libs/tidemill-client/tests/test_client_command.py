@@ -24,6 +24,7 @@ from tidemill.client.faults import advice
 from tidemill.client.plugins import connection_first
 from tidemill.errors import (
     Corrupt,
+    CutOff,
     Fenced,
     Indeterminate,
     NotYet,
@@ -33,7 +34,6 @@ from tidemill.errors import (
 )
 from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
 from tidemill.rpc.server import Server, serve
-from tidemill.rpc.status import CutOff
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import frontier
 

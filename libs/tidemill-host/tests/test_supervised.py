@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.errors import (
     Corrupt,
+    DeadlinePassed,
     Fenced,
     Indeterminate,
     NotYet,
@@ -20,7 +21,6 @@ from tidemill.errors import (
 )
 from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Supervised
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard.claims.ending import CANCEL_AGAIN_S, end_task
 

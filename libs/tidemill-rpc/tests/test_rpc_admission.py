@@ -22,14 +22,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import Exhausted, Unavailable
+from tidemill.errors import Exhausted, Unauthenticated, Unavailable
 from tidemill.rpc.admission import Admissions, Bucket, CallLimits
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import Grant, Principal, Role, Tokens
 from tidemill.rpc.messages import Event, Progress
 from tidemill.rpc.server import serve
-from tidemill.rpc.status import Unauthenticated
 from tidemill.rpc.strangers import Strangers, _connections, _place_of
 from tidemill.runtime.clock import ManualClock
 from tidemill.testkit.handlers_memory import MemoryHandlers

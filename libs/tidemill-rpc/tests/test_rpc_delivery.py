@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import BeforeSince
+from tidemill.errors import BeforeSince, CutOff
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.messages import Changes, Event, Progress
-from tidemill.rpc.status import CutOff
 from tidemill.time import frontier
 
 CHANGE = Changes(pa.table({"n": [1]}))

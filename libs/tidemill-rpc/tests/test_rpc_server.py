@@ -19,6 +19,8 @@ from tidemill.errors import (
     BeforeSince,
     CapabilityExpired,
     Corrupt,
+    CutOff,
+    DeadlinePassed,
     Exhausted,
     Fenced,
     Indeterminate,
@@ -53,7 +55,6 @@ from tidemill.rpc.messages import (
     UpperMismatch,
 )
 from tidemill.rpc.server import Server, serve
-from tidemill.rpc.status import CutOff, DeadlinePassed
 from tidemill.runtime.clock import SystemClock
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import frontier

@@ -11,24 +11,20 @@ from tidemill.errors import (
     BeforeSince,
     CapabilityExpired,
     Corrupt,
+    CutOff,
+    DeadlinePassed,
+    Denied,
     Fenced,
     Indeterminate,
     NotYet,
     TidemillError,
+    Unauthenticated,
     Unavailable,
     UnknownCapability,
     UnknownCollection,
     UsageError,
 )
-from tidemill.rpc.status import (
-    DOMAIN,
-    CutOff,
-    DeadlinePassed,
-    Denied,
-    Unauthenticated,
-    from_status,
-    to_status,
-)
+from tidemill.rpc.status import DOMAIN, from_status, to_status
 from tidemill.time import frontier
 
 CODES = [

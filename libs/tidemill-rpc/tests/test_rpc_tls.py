@@ -14,12 +14,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tidemill.errors import TidemillError, Unavailable, UsageError
+from tidemill.errors import Denied, TidemillError, Unauthenticated, Unavailable, UsageError
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import ServicesOnly
 from tidemill.rpc.server import Server, serve
-from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, TlsFiles, server_context
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers

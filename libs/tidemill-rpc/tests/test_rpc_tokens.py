@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.errors import UsageError
+from tidemill.errors import Unauthenticated, UsageError
 from tidemill.rpc.identity import Tokens
-from tidemill.rpc.status import Unauthenticated
 
 GRANTS = [{"role": "admin", "collections": ["*"]}]
 AT_2027 = 1_798_761_600_000

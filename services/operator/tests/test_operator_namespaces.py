@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
+from tidemill.errors import Denied, Unauthenticated
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, ResourceStatus
-from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.runtime.clock import SystemClock
 from tidemill.testkit.catalog_memory import MemoryCatalog
 from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server

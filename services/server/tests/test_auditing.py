@@ -16,13 +16,12 @@ import pytest
 
 from tidemill.catalog.audit_schema import AUDIT
 from tidemill.client import Client, connect
-from tidemill.errors import TidemillError, Unavailable, UsageError
+from tidemill.errors import Denied, TidemillError, Unauthenticated, Unavailable, UsageError
 from tidemill.host.auditing import Audit
 from tidemill.host.settings import AuditSettings
 from tidemill.rpc.audited import AuditedCall, host_of
 from tidemill.rpc.identity import EVERYBODY, PROCESS, Grant, Principal, Role
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.ids import random_id
 from tidemill.shard import Collections

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.catalog import Catalog
-from tidemill.errors import TidemillError, UnknownCollection, UsageError
+from tidemill.errors import Denied, TidemillError, Unauthenticated, UnknownCollection, UsageError
 from tidemill.host.process import checked, users_of
 from tidemill.host.settings import TlsSettings
 from tidemill.rpc.channel import Dialer
@@ -29,7 +29,6 @@ from tidemill.rpc.messages import (
     Right,
 )
 from tidemill.rpc.server import serve
-from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, TlsFiles
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers

@@ -13,10 +13,9 @@ import pytest
 from tidemill.catalog.apply.permissions import permit_topics
 from tidemill.catalog.apply.plan import Plan, plan_apply
 from tidemill.catalog.store import CatalogMoved
-from tidemill.errors import TidemillError, UnknownCollection, UsageError
+from tidemill.errors import Denied, TidemillError, UnknownCollection, UsageError
 from tidemill.rpc.identity import EVERYBODY, PROCESS, Grant, Principal, Role, caller
 from tidemill.rpc.messages import Outcome, ResourceDocument
-from tidemill.rpc.status import Denied
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.whole import Whole, opened
 from tidemill_query import controller

@@ -24,12 +24,11 @@ import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from tidemill.client import Client, connect
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, Unauthenticated
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.reaching import Dialer
-from tidemill.rpc.status import Unauthenticated
 from tidemill.rpc.tls import TlsFiles
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.rng import new_rng

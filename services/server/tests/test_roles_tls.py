@@ -15,10 +15,9 @@ import pytest
 import trustme
 
 from tidemill.client import connect
-from tidemill.errors import TidemillError, Unavailable
+from tidemill.errors import TidemillError, Unauthenticated, Unavailable
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import ServiceClient
-from tidemill.rpc.status import Unauthenticated
 from tidemill.rpc.tls import TlsFiles
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.fleet import Fleet, fleet, until

@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill.errors import Fenced, TidemillError, UnknownCollection, UsageError
+from tidemill.errors import Denied, Fenced, TidemillError, UnknownCollection, UsageError
 from tidemill.kubernetes.api import Json, KubernetesApi
 from tidemill.kubernetes.events import About, tell
-from tidemill.rpc.status import Denied
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import API_VERSION

@@ -7,12 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from tidemill.errors import UsageError
+from tidemill.errors import Denied, Unauthenticated, UsageError
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, begin, tell, touch
 from tidemill.rpc.handlers import CatalogHandlers
 from tidemill.rpc.identity import EVERYBODY, Authenticator, Principal, Role, caller
-from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_server import HttpReply, HttpRequest
 from tidemill_query.push_tokens import refuse_many_rows

@@ -14,10 +14,9 @@ from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.places import check_source
 from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_book
-from tidemill.errors import Unavailable, UsageError
+from tidemill.errors import DeadlinePassed, Unavailable, UsageError
 from tidemill.reclock import KeyedRows
 from tidemill.rpc.messages import Delivered
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
 from tidemill.runtime.kafka_access import KafkaFiles, KafkaPlace, egress_of, kafka_files

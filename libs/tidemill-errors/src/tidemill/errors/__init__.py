@@ -5,10 +5,14 @@
     * AlreadyUsed        the id is or was bound; choose another
     * UnknownCollection  the id was never bound
     * UnknownCapability  dropped, or never issued
+    * Unauthenticated    nobody knows who calls; give a token, or a certificate
+    * Denied             the caller may not do that; ask for a grant
   * BeforeSince          the time is no longer distinguishable; choose a later one
   * NotYet               the time is not sealed; wait
   * Fenced               this handle is dead; open a new one
     * CapabilityExpired  the lease ran out; acquire again
+  * DeadlinePassed       the time for it is over; ask again, with more time
+  * CutOff               the subscriber was too slow; subscribe again from `resume_at`
   * Unavailable          it did not happen; retry with backoff
     * Exhausted          a limit of the server is reached; ask for less at once, later
   * Indeterminate        it may have happened; retry only what is idempotent
@@ -56,6 +60,14 @@ class UnknownCapability(UsageError):
     """The capability was dropped, or never issued."""
 
 
+class Unauthenticated(UsageError):
+    """Nobody knows who calls; give a token, or a certificate."""
+
+
+class Denied(UsageError):
+    """The caller may not do that; ask for a grant."""
+
+
 class BeforeSince(TidemillError):
     """The time is no longer distinguishable; choose a later one."""
 
@@ -70,6 +82,14 @@ class Fenced(TidemillError):
 
 class CapabilityExpired(Fenced):
     """The lease ran out; acquire again."""
+
+
+class DeadlinePassed(TidemillError):
+    """The time that the caller gave is over; nothing was written. Ask again, with more time."""
+
+
+class CutOff(TidemillError):
+    """The subscriber was too slow; subscribe again from `resume_at`."""
 
 
 class Unavailable(TidemillError):

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from tidemill.errors import Unavailable
+from tidemill.errors import DeadlinePassed, Unavailable
 from tidemill.host.peers import Peers
 from tidemill.host.readers import Deliver, Readers
 from tidemill.host.roles import share_of
 from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Delivered
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import Clock
 
 LOOK_S = 0.25

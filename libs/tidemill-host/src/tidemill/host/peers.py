@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from tidemill.errors import Unavailable
+from tidemill.errors import DeadlinePassed, Unavailable
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Work
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard.claims import Claiming, Owned
 
 

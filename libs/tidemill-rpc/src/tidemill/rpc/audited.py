@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidemill.errors import Denied, Unauthenticated
 from tidemill.rpc.identity import NEEDS, Role, caller
-from tidemill.rpc.status import Denied, Unauthenticated
 
 REASON_CHARS_MAX = 300
 TARGETS_MAX = 100

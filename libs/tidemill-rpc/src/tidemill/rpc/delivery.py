@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from tidemill.errors import CutOff
 from tidemill.rpc.admission import in_steps_of_call
 from tidemill.rpc.messages import Changes, Event, Progress
-from tidemill.rpc.status import CutOff
 from tidemill.rpc.turns import beside
 from tidemill.time import Frontier
 

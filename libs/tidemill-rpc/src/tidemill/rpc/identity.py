@@ -28,8 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from tidemill.errors import UsageError
-from tidemill.rpc.status import Denied, Unauthenticated
+from tidemill.errors import Denied, Unauthenticated, UsageError
 
 
 class Role(IntEnum):

@@ -22,11 +22,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from tidemill.errors import Exhausted, TidemillError, UsageError
+from tidemill.errors import Denied, Exhausted, TidemillError, UsageError
 from tidemill.rpc.admission import Admissions, of_call
 from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
-from tidemill.rpc.status import DETAILS_KEY, Denied, sayable, to_status
+from tidemill.rpc.status import DETAILS_KEY, sayable, to_status
 from tidemill.rpc.turns import beside
 from tidemill.rpc.validation import validate
 

@@ -18,11 +18,15 @@ from tidemill.errors import (
     BeforeSince,
     CapabilityExpired,
     Corrupt,
+    CutOff,
+    DeadlinePassed,
+    Denied,
     Exhausted,
     Fenced,
     Indeterminate,
     NotYet,
     TidemillError,
+    Unauthenticated,
     Unavailable,
     UnknownCapability,
     UnknownCollection,
@@ -42,22 +46,6 @@ METADATA_BYTES_MAX = 1 << 20
 
 _TOO_LARGE = "message larger than max"
 """Text of gRPC about a message beyond a limit; its other refusals are no fault of the caller."""
-
-
-class CutOff(TidemillError):
-    """The subscriber was too slow; subscribe again from `resume_at`."""
-
-
-class DeadlinePassed(TidemillError):
-    """The time that the caller gave is over; nothing was written. Ask again, with more time."""
-
-
-class Unauthenticated(UsageError):
-    """Nobody knows who calls; give a token, or a certificate."""
-
-
-class Denied(UsageError):
-    """The caller may not do that; ask for a grant."""
 
 
 STATUSES: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (

@@ -21,9 +21,15 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tidemill.client.rows import table_of
-from tidemill.errors import Exhausted, Indeterminate, TidemillError, Unavailable, UsageError
+from tidemill.errors import (
+    DeadlinePassed,
+    Exhausted,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UsageError,
+)
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.metrics import ANNOUNCEMENTS_PASSED_OVER as PASSED_OVER
 from tidemill.testkit.service_faults.cluster import (

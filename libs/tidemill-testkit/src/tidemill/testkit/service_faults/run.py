@@ -13,9 +13,15 @@ from random import Random  # noqa: TID251  seeded
 from typing import Any
 
 from tidemill.client.rows import table_of
-from tidemill.errors import BeforeSince, Indeterminate, NotYet, Unavailable, UnknownCollection
+from tidemill.errors import (
+    BeforeSince,
+    DeadlinePassed,
+    Indeterminate,
+    NotYet,
+    Unavailable,
+    UnknownCollection,
+)
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard.fsck import StoreCheck
 from tidemill.testkit.service_faults.cluster import (

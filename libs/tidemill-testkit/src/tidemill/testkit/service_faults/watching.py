@@ -10,9 +10,15 @@ from random import Random  # noqa: TID251  seeded
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF
-from tidemill.errors import BeforeSince, Indeterminate, NotYet, Unavailable, UnknownCollection
+from tidemill.errors import (
+    BeforeSince,
+    DeadlinePassed,
+    Indeterminate,
+    NotYet,
+    Unavailable,
+    UnknownCollection,
+)
 from tidemill.rpc.client import AsyncClient
-from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard import Collections, CollectionStatus, ReadCapability
 from tidemill.testkit.service_faults.cluster import BOOK, CREW, METER, PARTITIONS, Cluster
 from tidemill.testkit.service_faults.load import Load

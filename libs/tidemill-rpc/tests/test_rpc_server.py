@@ -34,10 +34,10 @@ from tidemill.errors import (
 from tidemill.rpc import interceptors
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
+from tidemill.rpc.calls import DeadlinePolicy
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.identity import EVERYBODY
-from tidemill.rpc.interceptors import DeadlinePolicy
 from tidemill.rpc.messages import (
     Answer,
     Appended,

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from tidemill.errors import Unavailable
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, NoAuditor
+from tidemill.rpc.calls import CallObserver, Calls, DeadlinePolicy, SilentObserver
 from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.handlers import (
     CatalogHandlers,
@@ -24,12 +25,7 @@ from tidemill.rpc.handlers import (
     WorkHandlers,
 )
 from tidemill.rpc.identity import Authenticator, Open
-from tidemill.rpc.interceptors import (
-    CallInterceptor,
-    CallObserver,
-    DeadlinePolicy,
-    SilentObserver,
-)
+from tidemill.rpc.interceptors import CallInterceptor
 from tidemill.rpc.servicers import (
     CatalogServicer,
     ComputeServicer,
@@ -179,7 +175,7 @@ async def serve(
     the address is taken.
     """
     observer = observer or SilentObserver()
-    interceptor = CallInterceptor(
+    calls = Calls(
         observer, deadlines or DeadlinePolicy(), authenticator or Open(),
         admissions, auditor or NoAuditor(),
     )  # fmt: skip
@@ -189,7 +185,7 @@ async def serve(
         options.append(("grpc.max_allowed_incoming_connections", limits.connections))
         # Calls whose request never comes are counted by nobody else.
         options.append(("grpc.max_concurrent_streams", limits.calls + limits.subscriptions))
-    server = grpc.aio.server(interceptors=(interceptor,), options=options)
+    server = grpc.aio.server(interceptors=(CallInterceptor(calls),), options=options)
     port = _bound_port(server, address, credentials)
     offered = _add_for_users(query, catalog, storage, compute, delivery or DeliveryPolicy(), server)
     if services is not None:

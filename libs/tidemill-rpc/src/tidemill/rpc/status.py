@@ -72,15 +72,24 @@ STATUSES: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
 _CLASSES = {reason: error for error, reason, _ in STATUSES}
 
 
-def to_status(error: TidemillError, *, waited: bool = False) -> tuple[grpc.StatusCode, bytes]:
-    """The code, and the serialized `google.rpc.Status` that rebuilds the error.
+def code_of(error: TidemillError, *, waited: bool = False) -> tuple[str, grpc.StatusCode]:
+    """The reason and the code of an error.
 
-    `waited` says that the caller gave time to wait: NotYet is then DEADLINE_EXCEEDED, and still
-    NotYet to the client. A message or a field too long for metadata is cut or left out.
+    `waited` says that the caller gave time to wait: NotYet is then DEADLINE_EXCEEDED.
     """
     reason, code = next((r, c) for kind, r, c in STATUSES if isinstance(error, kind))
     if waited and isinstance(error, NotYet):
         code = grpc.StatusCode.DEADLINE_EXCEEDED
+    return reason, code
+
+
+def to_status(error: TidemillError, *, waited: bool = False) -> tuple[grpc.StatusCode, bytes]:
+    """The code, and the serialized `google.rpc.Status` that rebuilds the error.
+
+    With DEADLINE_EXCEEDED for `waited` it is still NotYet to the client. A message or a field too
+    long for metadata is cut or left out.
+    """
+    reason, code = code_of(error, waited=waited)
     info = error_details_pb2.ErrorInfo(
         reason=reason, domain=DOMAIN, metadata=_metadata({**error.details, **_rendering(error)})
     )

@@ -31,6 +31,7 @@ from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.lattices import LATTICES, inject_given, tally
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
@@ -349,3 +350,12 @@ def test_cases_are_answered_or_refused(strategy: Strategy) -> None:
             wrong[case.name] = differences
     assert wrong == {}
     assert answered >= RUN_AT_LEAST
+
+
+def test_equal_counts_of_different_facts_have_different_hashes() -> None:
+    records = [Record("e", (x,), parafacts=(("count", 5),)) for x in range(100)]
+    given_ = [dict(inject_given(each, LATTICES) or ())["count"] for each in records]
+    assert len({hash(each) for each in given_}) == 100
+    again = tally("count", dict(given_[0].members))
+    assert again == given_[0]
+    assert hash(again) == hash(given_[0])

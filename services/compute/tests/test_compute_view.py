@@ -14,10 +14,8 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
+from tidemill.arrangement.updates import consolidate, empty_updates
 from tidemill.catalog.record_rows import (
     PredicateShape,
     record_of,
@@ -79,6 +77,14 @@ PROGRAMS = {
         hops(a, c) @min(d + 1) := hops(a, b) @min(d) ^ link(b, c);
     """,
     "errors": "share(h, 6 / n) := ping(h, n);",
+    "lattices and sets of another view": """
+        most(h, m) := load(h) @max(m);
+        unknown(h) := load(h) @max(m) if is_null(m);
+        alike(s) @count(h) := load(h) @set(s);
+        wide(h, length(s)) := span(h) @extent(_, _, s);
+        all() @count(h) := load(h);
+        passed(h, n) := load(h) ^ ping(h, n) ~provenance;
+    """,
     "rows and columns that nobody looks at": """
         loud(h) := ping(h, n) if n >= 2;
         some(1) := ping("a", _) @time(t) ^ host(_) if t > 9 ^ t < 30;
@@ -87,7 +93,8 @@ PROGRAMS = {
 
 ON_DATAFLOW = [
     "join and absence", "solutions that outlive what established them", "recursion", "errors",
-    "rows and columns that nobody looks at",
+    "rows and columns that nobody looks at", "aggregates and clocks",
+    "lattices and sets of another view",
 ]  # fmt: skip
 """Programs that the dataflow evaluates."""
 
@@ -95,20 +102,37 @@ HOST = pa.schema([("name", pa.string())])
 PING = pa.schema(
     [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
 )
+SCHEMAS = {
+    "host": InputSchema("host", "relation", (("name", "text"),)),
+    "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+}
 INPUTS = {
     "host": ("host", shape_of_relation("host", HOST)),
     "ping": ("ping", shape_of_events("ping", PING)),
 }
+OTHER_VIEW = """
+    load(h) @count(n) @set(n) @max(n) := ping(h, n);
+    span(h) @extent(n, n, n) := ping(h, n) if n > 1;
+"""
 
 
 def checked(text: str) -> CheckedProgram:
-    schemas = {
-        "host": InputSchema("host", "relation", (("name", "text"),)),
-        "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
-    }
-    program = parse(text)
+    schemas, program = SCHEMAS, parse(text)
     used = {a.application.name for rule in program.rules for a in rule.atoms}
     return check(program, InputSchemas({n: s for n, s in schemas.items() if n in used}))
+
+
+def outputs_of_the_other_view() -> CheckedProgram:
+    """Make what it derives inputs."""
+    program = checked(OTHER_VIEW)
+    for name in program.derived:
+        shape = shape_of_output(program, name)
+        INPUTS[name] = name, shape
+        SCHEMAS[name] = InputSchema(name, "events", shape.argument_columns, lattices=shape.lattices)
+    return program
+
+
+VIEWED = outputs_of_the_other_view()
 
 
 def history(seed: int) -> dict[str, pa.Table]:
@@ -123,13 +147,15 @@ def history(seed: int) -> dict[str, pa.Table]:
     for _ in range(14):
         time = random.randrange(END)
         ends = random.choice((None, time + random.randrange(1, 15)))
-        row = (random.choice("abc"), random.randrange(4), time, ends)
+        row = (random.choice("abc"), random.choice((0, 1, 2, 3, None)), time, ends)
         if row in [ping[:4] for ping in pings]:
             continue
         pings.append((*row, time, 1))
         if ends is not None and ends < END:
             pings.append((*row, ends, -1))
-    return {"host": table(hosts, HOST), "ping": table(pings, PING)}
+    given_ = {"host": table(hosts, HOST), "ping": table(pings, PING)}
+    viewed = expected(VIEWED, given_)
+    return {**given_, **{name: viewed[f"v/{name}"] for name in VIEWED.derived}}
 
 
 def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
@@ -289,51 +315,6 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
         assert set(as_of(state, at).values()) <= {1}, (
             at
         )  # no row is there twice, none less than not at all
-
-
-@pytest.mark.rule("C1", "MV5", "D2")
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
-@settings(max_examples=2, deadline=None)
-@given(
-    st.integers(0, 50),
-    st.lists(st.integers(1, END - 1), max_size=4, unique=True),
-    st.lists(st.integers(1, 5), min_size=6, max_size=6), st.integers(1, 9),
-)  # fmt: skip
-def test_windows_on_columns_write_what_windows_on_rows_write(
-    name: str, seed: int, cuts: list[int], deaths: list[int], changes_max: int
-) -> None:
-    """Outputs and errors update by update, and the state at the end, however deliveries are split,
-    with deaths.
-    """
-    written = []
-    for columns_from in (None, 0):
-        world = World(PROGRAMS[name], seed)
-        asyncio.run(run_in_windows(world, [*sorted(cuts), END], deaths, changes_max, columns_from))
-        written.append(asyncio.run(everything(world)))
-    assert written[0] == written[1]
-
-
-async def run_in_windows(
-    world: World, stops: list[int], deaths: list[int], changes_max: int, columns_from: int | None
-) -> None:
-    """Deliver up to each stop, let a view die at a write of its own, and another one go on."""
-    await world.create()
-    fed, on_columns = 0, 0
-    for stop, death in zip(stops, deaths, strict=False):
-        await world.feed(fed, stop)
-        fed = stop
-        for fuse in (Fuse(death), Fuse(None)):
-            view = world.view(
-                world.process(fuse), changes_max, "windows", columns_from=columns_from
-            )
-            await follow(world, view, fed)
-            on_columns += sum(view.on_columns.values())
-    assert (on_columns > 0) == (columns_from is not None)
-
-
-async def everything(world: World) -> dict[str, pa.Table]:
-    state = await world.process(Fuse(None)).read_updates("v/state")
-    return {**await world.contents(), "v/state": accumulate(state, END - 1)}
 
 
 async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -> None:

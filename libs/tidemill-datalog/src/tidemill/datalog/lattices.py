@@ -38,16 +38,20 @@ class Tally:
     group of n solutions costs O(1).
     """
 
-    __slots__ = ("_contributions", "_members", "kind", "value")
+    __slots__ = ("_contributions", "_hash", "_members", "kind", "origin", "value")
 
     def __init__(
         self,
         kind: str,
         value: Value,
         contributions: Callable[[], Mapping[Identity, Value]],
+        origin: Identity | None = None,
     ) -> None:
+        """A tally of an input's fact says that fact as its `origin`."""
         self.kind = kind
         self.value = value
+        self.origin = origin
+        self._hash: int | None = None
         self._contributions: Callable[[], Mapping[Identity, Value]] = contributions
         self._members: Mapping[Identity, Value] | None = None
 
@@ -63,15 +67,25 @@ class Tally:
             return True
         if not isinstance(other, Tally):
             return NotImplemented
-        return (
-            self.kind == other.kind and self.value == other.value and self.members == other.members
-        )
+        if self.kind != other.kind or self.value != other.value:
+            return False
+        alike = self.origin is not None and self.origin == other.origin
+        return alike or self.members == other.members
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.value))
+        # IMPORTANT: equal numbers of different solutions are common, and have to differ here.
+        if self._hash is None:
+            origins = (self.origin,) if self.origin is not None else map(_origin, self.members)
+            self._hash = hash((self.kind, self.value, min(map(hash, origins), default=0)))
+        return self._hash
 
     def __repr__(self) -> str:
         return f"Tally({self.kind!r}, {self.value!r})"
+
+
+def _origin(identity: Identity) -> Identity:
+    """An identity without the number of what was counted of an input's fact."""
+    return identity[:-1] if identity[0] == "counted" else identity
 
 
 def tally(kind: str, members: Mapping[Identity, Value]) -> Tally:
@@ -241,13 +255,14 @@ def inject_given(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
 def _given_tally(name: str, record: Record, value: Value) -> Tally:
     """A delivered count, sum or average, with contributions that make it what it is."""
     if name == "count" and type(value) is int:
-        return Tally(name, value, lambda: dict.fromkeys(_given(record, value), 1))
+        origin = ("counted", *record.key)
+        return Tally(name, value, lambda: dict.fromkeys(_given(record, value), 1), origin)
     return tally(name, {("given", *record.key): value})
 
 
 def _given(record: Record, count: Value) -> Iterator[tuple[Any, ...]]:
     """Identities of nobody else, as many as were counted."""
-    return (("given", *record.key, i) for i in range(count if type(count) is int else 0))
+    return (("counted", *record.key, i) for i in range(count if type(count) is int else 0))
 
 
 def _by_name(item: tuple[str, Any]) -> str:

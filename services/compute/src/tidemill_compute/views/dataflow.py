@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_
 if TYPE_CHECKING:
     from tidemill.datalog.dataflow import Told
 
+_Found: TypeAlias = "tuple[pa.Table, list[Failed]]"
+"""Updates of an output, and the errors in the place of others."""
 _FEWER = 4
 """A step that ran out of memory begins again with this part of its changes."""
 
@@ -54,7 +56,7 @@ class DataflowMaintainer:
         self._changes_max = settings.step_changes_max
         self._texts = Texts()
         self._engine: DataflowEngine
-        self._first: Mapping[str, Told] = {}
+        self._first: Mapping[str, _Found] = {}
         self._lower = 0
 
     @property
@@ -89,7 +91,9 @@ class DataflowMaintainer:
         self._first = {}
         if start.fresh:
             # Facts that are stated begin before all instants; for readers they begin with the view.
-            self._first = self._engine.step(start.lower)
+            # Values of lattices are read before the next step.
+            told = self._engine.step(start.lower)
+            self._first = {name: self._found(name, each) for name, each in told.items()}
         else:
             self._engine.step(start.lower)
             self._engine.tell_errors()
@@ -146,15 +150,23 @@ class DataflowMaintainer:
         failed: list[Failed] = self._engine.tell_errors()
         for name, (collection, shape) in target.outputs.items():
             parts = []
-            for each in (self._first.get(name), told.get(name)):
-                if each is not None and self._endless:
-                    each, infinite = without_endless(each)
-                    failed += infinite
-                if each is not None:
-                    parts.append(updates_of(each, shape, lower))
+            if name in told:
+                parts.append(self._found(name, told[name]))
+            if name in self._first:
+                parts.append(self._first[name])
+            for _, infinite in parts:
+                failed += infinite
             updates.append(
-                (collection, pa.concat_tables(parts or [update_table([], shape.schema)]))
+                (
+                    collection,
+                    pa.concat_tables([t for t, _ in parts] or [update_table([], shape.schema)]),
+                )
             )
         self._first = {}
         updates.append((target.errors, update_table(error_moves(failed, lower), ERROR_SCHEMA)))
         return updates
+
+    def _found(self, name: str, told: Told) -> _Found:
+        _, shape = self._target.outputs[name]
+        told, infinite = without_endless(told) if self._endless else (told, [])
+        return updates_of(told, shape, self._lower), infinite

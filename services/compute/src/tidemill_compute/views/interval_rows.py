@@ -15,13 +15,22 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.catalog.record_rows import ARROW_TYPES, PredicateShape, endless
+from tidemill.catalog.record_rows import (
+    ARROW_TYPES,
+    PredicateShape,
+    endless,
+    record_of,
+    row_of,
+)
 from tidemill.datalog.columnar.columns import Column, Texts
 from tidemill.datalog.dataflow import Schema, Told
 from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
-from tidemill.datalog.dataflow.schema import column_of, record_of, words_of_column
+from tidemill.datalog.dataflow.schema import column_of, rows_of_presences, words_of_column
+from tidemill.datalog.dataflow.schema import record_of as told_record
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.presence import END, Presence
 from tidemill.errors import Corrupt
+from tidemill_compute.views.view_updates import update_table
 
 Failed = tuple[str, int, int]
 """The text of an error, an instant, and 1 or -1."""
@@ -38,6 +47,8 @@ def changes_of(
     """
     if shape.timed and at is None:
         updates = _beginning(updates, shape)
+    if schema.numbered:
+        return _changes_of_records(updates, shape, schema, texts, at)
     rows = np.zeros((updates.num_rows, schema.columns + 3), np.int64)
     nulls = rows[:, schema.nulls]
 
@@ -75,6 +86,24 @@ def changes_of(
     return found
 
 
+def _changes_of_records(
+    updates: pa.Table, shape: PredicateShape, schema: Schema, texts: Texts, at: int | None
+) -> Change:
+    """Updates of facts that carry lattices or have sets, one by one; see `changes_of`."""
+    make = record_of(shape)
+    columns = [updates.column(name).to_pylist() for name in shape.schema.names]
+    rows = zip(*columns, strict=True) if columns else [()] * updates.num_rows
+    starts = _instants(updates).tolist() if at is None else [at] * updates.num_rows
+    presences = []
+    for row, start in zip(rows, starts, strict=True):
+        record = make(row)
+        end = END if record.expires is None else record.expires
+        presences.append(Presence(record, start, end))
+    found = rows_of_presences(schema, presences, texts)
+    found[:, -1] = updates.column(DIFF).to_numpy()
+    return found[found[:, -3] < found[:, -2]]
+
+
 def _beginning(updates: pa.Table, shape: PredicateShape) -> pa.Table:
     """Updates of events but for those at or after the end of the event, which say nothing new."""
     expires = updates.column(shape.arguments + 1)
@@ -106,13 +135,14 @@ def updates_of(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
     Earlier instants become `lower`, where the view begins. Cost: O(updates).
     """
     moves, schema = told.moves, told.schema
+    if schema.numbered:
+        return _updates_of_records(told, shape, lower)
     nulls = moves[:, schema.nulls]
     some = nulls if bool(nulls.any()) else None
 
     def array(place: int, kind: Type) -> pa.Array:
         null = None if some is None else some >> place & 1
-        known = kind if kind in _KINDS else Type.TEXT
-        return column_of(np.ascontiguousarray(moves[:, place]), known, null).to_arrow(told.texts)
+        return column_of(np.ascontiguousarray(moves[:, place]), kind, null).to_arrow(told.texts)
 
     arrays = [array(number, kind) for number, kind in enumerate(schema.kinds, 1)]
     if shape.timed:
@@ -131,21 +161,35 @@ def updates_of(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-_KINDS = (Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL)
+def _updates_of_records(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
+    """Begins and ends of facts that carry lattices or have sets, one by one; see `updates_of`."""
+    make = row_of(shape)
+    moves = [(make(record), max(int(at), lower), diff) for at, record, diff in told.records()]
+    return update_table(moves, shape.schema)
 
 
 def without_endless(told: Told) -> tuple[Told, list[Failed]]:
     """The changes of rows that a collection holds, and the errors of those with infinite values."""
     schema, moves = told.schema, told.moves
+    if schema.numbered:
+        infinite = np.array(
+            [endless(told_record(schema, move, told.texts)) is not None for move in moves.tolist()],
+            np.bool_,
+        )
+        return _apart(told, infinite)
     places = [at for at in range(schema.columns) if schema.kind(at) is Type.FLOAT]
     infinite = np.zeros(len(moves), np.bool_)
     for place in places:
         infinite |= np.isinf(np.ascontiguousarray(moves[:, place]).view(np.float64))
+    return _apart(told, infinite)
+
+
+def _apart(told: Told, infinite: npt.NDArray[np.bool_]) -> tuple[Told, list[Failed]]:
+    schema, moves, failed = told.schema, told.moves, []
     if not infinite.any():
         return told, []
-    failed = []
     for move in moves[infinite].tolist():
-        text = endless(record_of(schema, move, told.texts))
+        text = endless(told_record(schema, move, told.texts))
         assert text is not None
         failed.append((text, move[-2], move[-1]))
     return Told(schema, moves[~infinite], told.texts), failed

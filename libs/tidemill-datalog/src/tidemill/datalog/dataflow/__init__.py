@@ -5,7 +5,7 @@ arrangement of interval updates. Operators turn changes into changes (`operators
 them on in the order of its strategy (`engine`, `scheduler`). Importing it imports numba.
 """
 
-from tidemill.datalog.dataflow.engine import DataflowEngine, Told
+from tidemill.datalog.dataflow.engine import DataflowEngine
 from tidemill.datalog.dataflow.evaluating import evaluate_plan
 from tidemill.datalog.dataflow.explaining import (
     Document,
@@ -18,6 +18,7 @@ from tidemill.datalog.dataflow.explaining import (
 from tidemill.datalog.dataflow.lowering import lower, missing_in
 from tidemill.datalog.dataflow.plan import DataflowPlan
 from tidemill.datalog.dataflow.schema import NotInDataflow, Schema
+from tidemill.datalog.dataflow.told import Told
 
 __all__ = [
     "DataflowEngine", "DataflowPlan", "Document", "NotInDataflow", "Schema", "Told",

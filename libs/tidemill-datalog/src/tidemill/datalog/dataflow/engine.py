@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,39 +39,20 @@ from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending, S
 from tidemill.datalog.dataflow.schema import (
     Schema,
     instant_of,
-    record_of,
     rows_of_presences,
 )
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
+from tidemill.datalog.dataflow.told import Told
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Instant, Presence
-from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt, UsageError
 
 _VALUES_MIN = 1 << 10
 """Values of lattices that are kept in any case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Changes of one collection in a step: rows (columns, instant, diff), by instant."""
-
-    schema: Schema
-    moves: I64Array
-    texts: Texts
-
-    def __len__(self) -> int:
-        return len(self.moves)
-
-    def records(self) -> Iterable[tuple[Instant, Record, int]]:
-        """The changes one by one: instant, record, 1 or -1."""
-        for move in self.moves.tolist():
-            record = record_of(self.schema, move, self.texts)
-            yield instant_of(move[-2]), record, move[-1]
 
 
 class _Rule:

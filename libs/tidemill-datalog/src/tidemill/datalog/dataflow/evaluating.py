@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.datalog.dataflow.engine import DataflowEngine, Told
+from tidemill.datalog.dataflow.engine import DataflowEngine
+from tidemill.datalog.dataflow.told import Told
 from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.limits import Limits

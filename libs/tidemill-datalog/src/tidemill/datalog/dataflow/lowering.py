@@ -18,7 +18,6 @@ from tidemill.datalog.dataflow.representation import Representation, groups_apar
 from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import (
     COLUMNS_MAX,
-    NUMBERED,
     NotInDataflow,
     Schema,
     word_of,
@@ -40,19 +39,11 @@ def lower(
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
-    """The first construct of a program that views have no operator for, in words; None for none.
-
-    Views do not read or write parafacts in one column, nor sets and values of any type in a column.
-    """
+    """The first construct of a program that has no operator, in words; None for none."""
     try:
-        plan = lower(plan_of(checked), Texts())
+        lower(plan_of(checked), Texts())
     except NotInDataflow as missing:
         return str(missing)
-    for name, each in plan.collections.items():
-        if "#" not in name and each.schema.carrying:
-            return f"{name} in a view, which carries lattices"
-        if "#" not in name and not NUMBERED.isdisjoint(each.schema.kinds):
-            return f"{name} in a view, which has a column of sets or of any type"
     return None
 
 

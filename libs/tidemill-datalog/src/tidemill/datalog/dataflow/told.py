@@ -1,0 +1,44 @@
+"""Changes of collections as steps tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of
+from tidemill.datalog.presence import Instant
+from tidemill.datalog.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Changes of one collection in a step: rows (columns, instant, diff), by instant."""
+
+    schema: Schema
+    moves: I64Array
+    texts: Texts
+
+    def __len__(self) -> int:
+        return len(self.moves)
+
+    def records(self) -> Iterable[tuple[Instant, Record, int]]:
+        """The changes one by one: instant, record, 1 or -1.
+
+        Opposite changes of records that show the same are none.
+        """
+        carrying, sums = self.schema.carrying, dict[tuple[object, ...], int]()
+        records = [record_of(self.schema, move, self.texts) for move in self.moves.tolist()]
+        if carrying:
+            keys = [self._shown(*each) for each in zip(self.moves.tolist(), records, strict=True)]
+            for key, move in zip(keys, self.moves.tolist(), strict=True):
+                sums[key] = sums.get(key, 0) + move[-1]
+        for at, (move, record) in enumerate(zip(self.moves.tolist(), records, strict=True)):
+            if not carrying or sums[keys[at]]:
+                yield instant_of(move[-2]), record, move[-1]
+
+    def _shown(self, move: list[int], record: Record) -> tuple[object, ...]:
+        """A change as it shows: its words but for the number of its parafacts, and these."""
+        words = (*move[: self.schema.carried], *move[self.schema.nulls : -1])
+        return (words, record.parafacts)

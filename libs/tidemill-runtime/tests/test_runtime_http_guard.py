@@ -9,7 +9,8 @@ import pytest
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.http_guard import HttpGuard, is_loopback
-from tidemill.runtime.http_server import HttpReply, HttpRequest, HttpServer
+from tidemill.runtime.http_messages import HttpReply, HttpRequest
+from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.metrics import Metrics
 
 OWN = HttpGuard(frozenset({"tidemill.example"}))

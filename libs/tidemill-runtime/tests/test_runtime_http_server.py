@@ -16,7 +16,8 @@ from aiohttp.http_parser import DeflateBuffer
 
 from tidemill.errors import Corrupt, NotYet, Unavailable, UnknownCollection, UsageError
 from tidemill.runtime.clock import ManualClock
-from tidemill.runtime.http_server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from tidemill.runtime.http_messages import HttpReply, HttpRequest
+from tidemill.runtime.http_server import HttpLimits, HttpServer
 from tidemill.runtime.metrics import DECODE_ERRORS, Metrics
 
 
@@ -66,7 +67,7 @@ async def test_a_service_adds_routes(server: HttpServer) -> None:
     async def push(request: HttpRequest) -> HttpReply:
         rows = request.body.count(b"\n")
         return HttpReply.json(
-            {"source": request.parts["source"], "rows": rows, "key": request.query["key"]}, 202
+            {"source": request.parts["source"], "rows": rows, "key": request.query["key"][0]}, 202
         )
 
     server.add_route("POST", "/v1/sources/{source}/rows", push)
@@ -97,7 +98,9 @@ async def test_an_error_tells_the_client_what_to_do(
     port = await server.start()
     answered, _, body = await ask(port, "GET", "/fail")
     assert answered == status
-    assert json.loads(body) == {"error": type(error).__name__, "message": str(error)}
+    problem = json.loads(body)
+    assert problem["detail"] == str(error)
+    assert problem["title"] == (type(error).__doc__ or "").partition("\n")[0]
 
 
 async def test_a_body_that_is_too_large_is_refused(server: HttpServer) -> None:

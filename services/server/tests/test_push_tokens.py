@@ -18,16 +18,16 @@ from typer.testing import CliRunner, Result
 from tidemill.client.command import app
 from tidemill.client.commands_catalog import INSERT_ROWS, PUSH_ROWS
 from tidemill.errors import Indeterminate, UsageError
-from tidemill.rpc.admission import Admissions, CallLimits
-from tidemill.rpc.audited import NoAuditor
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.runtime.http_server import HttpRequest
+from tidemill.runtime.http_messages import HttpRequest
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.up import up_process
 from tidemill.testkit.whole import Whole, opened
 from tidemill_query.push_tokens import TOPICS_MAX, PushTokens
-from tidemill_query.pushing import HttpPushing, line_ends
+from tidemill_query.pushing import line_ends
+from tidemill_query.web.commands import OfSource, push_rows
+from tidemill_query.web.door import Asked, Handlers
 from tidemill_server.settings import ServerSettings
 
 SOURCE = """
@@ -86,23 +86,16 @@ async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_pa
     """A1: bytes of a header that are no ASCII were an error of the server."""
     async with running(tmp_path) as process:
         await process.controller.apply([ResourceDocument(SOURCE, "test.yaml")])
-        now_s = process.context.clock.monotonic_s
-        pushing = HttpPushing(
-            process.controller,
-            None,
-            Admissions(CallLimits(), now_s, asyncio.sleep),
-            True,
-            NoAuditor(),
-            3,
-        )
+        on = Handlers(process.query, process.controller, 3, public=True)
         asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
-        assert (await pushing.push(asked)).status == 200
+        of = OfSource("events")
+        assert (await push_rows(on, Asked(of, "", asked))).status == 200
         for changed, says in (
             (replace(asked, headers={"Idempotency-Key": "\udcff" * 20}), "no text of ASCII"),
             (replace(asked, body=b"1\n2\r\n3\r4\n"), r"4 rows, more than 3 \(limits\.push_rows\)"),
         ):
             with pytest.raises(UsageError, match=says):
-                await pushing.push(changed)
+                await push_rows(on, Asked(of, "", changed))
         many = ServerSettings().limits.push_rows + 1
         with pytest.raises(UsageError, match=r"limits\.push_rows"):
             await process.controller.push("events", [b"1"] * many)

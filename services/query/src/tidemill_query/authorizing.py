@@ -116,10 +116,16 @@ class AuthorizedQueries:
             view = self._catalog.view_of(name).name
         self._explains(view)
 
-    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+    async def snapshot(
+        self,
+        collection: str,
+        as_of: int | None,
+        wait_s: float | None,
+        where: Sequence[Condition] = (),
+    ) -> Answer:
         """The answer of the handlers inside, if permitted, as for all methods below."""
         self._reads(collection)
-        return await self._inner.snapshot(collection, as_of, wait_s)
+        return await self._inner.snapshot(collection, as_of, wait_s, where)
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         self._reads(goal)

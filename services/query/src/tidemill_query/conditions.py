@@ -42,6 +42,17 @@ def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expressi
     return reduce(and_, (_met(each, schema) for each in conditions)) if conditions else None
 
 
+def fixed_by(conditions: Sequence[Condition], schema: pa.Schema) -> dict[str, object]:
+    """The columns that the conditions fix, with their values; all of them passed `filter_of`."""
+    return {
+        each.column: None
+        if each.value is None
+        else _scalar(each, schema.field(each.column).type).as_py()
+        for each in conditions
+        if each.comparison is Comparison.EQUAL
+    }
+
+
 def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
     if condition.column not in schema.names:
         raise UsageError(
@@ -56,14 +67,14 @@ def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
         if condition.comparison is Comparison.NOT_EQUAL:
             return column.is_valid()
         return pc.scalar(value=False)
-    value = _typed(condition, schema.field(condition.column).type)
+    value = pc.scalar(_scalar(condition, schema.field(condition.column).type))
     met = _COMPARED[condition.comparison](column, value)
     # A null is unequal to every value; Arrow would not say.
     unequal = condition.comparison is Comparison.NOT_EQUAL
     return met | column.is_null() if unequal else met & column.is_valid()
 
 
-def _typed(condition: Condition, kind: pa.DataType) -> pc.Expression:
+def _scalar(condition: Condition, kind: pa.DataType) -> pa.Scalar[pa.DataType]:
     """The value as one of the column's type, exactly."""
     value = condition.value
     fits = (
@@ -73,10 +84,9 @@ def _typed(condition: Condition, kind: pa.DataType) -> pc.Expression:
     try:
         if not fits:
             raise pa.ArrowInvalid("it is of another type")
-        scalar = pa.scalar(value).cast(kind)
+        return pa.scalar(value).cast(kind)
     except (ValueError, TypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise UsageError(
             f"filter refused: {value!r} is no value of {condition.column}, which is {kind}: {error}",
             reason="Value",
         ) from error
-    return pc.scalar(scalar)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill.datalog.drawing import svg_of
 from tidemill.datalog.evaluation.allowance import Allowance
@@ -32,7 +33,7 @@ from tidemill.rpc.messages import (
     Answer,
     Changes,
     CollectionInfo,
-    ColumnInfo,
+    Condition,
     Event,
     Explanation,
     Progress,
@@ -43,22 +44,19 @@ from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.pruning import Equal
-from tidemill.time import Antichain, Frontier, SourceFrontier, sole_time
+from tidemill.time import Antichain, SourceFrontier, sole_time
 from tidemill_query import plans, reasons
+from tidemill_query.conditions import filter_of, fixed_by
 from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
 from tidemill_query.instants import definite_instant
+from tidemill_query.listing import collection_info
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.shared_holds import SharedHolds
-from tidemill_query.storage import holder_info
 from tidemill_query.timestamps import chosen_of
 from tidemill_query.translating import Translator
 from tidemill_query.working import RECORDS_INLINE_MAX, Workers
-
-NOTHING_BOUND = 1
-"""A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
-
 
 CHOICES_MAX = 8
 """So often an instant is chosen for a question that names none, before it is said that its history
@@ -66,11 +64,6 @@ was let go.
 """
 
 T = TypeVar("T")
-
-
-def sole_or_zero(held: Frontier) -> int:
-    """The time of a frontier, 0 for the empty one."""
-    return 0 if held.empty else sole_time(held)
 
 
 async def _nothing() -> None:
@@ -133,10 +126,36 @@ class QueryDriver:
                 return await answer()
         return await answer()
 
-    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
-        """The whole collection at one instant."""
-        found = (await self._find(collection)).collection
-        return await self._choose(as_of, lambda: self._answer(found, as_of, wait_s))
+    async def snapshot(
+        self,
+        collection: str,
+        as_of: int | None,
+        wait_s: float | None,
+        where: Sequence[Condition] = (),
+    ) -> Answer:
+        """The whole collection at one instant, or its rows that meet every condition."""
+        found = await self._find(collection)
+        if where:
+            return await self._choose(as_of, lambda: self._select(found, where, as_of, wait_s))
+        return await self._choose(as_of, lambda: self._answer(found.collection, as_of, wait_s))
+
+    async def _select(
+        self,
+        readable: Readable,
+        where: Sequence[Condition],
+        as_of: int | None,
+        wait_s: float | None,
+    ) -> Answer:
+        schema = (await self._collections.description(readable.collection)).schema
+        test, fixed = filter_of(where, schema), fixed_by(where, schema)
+        at = await self._instant(readable.collection, as_of, wait_s)
+        found_in = await self._find_by(readable, fixed, at)
+        status = await self._readable_at(readable.collection, at)
+        rows = await self._contents(found_in, at, fixed)
+        table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, rows.filter, test)
+        self._refuse_large(table.nbytes)
+        columns = table.select([*schema.names, DIFF])
+        return Answer(columns, at, status.since, status.upper, readable.collection)
 
     async def _find(self, name: str) -> Readable:
         """A collection by its name, also if another process has created it since. Raises:
@@ -330,30 +349,9 @@ class QueryDriver:
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
         return [
-            self._info(await self._collections.status(collection))
+            collection_info(await self._collections.status(collection), self._clock.now_ms())
             for collection in await self._collections.ids()
         ]
-
-    def _info(self, status: CollectionStatus) -> CollectionInfo:
-        lag_ms = None
-        if status.timeline == "system" and sole_or_zero(status.upper) > NOTHING_BOUND:
-            lag_ms = max(0, self._clock.now_ms() - sole_time(status.upper))
-        schema = status.description.schema
-        return CollectionInfo(
-            status.id,
-            status.kind,
-            status.timeline,
-            status.since,
-            status.upper,
-            lag_ms,
-            tuple(holder_info(holder) for holder in status.holders),
-            status.updates,
-            status.batches,
-            status.bytes,
-            tuple(ColumnInfo(f.name, str(f.type), f.nullable) for f in schema),
-            tuple(holder_info(holder) for holder in status.writing),
-            status.moved_by,
-        )
 
     async def explain_timestamp(
         self, names: Sequence[str], as_of: int | None
@@ -366,10 +364,8 @@ class QueryDriver:
         found = {}
         for name in names:
             for each in await self._read_by(name):
-                found[each.collection] = (
-                    name,
-                    self._info(await self._collections.status(each.collection)),
-                )
+                status = await self._collections.status(each.collection)
+                found[each.collection] = name, collection_info(status, self._clock.now_ms())
         return chosen_of(list(found.values()), as_of)
 
     async def translate(

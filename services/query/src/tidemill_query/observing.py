@@ -10,6 +10,7 @@ from tidemill.rpc.handlers import QueryHandlers
 from tidemill.rpc.messages import (
     Answer,
     CollectionInfo,
+    Condition,
     Event,
     Explanation,
     TimestampExplanation,
@@ -31,10 +32,16 @@ class ObservedQueries:
             lambda: [({"collection": each}, count) for each, count in self._open.items()],
         )
 
-    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+    async def snapshot(
+        self,
+        collection: str,
+        as_of: int | None,
+        wait_s: float | None,
+        where: Sequence[Condition] = (),
+    ) -> Answer:
         """The answer of the inner handlers, timed, as for all methods below."""
         with self._metrics.timed(QUERY_DURATION, kind="snapshot"):
-            return await self._inner.snapshot(collection, as_of, wait_s)
+            return await self._inner.snapshot(collection, as_of, wait_s, where)
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         with self._metrics.timed(QUERY_DURATION, kind="ask"):

@@ -31,7 +31,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
 )
 from tidemill.time import Frontier, sole_time
-from tidemill_query.driver import NOTHING_BOUND
+from tidemill_query.listing import NOTHING_BOUND
 from tidemill_query.retention_report import who_holds, why_kept
 
 

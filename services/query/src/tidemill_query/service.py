@@ -10,6 +10,9 @@ from tidemill.host.exposing import SAID, exposed
 from tidemill.host.observing import observed_calls
 from tidemill.host.service import Ports, Process, Run, Service
 from tidemill.host.settings import ProcessSettings
+from tidemill.rpc.calls import Calls, DeadlinePolicy
+from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers
+from tidemill.rpc.identity import Open
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.server import serve
 from tidemill.rpc.tls import ServerCredentials
@@ -26,9 +29,10 @@ from tidemill_query.controller import Controller
 from tidemill_query.driver import QueryDriver
 from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
-from tidemill_query.pushing import HttpPushing
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import StorageDriver
+from tidemill_query.web.door import Door, Handlers
+from tidemill_query.web.openapi import OPERATIONS, show_openapi
 
 ROLE = "query"
 log = logs.get_logger("up")
@@ -69,17 +73,33 @@ class Answers:
             await self.controller.apply(documents)
 
     def components(self, ports: Ports) -> Iterable[tuple[str, Run]]:
-        """The server of gRPC; pushed rows are a route of HTTP."""
-        context = self._process.context
-        clear = context.settings.http_tls.files is None
-        pushing = HttpPushing(
-            self.controller, ports.users, ports.admissions, clear, self._process.audit,
-            context.settings.limits.push_rows,
-        )  # fmt: skip
-        ports.http.add_route(
-            "POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits, pushing
-        )
+        """The server of gRPC; the operations of HTTP are added to the port that is there."""
+        self.add_operations(ports, clear=self._process.context.settings.http_tls.files is None)
         return [("grpc", partial(self._serve, ports))]
+
+    def add_operations(self, ports: Ports, clear: bool) -> None:
+        """Offer the calls over HTTP; `clear` says that tokens would be sent as they are."""
+        context = self._process.context
+        calls = Calls(
+            observed_calls(context.metrics), DeadlinePolicy(), ports.users or Open(),
+            ports.admissions, self._process.audit,
+        )  # fmt: skip
+        handlers = Handlers(
+            *self._authorized(), context.settings.limits.push_rows, public=ports.users is None
+        )
+        door = Door(calls, handlers, closed=clear and ports.users is not None)
+        for operation in OPERATIONS:
+            door.add(ports.http, operation)
+        ports.http.add_route("GET", "/v1/openapi.json", show_openapi)
+
+    def _authorized(self) -> tuple[QueryHandlers, CatalogHandlers]:
+        """The handlers that both ports ask."""
+        context = self._process.context
+        observed = ObservedQueries(self.query, context.metrics)
+        return (
+            AuthorizedQueries(observed, context.catalog),
+            AuthorizedCatalog(self.controller, context.catalog),
+        )
 
     async def _serve(self, ports: Ports, scope: Scope) -> None:
         context, chosen = self._process.context, self._process.context.settings
@@ -87,8 +107,7 @@ class Answers:
         credentials = None if files is None else ServerCredentials(files, _told)
         server = await serve(
             chosen.grpc,
-            AuthorizedQueries(ObservedQueries(self.query, metrics), catalog),
-            AuthorizedCatalog(self.controller, catalog),
+            *self._authorized(),
             AuthorizedStorage(self.storage, catalog),
             AuthorizedCompute(self.maintaining, catalog),
             reflect=chosen.reflection, observer=observed_calls(metrics),

@@ -52,7 +52,8 @@ from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.http_guard import HttpGuard, is_loopback
-from tidemill.runtime.http_server import HttpRequest, HttpServer
+from tidemill.runtime.http_messages import HttpRequest
+from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of, brokers_of, egress_of, kafka_files
 from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code, give_back_at_rest

@@ -137,8 +137,8 @@ class Calls:
     async def around(self, origin: Origin) -> AsyncIterator[Answering]:
         """Surround one call; its errors are counted, told to the auditor, and raised on.
 
-        Raises: Unauthenticated, Denied; Exhausted if the caller has too much under way;
-        TimeoutError at the deadline.
+        An error that nobody foresaw becomes a TidemillError. Raises: Unauthenticated, Denied;
+        Exhausted if the caller has too much under way; TimeoutError at the deadline.
         """
         loop, method = asyncio.get_running_loop(), origin.method
         began = loop.time()
@@ -170,7 +170,7 @@ class Calls:
         except Exception as error:
             # The outermost frame of a call: the server goes on, the observer reports the bug.
             ended, code, fault = error, "INTERNAL", error
-            raise
+            raise TidemillError(f"the server failed: {type(error).__name__}: {error}") from error
         finally:
             self.observer.ended(method, code, loop.time() - began, fault)
             tell(self._auditor, method, origin.peer, ended)

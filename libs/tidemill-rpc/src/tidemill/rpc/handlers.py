@@ -42,8 +42,14 @@ from tidemill.time import Frontier, SourceFrontier
 class QueryHandlers(Protocol):
     """Exact reads."""
 
-    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
-        """The whole collection at one instant."""
+    async def snapshot(
+        self,
+        collection: str,
+        as_of: int | None,
+        wait_s: float | None,
+        where: Sequence[Condition] = (),
+    ) -> Answer:
+        """The whole collection at one instant, or its rows that meet every condition."""
         ...
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:

@@ -166,12 +166,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             await context.abort(status, sayable(error.message[:1000]), ((DETAILS_KEY, details),))
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
-        except Exception as error:
-            says = sayable(f"{type(error).__name__}: {error}"[:1000])
-            # With details of ours: without, it would be a connection that broke, and be tried
-            # again.
-            status, details = to_status(TidemillError(f"the server failed: {says}"))
-            await context.abort(status, says, ((DETAILS_KEY, details),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ ROWS = frozenset(
 )  # fmt: skip
 """Content types of a body of rows; a page of another site cannot send them without asking first."""
 
+DOCUMENTS = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+"""Content types of a body of resources, likewise."""
+
 UNSAID = frozenset({"", "application/x-www-form-urlencoded", "application/octet-stream"})
 """Content types that curl and its like send by default; taken for rows unless a browser sent
 them.
@@ -101,11 +104,12 @@ def _typed(headers: Mapping[str, str]) -> tuple[int, str] | None:
     """The refusal of a body that a form of a page may have sent; None if it is no such body."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     browser = any(name in headers for name in _BROWSERS)
-    if kind in ROWS or (kind in UNSAID and not browser):
+    if kind in ROWS | DOCUMENTS or (kind in UNSAID and not browser):
         return None
-    if headers.get("content-length") == "0" and not kind:
+    empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+    if empty and not kind:
         return None
     return 415, (
         f"the content type {kind[:100]!r} is none of rows: say application/json, application/x-ndjson "
-        "or text/csv"
+        "or text/csv; or application/yaml for resources"
     )

@@ -1,41 +1,39 @@
 """A small HTTP server: /metrics, /healthz, /readyz, and routes that services add.
 
 Services see requests and replies of ours; aiohttp stays in here. An error of ours that a route
-raises becomes the status that tells the client what to do next, with the message as JSON.
+raises becomes a problem that tells the client what to do next.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from weakref import WeakSet
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from tidemill.errors import (
-    AlreadyUsed,
-    Exhausted,
-    Fenced,
-    Indeterminate,
-    NotYet,
-    TidemillError,
-    Unavailable,
-    UnknownCapability,
-    UnknownCollection,
-    UsageError,
-)
+from tidemill.errors import Exhausted, TidemillError, UsageError
 from tidemill.runtime.http_guard import HttpGuard
+from tidemill.runtime.http_messages import (
+    Admission,
+    BodyThrottle,
+    Exchange,
+    HttpReply,
+    HttpRequest,
+    ReadyCheck,
+    Refused,
+    Route,
+)
+from tidemill.runtime.http_problems import form_problem, refusal
 from tidemill.runtime.metrics import REFUSALS, Metrics
 
 CLOSE_S_MAX = 5.0
-RETRY_AFTER_S = 1
 LINGER_S = 1.0
 """So long what still comes of a refused body is thrown away, that the client may read why."""
 JOIN_INLINE_MAX = 1 << 20
@@ -43,31 +41,6 @@ JOIN_INLINE_MAX = 1 << 20
 SCRAPES_SHARE = 0.2
 """Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
 
-STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
-    (UnknownCollection, 404),
-    (UnknownCapability, 404),
-    (AlreadyUsed, 409),
-    (UsageError, 400),
-    (Fenced, 409),
-    (NotYet, 425),
-    (Exhausted, 429),
-    (Unavailable, 503),
-    (Indeterminate, 500),
-)
-"""The first line whose class fits; everything else is 500."""
-
-FORM_STATUSES: Mapping[int, str] = {
-    400: "The body breaks off, or is none.",
-    401: "The caller is not known; the server asks for a token.",
-    403: "The host or the page is foreign, or the caller may not write to the source.",
-    408: "The body takes longer than `limits.http_body_s`.",
-    413: "The body is larger than `limits.http_body_bytes`.",
-    415: "The body is encoded, or of a type that is not taken.",
-    503: "More connections than `limits.http_connections` are open.",
-}
-"""Statuses of requests that no route is asked about, and when each is given."""
-
-_ASK_LATER = frozenset({429, 503})
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Type: text/plain\r\n\r\nconnection refused: limits.http_connections are open\n"
@@ -88,61 +61,14 @@ class HttpLimits:
     body_s: float = 30.0
     """Seconds for a body to arrive, and for a connection to ask for anything."""
 
+    answer_s: float = 60.0
+    """Seconds for a client to take the next piece of an answer."""
+
     connections: int = 1_000
     """Connections that are open at once.
 
     One too many takes the place of one that asks for nothing.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """A request as its route sees it: the parts of its path, the query, and the whole body.
-
-    An admission sees it without its body, which is not read yet.
-    """
-
-    method: str
-    path: str
-    parts: Mapping[str, str]
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes = b""
-    remote: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpReply:
-    """The answer of a route."""
-
-    status: int = 200
-    body: bytes = b""
-    content_type: str = "application/octet-stream"
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def json(cls, value: object, status: int = 200) -> HttpReply:
-        """A reply with `value` as JSON."""
-        return cls(status, json.dumps(value).encode() + b"\n", "application/json")
-
-
-class BodyThrottle(Protocol):
-    """Limits the rate at which the bodies of one caller are read."""
-
-    def turns(self, reading: Awaitable[HttpReply | None]) -> Awaitable[HttpReply | None]:
-        """Read in turns with the work of other users."""
-
-    async def throttle(self, count: int) -> None:
-        """Return when more may be read; `count` bytes have come since."""
-
-
-Route = Callable[[HttpRequest], Awaitable[HttpReply]]
-Admission = Callable[[HttpRequest], HttpReply | None]
-"""None if the body may be read, else the refusal."""
-Refused = Callable[[HttpRequest, int, str], None]
-"""Receiver of refused requests: the status, and the reason."""
-ReadyCheck = Callable[[], str | None]
-"""None if ready, else the reason why not."""
 
 
 class HttpServer:
@@ -205,51 +131,96 @@ class HttpServer:
         A refusal of `admits` is answered before the body is read, as fast as `throttle` lets it.
         """
 
-        async def answer(request: web.Request) -> web.Response:
+        @asynccontextmanager
+        async def once(request: HttpRequest) -> AsyncIterator[HttpReply]:
+            yield await route(request)
+
+        self.add_exchange(method, path, once, admits, throttle)
+
+    def add_exchange(
+        self,
+        method: str,
+        path: str,
+        exchange: Exchange,
+        admits: Admission | None = None,
+        throttle: BodyThrottle | None = None,
+    ) -> None:
+        """Answer as `add_route` does; `exchange` is left once its reply is sent, or is lost."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            reply: HttpReply
+            response: web.StreamResponse | None = None
             try:
-                reply = await self._reply(request, route, admits, throttle)
+                async with self._reply(request, exchange, admits, throttle) as reply:
+                    if not isinstance(reply.body, bytes):
+                        response = web.StreamResponse(status=reply.status, headers=_headers(reply))
+                        await self._send(request, response, reply.body)
+                        return response
             except TidemillError as error:
                 if isinstance(error, Exhausted):
                     self._metrics.increment(REFUSALS, limit=str(error.details.get("setting", "")))
-                reply = _refusal(error)
-            response = web.Response(
-                status=reply.status,
-                body=reply.body,
-                headers={"Content-Type": reply.content_type, **reply.headers},
-            )
+                reply = refusal(error)
+            if response is not None:
+                _cut(request)  # it had begun: the client sees that it breaks off
+                return response
+            assert isinstance(reply.body, bytes)
+            whole = web.Response(status=reply.status, body=reply.body, headers=_headers(reply))
             if not request.content.is_eof():
-                response.force_close()  # what is left of the body is nobody's to read
-            return response
+                whole.force_close()  # what is left of the body is nobody's to read
+            return whole
 
         self._application.router.add_route(method, path, answer)
 
+    async def _send(
+        self, request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]
+    ) -> None:
+        """Send a body piece by piece; a client that does not take one in time is cut off."""
+        await response.prepare(request)
+        try:
+            async for piece in pieces:
+                async with asyncio.timeout(self._limits.answer_s):
+                    await response.write(piece)
+            await response.write_eof()
+        except (TimeoutError, ConnectionError):
+            _cut(request)  # it is too slow, or has gone away: nobody else's business
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
+
+    @asynccontextmanager
     async def _reply(
         self,
         request: web.Request,
-        route: Route,
+        exchange: Exchange,
         admits: Admission | None,
         throttle: BodyThrottle | None,
-    ) -> HttpReply:
+    ) -> AsyncIterator[HttpReply]:
         """The answer of the route, or the refusal of the call."""
         asked = _request_of(request)
         refused = None if admits is None else admits(asked)
         if refused is not None:
-            return refused
+            yield refused
+            return
         if request.headers.get("Content-Encoding", "identity") != "identity":
             says = "send the body as it is, without an encoding"
             self._tell(asked, 415, says)
-            return _refused("UnsupportedMediaType", says, 415)
+            yield form_problem(415, says)
+            return
         if not request.can_read_body:
-            return await route(asked)
+            async with exchange(asked) as reply:
+                yield reply
+            return
         pieces: list[bytes] = []
         try:
             reading = self._read(request, asked, pieces, throttle)
             broken = await (reading if throttle is None else throttle.turns(reading))
             if broken is not None:
-                return broken
+                yield broken
+                return
             long = sum(map(len, pieces)) > JOIN_INLINE_MAX
             body = await asyncio.to_thread(b"".join, pieces) if long else b"".join(pieces)
-            return await route(replace(asked, body=body))
+            async with exchange(replace(asked, body=body)) as reply:
+                yield reply
         finally:
             self._held_bytes -= sum(map(len, pieces))
 
@@ -277,7 +248,7 @@ class HttpServer:
                     if size > limits.body_bytes:
                         says = f"the body has more than {limits.body_bytes:,} bytes (limits.http_body_bytes)"
                         self._tell(asked, 413, says)
-                        return _refused("BodyTooLarge", says, 413)
+                        return form_problem(413, says)
                     if self._held_bytes > limits.bodies_bytes:
                         raise Exhausted(
                             f"body refused: all bodies together have {limits.bodies_bytes:,} bytes"
@@ -289,10 +260,10 @@ class HttpServer:
             return None
         except TimeoutError:
             says = f"the body took longer than {self._limits.body_s:g} s (limits.http_body_s)"
-            return _refused("BodyTooSlow", says, 408)
+            return form_problem(408, says)
         except (ClientError, web.RequestPayloadError, OSError, ValueError):
             # The client went away, or sent something that is no body: nobody else's business.
-            return _refused("BodyBroken", "the body broke off, or is none", 400)
+            return form_problem(400, "the body broke off, or is none")
 
     def _guarded(self, guard: HttpGuard) -> Middleware:
         @web.middleware
@@ -311,10 +282,18 @@ class HttpServer:
             headers = {name.lower(): value for name, value in request.headers.items()}
             refused = guard.refusal(request.method, headers)
             if refused is None:
-                return await handler(request)
+                try:
+                    return await handler(request)
+                except web.HTTPException as found:  # no such route, or not by this method
+                    reply = form_problem(found.status, f"{request.method} {request.path[:200]}")
+                    allowed = {n: v for n, v in found.headers.items() if n == "Allow"}
+                    return web.Response(
+                        status=found.status, body=reply.body, headers=_headers(reply) | allowed
+                    )
             status, says = refused
             self._tell(_request_of(request), status, says)
-            answer = web.json_response({"error": "Denied", "message": says}, status=status)
+            reply = form_problem(status, says)
+            answer = web.Response(status=status, body=reply.body, headers=_headers(reply))
             answer.force_close()  # what of the body is under way is not read
             return answer
 
@@ -431,27 +410,27 @@ class _Full(asyncio.Protocol):
         transport.close()
 
 
+def _headers(reply: HttpReply) -> dict[str, str]:
+    """Headers of a reply; a browser takes its type as it is said."""
+    return {
+        "Content-Type": reply.content_type,
+        "X-Content-Type-Options": "nosniff",
+        **reply.headers,
+    }
+
+
+def _cut(request: web.Request) -> None:
+    """End a connection in the middle of an answer."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
 def _request_of(request: web.Request) -> HttpRequest:
     return HttpRequest(
         method=request.method,
         path=request.path,
         parts=dict(request.match_info),
-        query=dict(request.query),
+        query={name: tuple(request.query.getall(name)) for name in request.query},
         headers=dict(request.headers),
         remote=request.remote or "",
     )
-
-
-def _refused(error: str, says: str, status: int) -> HttpReply:
-    return HttpReply.json({"error": error, "message": says}, status)
-
-
-def _refusal(error: TidemillError) -> HttpReply:
-    status = next((code for kind, code in STATUSES if isinstance(error, kind)), 500)
-    words = {"error": type(error).__name__, "message": str(error)}
-    reply = HttpReply.json(words, status)
-    if status in _ASK_LATER:
-        return HttpReply(
-            status, reply.body, reply.content_type, {"Retry-After": str(RETRY_AFTER_S)}
-        )
-    return reply

@@ -89,7 +89,13 @@ class MemoryHandlers:
 
     # Reading.
 
-    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+    async def snapshot(
+        self,
+        collection: str,
+        as_of: int | None,
+        wait_s: float | None,
+        where: Sequence[Condition] = (),
+    ) -> Answer:
         held = self._held(collection)
         latest = sole_time(held.upper) - 1
         as_of = latest if as_of is None else as_of

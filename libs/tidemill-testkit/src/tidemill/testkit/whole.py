@@ -8,7 +8,10 @@ from pathlib import Path
 
 from tidemill.host import process as host
 from tidemill.host.observing import watch
-from tidemill.host.service import Process
+from tidemill.host.service import Ports, Process
+from tidemill.rpc.admission import Admissions
+from tidemill.rpc.identity import Authenticator
+from tidemill.runtime.http_server import HttpLimits, HttpServer
 from tidemill_compaction.service import Compaction
 from tidemill_query.service import Answers
 from tidemill_server.services import services_of
@@ -20,6 +23,7 @@ class Whole:
 
     def __init__(self, settings: ServerSettings, process: Process) -> None:
         answers = Answers(settings.query, process)
+        self.answers = answers
         self.process = process
         self.context = process.context
         self.work = process.work
@@ -37,6 +41,26 @@ class Whole:
         """The metrics of the process as text."""
         watch(self.process)
         return self.context.metrics.expose()[0].decode()
+
+
+@asynccontextmanager
+async def served_over_http(
+    whole: Whole, users: Authenticator | None = None, limits: HttpLimits | None = None
+) -> AsyncIterator[str]:
+    """The address at which the calls of a system are answered over HTTP.
+
+    Tokens of `users` are taken in the clear: both ends are this process.
+    """
+    context = whole.context
+    http = HttpServer("127.0.0.1", 0, context.metrics, limits=limits)
+    named = context.settings.limits.of_calls(named=users is not None)
+    admissions = Admissions(named, context.clock.monotonic_s, context.clock.sleep)
+    whole.answers.add_operations(Ports(http, users, admissions), clear=False)
+    port = await http.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await http.close()
 
 
 @asynccontextmanager

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tidemill.runtime import http_guard, http_server
+from tidemill.runtime import http_guard, http_problems
 from tidemill.testkit.reference.pages import code, first_line, head, paragraphs, table
+from tidemill_query.web.door import Operation
+from tidemill_query.web.openapi import OPERATIONS, document
 
 
 def _modules(root: Path) -> Iterator[ast.Module]:
@@ -37,7 +41,7 @@ def routes(root: Path) -> Iterator[tuple[str, str, str]]:
                     args=[
                         ast.Constant(value=str(method)),
                         ast.Constant(value=str(path)),
-                        ast.Attribute(attr=handler),
+                        ast.Attribute(attr=handler) | ast.Name(id=handler),
                         *_,
                     ],
                 ):
@@ -49,8 +53,35 @@ def routes(root: Path) -> Iterator[tuple[str, str, str]]:
 
 def _refusals(root: Path) -> Iterator[tuple[str, str, str]]:
     """Status, error and meaning of what is refused before a route is asked."""
-    for error, status in http_server.STATUSES:
+    for error, status in http_problems.STATUSES:
         yield str(status), code(error.__name__), first_line(error)
+
+
+def _operation(each: Operation, told: dict[str, Any]) -> Iterator[str]:
+    """One call: its meaning, its name over gRPC, its arguments and types."""
+    yield f"## {each.method} {each.path}"
+    yield from paragraphs(inspect.getdoc(each.answer) or "")
+    service, _, call = each.call.rpartition("/")
+    yield ""
+    yield f"The call `{call}` of `{service[1:]}`, for the role {each.role.name}."
+    rows = [
+        (code(one["name"]), one["in"], code(_kind(one["schema"])), "yes" if one["required"] else "")
+        for one in told["parameters"]
+    ]
+    if rows:
+        yield from ("", *table(("argument", "in", "type", "needed"), rows))
+    for what, kinds in (("Body", each.takes), ("Answer", each.gives)):
+        if kinds:
+            yield from paragraphs(f"{what}: {', '.join(map(code, kinds))}.")
+    yield ""
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """The type of a schema, in a word."""
+    if "anyOf" in schema:
+        return " or ".join(_kind(one) for one in schema["anyOf"] if one != {"type": "null"})
+    inner = f" of {_kind(schema['items'])}" if "items" in schema else ""
+    return f"{schema['type']}{inner}"
 
 
 def page(root: Path) -> str:
@@ -59,10 +90,15 @@ def page(root: Path) -> str:
         "HTTP",
         "A process serves these routes at `http_host` and `http_port` of its "
         "[settings](settings.md). "
-        "Errors are JSON with the members `error` and `message`.",
+        "An error is a problem (RFC 9457): `title` says what the caller does next, `detail` what was "
+        "tried. Details of the error are further members. The calls of users ask for a token "
+        "(`Authorization: Bearer`) where gRPC does, and count in its metrics and limits.",
     )
+    paths = document()["paths"]
     for method, path, meaning in routes(root):
         lines += [f"## {method} {path}", *paragraphs(meaning), ""]
+    for each in OPERATIONS:
+        lines += _operation(each, paths[each.path][each.method.lower()])
     kinds = sorted(http_guard.ROWS)
     lines += ["## Content types of rows", ""]
     lines += ["A body of rows names one of these types, or none.", ""]
@@ -71,12 +107,12 @@ def page(root: Path) -> str:
         "",
         "## Statuses",
         "",
-        "The first line whose error fits decides; any other error is 500.",
+        "The first line whose error fits decides.",
         "",
     ]
     lines += table(("status", "error", "what the caller does next"), _refusals(root))
     lines += ["", "A refusal of a request's form is one of these.", ""]
     lines += table(
-        ("status", "when"), ((str(s), says) for s, says in http_server.FORM_STATUSES.items())
+        ("status", "when"), ((str(s), says) for s, says in http_problems.FORM_STATUSES.items())
     )
     return "\n".join(lines) + "\n"

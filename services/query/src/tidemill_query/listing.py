@@ -1,0 +1,34 @@
+"""Collections as their readers see them."""
+
+from __future__ import annotations
+
+from tidemill.rpc.messages import CollectionInfo, ColumnInfo
+from tidemill.shard import CollectionStatus
+from tidemill.time import sole_time
+from tidemill_query.storage import holder_info
+
+NOTHING_BOUND = 1
+"""A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
+
+
+def collection_info(status: CollectionStatus, now_ms: int) -> CollectionInfo:
+    """A collection with its frontiers and who holds them; its lag by the clock of the system."""
+    lag_ms, upper = None, status.upper
+    begun = not upper.empty and sole_time(upper) > NOTHING_BOUND
+    if status.timeline == "system" and begun:
+        lag_ms = max(0, now_ms - sole_time(upper))
+    return CollectionInfo(
+        status.id,
+        status.kind,
+        status.timeline,
+        status.since,
+        status.upper,
+        lag_ms,
+        tuple(holder_info(holder) for holder in status.holders),
+        status.updates,
+        status.batches,
+        status.bytes,
+        tuple(ColumnInfo(f.name, str(f.type), f.nullable) for f in status.description.schema),
+        tuple(holder_info(holder) for holder in status.writing),
+        status.moved_by,
+    )

@@ -1,0 +1,147 @@
+"""Operations on resources: apply, get, describe, delete; and pushes of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.errors import UsageError
+from tidemill.rpc.admission import throttle_rows_of_call
+from tidemill.rpc.messages import ResourceDocument, ResourceStatus
+from tidemill.runtime.http_guard import DOCUMENTS, ROWS
+from tidemill.runtime.http_messages import HttpReply, HttpRequest
+from tidemill_query.pushing import rows_of
+from tidemill_query.web.door import Asked, Handlers, Operation
+from tidemill_query.web.forms import JSON
+from tidemill_query.web.reading import Name, Nothing, frontier_of, said
+
+SERVICE = "/tidemill.catalog.v1.CatalogService/"
+TOKEN_HEADER = "idempotency-key"
+"""The header with the token of a push that may be repeated."""
+
+
+class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Resources of a kind, of a name, or all of them."""
+
+    kind: Name | None = None
+    name: Name | None = None
+
+
+class OfResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource by its kind and name."""
+
+    kind: Name
+    name: Name
+
+
+class OfSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A source by its name."""
+
+    name: Name
+
+
+class AppliedResource(msgspec.Struct, frozen=True):
+    """A resource and what became of it: created, configured or unchanged."""
+
+    kind: str
+    name: str
+    outcome: str
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A resource and how it does; frontiers and times are null where they have no meaning."""
+
+    kind: str
+    name: str
+    ready: bool
+    reason: str
+    message: str
+    since: list[int] | None
+    upper: list[int] | None
+    lag_ms: int | None
+    age_ms: int | None
+    document: str
+    details: dict[str, Any]
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """So many rows are in the log."""
+
+    accepted: int
+
+
+async def apply_documents(on: Handlers, asked: Asked) -> HttpReply:
+    """Apply the YAML documents of the body: all of them, or none if one is refused.
+
+    A refusal says the places of mistakes, by line and column of `body`.
+    """
+    try:
+        text = asked.request.body.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"documents refused: they are no UTF-8: {error}", reason="text") from None
+    applied = await on.catalog.apply([ResourceDocument(text, "body")])
+    return said([AppliedResource(each.kind, each.name, each.outcome.value) for each in applied])
+
+
+async def get_resources(on: Handlers, asked: Asked) -> HttpReply:
+    """The resources that the caller may read, by kind and name."""
+    found = await on.catalog.get(asked.of.kind, asked.of.name)
+    return said([_resource(each) for each in found])
+
+
+async def describe_resource(on: Handlers, asked: Asked) -> HttpReply:
+    """One resource with its document and details."""
+    return said(_resource(await on.catalog.describe(asked.of.kind, asked.of.name)))
+
+
+async def delete_resource(on: Handlers, asked: Asked) -> HttpReply:
+    """Delete one resource; refused while another one reads what it makes."""
+    await on.catalog.delete(asked.of.kind, asked.of.name)
+    return HttpReply(204, content_type=JSON)
+
+
+async def push_rows(on: Handlers, asked: Asked) -> HttpReply:
+    """Write the rows of the body, one a line, to the log of the source `name`.
+
+    The answer comes once they are in the log. With a header `Idempotency-Key` a repeated push
+    writes each row once. The caller's right to write is judged before the body is read.
+    """
+    token = _token(asked.request)
+    rows = await rows_of(asked.request.body, on.push_rows)
+    await throttle_rows_of_call(len(rows))
+    pushed = await on.catalog.push(asked.of.name, rows, token)
+    return said(Accepted(pushed.accepted))
+
+
+def _resource(status: ResourceStatus) -> Resource:
+    return Resource(
+        status.kind, status.name, status.ready, status.reason, status.message,
+        None if status.since is None else frontier_of(status.since),
+        None if status.upper is None else frontier_of(status.upper),
+        status.lag_ms, status.age_ms, status.document_yaml, dict(status.details),
+    )  # fmt: skip
+
+
+def _token(request: HttpRequest) -> str | None:
+    """The token of a push. Raises: UsageError for one that is no text of ASCII."""
+    found = request.sent.get(TOKEN_HEADER)
+    if found is not None and not found.isascii():
+        raise UsageError(
+            f"push refused: the header {TOKEN_HEADER} is no text of ASCII", reason="Header"
+        )
+    return found
+
+
+COMMANDS = (
+    Operation("POST", "/v1/apply", SERVICE + "Apply", Nothing, apply_documents,
+              {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS))),
+    Operation("GET", "/v1/resources", SERVICE + "Get", Selection, get_resources,
+              {JSON: list[Resource]}),
+    Operation("GET", "/v1/resources/{kind}/{name}", SERVICE + "Describe", OfResource,
+              describe_resource, {JSON: Resource}),
+    Operation("DELETE", "/v1/resources/{kind}/{name}", SERVICE + "Delete", OfResource,
+              delete_resource, {JSON: None}),
+    Operation("POST", "/v1/sources/{name}/rows", SERVICE + "Push", OfSource, push_rows,
+              {JSON: Accepted}, dict.fromkeys(sorted(ROWS))),
+)  # fmt: skip

@@ -1,0 +1,393 @@
+"""Calls over HTTP: the answers and the rights of gRPC, in the forms of the web."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.errors import Unauthenticated, UsageError
+from tidemill.host.settings import LimitSettings
+from tidemill.rpc.identity import Grant, Principal, Role
+from tidemill.rpc.messages import Comparison, Condition, ResourceDocument
+from tidemill.runtime.http_problems import FORM_STATUSES, STATUSES
+from tidemill.runtime.http_server import HttpLimits
+from tidemill.testkit.whole import Whole, opened, served_over_http
+from tidemill_query.web.forms import FORMS, accepted
+from tidemill_query.web.openapi import OPERATIONS, document
+from tidemill_query.web.reading import conditions_of
+from tidemill_server.settings import ServerSettings
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: delays}
+spec: {columns: [{name: plane, type: text}, {name: delay, type: int}, {name: gate, type: text, nullable: true}], retain: all}
+"""
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: late}
+spec: {retain: all, program: "late(plane: p, delay: d) := delays(p, d, g) if d >= 30;"}
+"""
+SOURCE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: events}
+spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], retain: all}
+"""
+ROWS = pa.table(
+    {"plane": ["N1", "N2", "N3"], "delay": [5, 45, 30], "gate": pa.array(["A", "B", None])}
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer over HTTP."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Web:
+    """A running system, asked over HTTP."""
+
+    whole: Whole
+    address: str
+    session: aiohttp.ClientSession
+
+    async def ask(self, path: str, method: str = "GET", **sent: Any) -> Said:
+        async with self.session.request(method, f"{self.address}{path}", **sent) as answer:
+            return Said(answer.status, answer.headers, await answer.read())
+
+    async def insert(self, rows: pa.Table = ROWS) -> int:
+        """When the rows were there."""
+        return (await self.whole.controller.insert("delays", rows)).time
+
+
+class Named:
+    """Tokens that are the names of their users."""
+
+    def __init__(self, **grants: Grant) -> None:
+        self._grants = grants
+
+    def principal(self, metadata: Mapping[str, str], identities: object) -> Principal:
+        name = metadata.get("authorization", "").removeprefix("Bearer ")
+        if name not in self._grants:
+            raise Unauthenticated("this server asks for a token")
+        return Principal(name, (self._grants[name],))
+
+
+@asynccontextmanager
+async def web(
+    folder: Path,
+    users: Named | None = None,
+    limits: HttpLimits | None = None,
+    system: Mapping[str, Any] | None = None,
+) -> AsyncIterator[Web]:
+    chosen = ServerSettings(directory=str(folder / "state"), **(system or {}))
+    async with opened(chosen) as whole:
+        await whole.start()
+        await whole.controller.apply([ResourceDocument(TABLE + "---" + VIEW, "test.yaml")])
+        async with (
+            served_over_http(whole, users, limits) as address,
+            aiohttp.ClientSession() as session,
+        ):
+            yield Web(whole, address, session)
+
+
+async def test_an_answer_is_that_of_grpc_in_every_form(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        found = await asked.whole.query.ask("late(p, d)", at, 60.0)
+        rows = found.table.to_pylist()
+        path = f"/v1/ask?goal=late(p,d)&as_of={at}&wait_s=60"
+        for form in FORMS:
+            said = await asked.ask(path, headers={"Accept": form})
+            assert said.status == 200
+            assert said.headers["Content-Type"] == form
+            assert said.headers["Tidemill-As-Of"] == str(at)
+            assert decoded(form, said.body) == rows
+        assert (await asked.ask(path)).json["as_of"] == at
+
+
+def decoded(form: str, body: bytes) -> list[dict[str, Any]]:
+    match form:
+        case "application/json":
+            found: list[dict[str, Any]] = json.loads(body)["rows"]
+            return found
+        case "application/x-ndjson":
+            return [json.loads(line) for line in body.splitlines()]
+        case "text/csv":
+            return pa.csv.read_csv(io.BytesIO(body)).to_pylist()
+        case _:
+            return pa.ipc.open_stream(body).read_all().to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("where", "planes"),
+    [
+        (["delay>=30"], {"N2", "N3"}),
+        (["delay==45"], {"N2"}),
+        (['plane=="N1"'], {"N1"}),
+        (["plane!=N1", "delay<40"], {"N3"}),
+        (["gate==null"], {"N3"}),
+        (["gate!=null", "delay>5"], {"N2"}),
+    ],
+)
+async def test_rows_are_filtered_by_column(
+    tmp_path: Path, where: list[str], planes: set[str]
+) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        query = [("as_of", str(at)), ("wait_s", "60"), *(("where", each) for each in where)]
+        said = await asked.ask("/v1/collections/delays", params=query)
+        assert {row["plane"] for row in said.json["rows"]} == planes
+
+
+def test_the_value_of_a_condition_is_text_of_the_column() -> None:
+    assert conditions_of(["a==1", 'b!="null"', "c==null", "d<=x=y"]) == [
+        Condition("a", Comparison.EQUAL, "1"),
+        Condition("b", Comparison.NOT_EQUAL, "null"),
+        Condition("c", Comparison.EQUAL, None),
+        Condition("d", Comparison.LESS_OR_EQUAL, "x=y"),
+    ]
+    for wrong in ("a", "==1", 'a=="'):
+        with pytest.raises(UsageError, match="filter refused"):
+            conditions_of([wrong])
+
+
+async def test_what_is_definite_is_immutable_to_caches(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        path = f"/v1/collections/late/late?as_of={at}"
+        first = await asked.ask(path + "&wait_s=60")
+        assert first.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        assert "Accept" in first.headers["Vary"]
+        later = await asked.insert(pa.table({"plane": ["N9"], "delay": [99], "gate": ["C"]}))
+        await asked.ask(f"/v1/collections/late/late?as_of={later}&wait_s=60")
+        again = await asked.ask(path + "&wait_s=60")
+        assert (again.headers["ETag"], again.body) == (first.headers["ETag"], first.body)
+        unchanged = await asked.ask(
+            path + "&wait_s=60", headers={"If-None-Match": first.headers["ETag"]}
+        )
+        assert (unchanged.status, unchanged.body) == (304, b"")
+        latest = await asked.ask("/v1/collections/late/late")
+        assert latest.headers["Cache-Control"] == "no-cache"
+        assert {row["plane"] for row in latest.json["rows"]} == {"N2", "N3", "N9"}
+        future = await asked.ask(f"/v1/collections/delays?as_of={later + 3_600_000}")
+        assert (future.status, future.headers["Cache-Control"]) == (425, "no-store")
+        assert future.json["title"] == "The time is not sealed; wait."
+        assert future.json["upper"][0] > later
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/v1/collections/none", 404, "none"),
+        ("/v1/collections/delays?as_of=never", 400, "$.as_of"),
+        ("/v1/collections/delays?as_of=-1", 400, "$.as_of"),
+        ("/v1/collections/delays?limit=3", 400, "`limit`"),
+        ("/v1/collections/delays?as_of=1&as_of=2", 400, "twice"),
+        ("/v1/collections/delays?where=speed==3", 400, "speed"),
+        ("/v1/collections/delays?where=delay==fast", 400, "delay"),
+        ("/v1/ask?goal=late(p", 400, "1:7"),
+        ("/v1/ask", 400, "goal"),
+        ("/v1/nothing", 404, "/v1/nothing"),
+    ],
+)
+async def test_a_refusal_is_a_problem_that_says_what_to_do(
+    tmp_path: Path, path: str, status: int, says: str
+) -> None:
+    async with web(tmp_path) as asked:
+        said = await asked.ask(path)
+        assert said.status == status
+        assert said.headers["Content-Type"] == "application/problem+json"
+        problem = said.json
+        assert problem["status"] == status
+        assert problem["type"].startswith("urn:tidemill:")
+        assert says in problem["detail"]
+        assert problem["title"].endswith(".")
+
+
+async def test_a_form_or_a_method_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        said = await asked.ask("/v1/collections/delays", headers={"Accept": "image/png"})
+        assert said.status == 406
+        assert "text/csv" in said.json["detail"]
+        wrong = await asked.ask("/v1/collections/delays", "PUT")
+        assert (wrong.status, wrong.headers["Allow"]) == (405, "GET")
+        form = await asked.ask(
+            "/v1/apply", "POST", data=b"a,b", headers={"Content-Type": "text/csv"}
+        )
+        assert form.status == 415
+
+
+def test_accept_is_weighed() -> None:
+    assert accepted("") == accepted("*/*") == "application/json"
+    assert accepted("text/html, text/csv;q=0.5, */*;q=0.1") == "text/csv"
+    assert accepted("application/json;q=0, */*") == "application/x-ndjson"
+    assert accepted("text/*") == "text/csv"
+    assert accepted("image/png, application/json;q=none") is None
+
+
+@given(st.text())
+def test_any_header_accept_has_an_answer(said: str) -> None:
+    assert accepted(said) in (*FORMS, None)
+
+
+async def test_roles_are_those_of_grpc(tmp_path: Path) -> None:
+    users = Named(
+        rita=Grant(Role.reader, ("late", "delays")),
+        walt=Grant(Role.writer, ("events",)),
+        anna=Grant(Role.admin),
+    )
+    async with web(tmp_path, users) as asked:
+        await asked.whole.controller.apply([ResourceDocument(SOURCE, "test.yaml")])
+        await asked.insert()
+
+        async def status(path: str, who: str, method: str = "GET", **sent: Any) -> int:
+            bearer = {"Authorization": f"Bearer {who}"}
+            return (await asked.ask(path, method, headers=bearer, **sent)).status
+
+        stranger = await asked.ask("/v1/collections/delays")
+        assert (stranger.status, stranger.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert await status("/v1/collections/delays", "nobody") == 401
+        assert await status("/v1/collections/delays", "rita") == 200
+        assert await status("/v1/collections/delays", "walt") == 403
+        assert await status("/v1/collections/events", "rita") == 403
+        row = {"data": b'{"n": 1}\n'}
+        assert await status("/v1/sources/events/rows", "rita", "POST", **row) == 403
+        assert await status("/v1/sources/events/rows", "walt", "POST", **row) == 200
+        assert await status("/v1/apply", "walt", "POST", data=TABLE.encode()) == 403
+        assert await status("/v1/apply", "anna", "POST", data=TABLE.encode()) == 200
+        assert await status("/v1/resources/View/late", "walt", "DELETE") == 403
+        bearer = {"Authorization": "Bearer rita"}
+        seen = await asked.ask("/v1/collections", headers=bearer)
+        assert {each["id"].partition("/")[0] for each in seen.json} == {"delays", "late"}
+        own = await asked.ask("/v1/collections/delays", headers=bearer)
+        assert own.headers["Vary"] == "Accept, Authorization"
+
+
+async def test_an_answer_for_a_token_is_kept_by_no_shared_cache(tmp_path: Path) -> None:
+    async with web(tmp_path, Named(rita=Grant(Role.reader))) as asked:
+        at = await asked.insert()
+        said = await asked.ask(
+            f"/v1/collections/delays?as_of={at}&wait_s=60", headers={"Authorization": "Bearer rita"}
+        )
+        assert said.headers["Cache-Control"].startswith("private, ")
+
+
+async def test_resources_are_applied_described_explained_and_deleted(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        document = VIEW.replace("late", "tardy")
+        applied = await asked.ask(
+            "/v1/apply",
+            "POST",
+            data=document.encode(),
+            headers={"Content-Type": "application/yaml"},
+        )
+        assert applied.json == [{"kind": "View", "name": "tardy", "outcome": "created"}]
+        names = {each["name"] for each in (await asked.ask("/v1/resources?kind=View")).json}
+        assert names == {"late", "tardy"}
+        one = await asked.ask("/v1/resources/View/tardy")
+        assert one.json["document"].startswith("apiVersion")
+        await asked.ask(f"/v1/collections/tardy/tardy?as_of={at}&wait_s=60")
+        proof = await asked.ask('/v1/why?record=tardy("N2",45)')
+        assert "delays" in proof.json["text"]
+        assert proof.json["tree"]["children"]
+        missing = await asked.ask('/v1/why-not?record=tardy("N1",5)')
+        assert "the guard is false for d = 5" in missing.json["text"]
+        assert "delays" in (await asked.ask("/v1/views/tardy/plan")).json["text"]
+        gone = await asked.ask("/v1/resources/View/tardy", "DELETE")
+        assert (gone.status, gone.body) == (204, b"")
+        assert (await asked.ask("/v1/resources/View/tardy")).status == 404
+
+
+async def test_mistakes_of_a_program_come_with_their_places(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        wrong = VIEW.replace("d >= 30", "d >= thirty")
+        said = await asked.ask("/v1/apply", "POST", data=wrong.encode())
+        assert said.status == 400
+        assert re.search(r"View/late:1:53: S102 `thirty`", said.json["detail"])
+
+
+async def test_a_large_answer_comes_in_pieces_and_is_whole(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        count = 120_000
+        at = await asked.insert(
+            pa.table({"plane": [f"N{n}" for n in range(count)], "delay": [1] * count,
+                      "gate": ["a gate with a long name"] * count})
+        )  # fmt: skip
+        for form in FORMS:
+            said = await asked.ask(
+                f"/v1/collections/delays?as_of={at}&wait_s=60", headers={"Accept": form}
+            )
+            assert said.headers["Transfer-Encoding"] == "chunked"
+            assert len({row["plane"] for row in decoded(form, said.body)}) == count
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_others_are_answered(
+    tmp_path: Path,
+) -> None:
+    async with web(tmp_path, limits=HttpLimits(answer_s=0.3)) as asked:
+        count = 200_000
+        await asked.insert(
+            pa.table({"plane": [f"N{n}" * 10 for n in range(count)], "delay": [1] * count,
+                      "gate": ["g" * 50] * count})
+        )  # fmt: skip
+        slow = await asked.session.get(f"{asked.address}/v1/collections/delays")
+        assert slow.status == 200
+        assert (await asked.ask("/v1/collections")).status == 200
+        await asked.whole.context.clock.sleep(1.0)
+        with pytest.raises(aiohttp.ClientError):
+            await slow.read()
+
+
+async def test_what_one_caller_may_have_under_way_counts_over_both_ports(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        text = asked.whole.exposed()
+        assert 'grpc_server_handled_total{grpc_code="OK",grpc_method="Collections"' not in text
+        await asked.ask("/v1/collections")
+        text = asked.whole.exposed()
+        assert 'grpc_method="Collections"' in text
+
+
+async def test_a_caller_beyond_a_limit_is_refused_by_its_setting(tmp_path: Path) -> None:
+    limits = LimitSettings(calls_per_s=1.0)
+    async with web(tmp_path, system={"limits": limits}) as asked:
+        found = [await asked.ask("/v1/collections") for _ in range(5)]
+        refused = next(each for each in found if each.status != 200)
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+        assert refused.json["setting"] == "limits.calls_per_s"
+
+
+def test_the_document_of_openapi_has_every_operation_and_refusal() -> None:
+    told = document()
+    assert told["openapi"] == "3.1.0"
+    for each in OPERATIONS:
+        operation = told["paths"][each.path][each.method.lower()]
+        assert operation["summary"].endswith(".")
+        refusals = {int(s) for s in operation["responses"] if s >= "400"}
+        assert refusals <= {s for _, s in STATUSES} | set(FORM_STATUSES)
+        assert {401, 403, 429} <= refusals
+    assert json.loads(json.dumps(told)) == told

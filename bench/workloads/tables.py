@@ -1,7 +1,8 @@
-"""Arrange, count and join over tables of whole numbers and text."""
+"""Arrange, count and join over tables of whole numbers and text, as views of the language."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -11,59 +12,71 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.inputs import Xorshift, digest, digest_of_words, text_words
+from bench.inputs import Xorshift, text_words
+from bench.workloads.answers import Answers
+from bench.workloads.view import View
 from bench.workloads.workload import Report, Row, Workload, resident_bytes
-from tidemill.arrangement.columns import ColumnArrangement, ColumnCount, ColumnJoin
-from tidemill.arrangement.columns.values import ValueCodes
-from tidemill.arrangement.kernels import Columns, consolidate
-from tidemill.time import U64_TIME, frontier
 
 U64Array = npt.NDArray[np.uint64]
 
 MILLION = 1_000_000
+TEN = 10 * MILLION
+FEW = 5000
+"""Rows of a run that only compiles."""
+PIECE = 1 << 20
+"""Keys that are asked for at a time, after the measurement."""
+
+ARRANGED = "found(k, v) := row(k, v) ^ asked(k);"
+TEXTS = "found(t) := text(t) ^ asked(t);"
+COUNTED = "counted(k) @count(i) := row(k, i);"
+JOINED = "matched(k, v, w) := left(k, v) ^ right(k, w);"
 
 
-def inserts(time: int, keys: U64Array, vals: U64Array | None = None) -> Columns:
-    """Each pair once more at `time`; without vals all are zero."""
-    diffs = np.ones(len(keys), np.int64)
-    if vals is None:
-        vals = np.broadcast_to(np.uint64(0), len(keys)) if len(keys) > 4096 else keys * np.uint64(0)
-    return Columns.at((time,), keys, vals, diffs)
+class Arranged:
+    """Rows by key, in the state of a join: what keys are asked for tells the rows of these."""
 
+    def __init__(self) -> None:
+        self.view = View(ARRANGED, {"row": 2, "asked": 1}, ["found"])
+        self.answers = Answers()
+        self._asked = 0
+        self._keys: list[U64Array] = []
 
-def contents(arranged: ColumnArrangement) -> Columns:
-    """The whole contents, accumulated."""
-    parts = [batch.updates() for batch in arranged.batches()]
-    everything = Columns.concatenate(parts)
-    return consolidate(
-        Columns(everything.keys, everything.vals, everything.times * 0, everything.diffs)
-    )
+    def push(self, keys: U64Array, vals: U64Array) -> None:
+        """Take rows in, and look one key up: the next of 1, 2, …, so that all of them are found."""
+        self._asked += 1
+        self._keys.append(keys)
+        self.view.feed("row", [keys, vals])
+        self.view.feed("asked", [np.array([self._asked], np.uint64)])
+        self._take()
 
+    def into(self, report: Report) -> Report:
+        """The report with the digest of all rows."""
+        keys = np.unique(np.concatenate(self._keys))
+        keys = keys[(keys == 0) | (keys > self._asked)]
+        for first in range(0, len(keys), PIECE):
+            self.view.feed("asked", [keys[first : first + PIECE]])
+            self._take()
+        return self.answers.into(report)
 
-def told(report: Report, columns: list[U64Array], diffs: Any) -> Report:
-    """The report with the digest of a consolidated result."""
-    report.digest, report.rows = digest(columns, diffs), len(diffs)
-    return report
+    def _take(self) -> None:
+        for told in self.view.step().values():
+            self.answers.add(*told)
 
 
 def arrange(seed: int, rows: int, keys: int, vals: int) -> Report:
     """Load pairs as one batch."""
-    warm = ColumnArrangement(U64_TIME)
     for many in (100, 5000):
-        small = Xorshift(seed).rows(many, keys, vals)
-        warm.push(inserts(many, *small), frontier(many + 1))
-    contents(warm)
+        warm = Arranged()
+        warm.push(*Xorshift(seed).rows(many, keys, vals))
+        warm.into(Report())
     data = Xorshift(seed).rows(rows, keys, vals)
     report = Report()
     before = resident_bytes()
-    arranged = ColumnArrangement(U64_TIME)
+    arranged = Arranged()
     with report.timed("load_s"):
-        arranged.push(inserts(0, *data), frontier(1))
-    arranged.compact(frontier(1))
-    arranged.trace.spine.settle()
+        arranged.push(*data)
     report.figures["bytes"] = resident_bytes() - before
-    found = contents(arranged)
-    return told(report, [found.keys, found.vals], found.diffs)
+    return arranged.into(report)
 
 
 def texts_below(seed: int, rows: int, keys: int, prefix: str) -> pa.Array:
@@ -75,168 +88,140 @@ def texts_below(seed: int, rows: int, keys: int, prefix: str) -> pa.Array:
 
 def arrange_text(seed: int, rows: int, keys: int, prefix: str = "") -> Report:
     """Load texts as keys without vals."""
-    for many in (100, 5000):
-        warm = ValueCodes(pa.string()).encode(texts_below(seed, many, keys, prefix))
-        ColumnArrangement(U64_TIME).push(inserts(0, warm), frontier(1))
-    data = texts_below(seed, rows, keys, prefix)
-    pa.default_memory_pool().release_unused()  # what making the input needed
     report = Report()
-    before = resident_bytes()
-    codes, arranged = ValueCodes(pa.string()), ColumnArrangement(U64_TIME)
-    with report.timed("load_s"):
-        arranged.push(inserts(0, codes.encode(data)), frontier(1))
-    report.figures["bytes"] = resident_bytes() - before
-    found = contents(arranged)
-    return told(report, [text_words(codes.decode(found.keys)), found.vals], found.diffs)
+    for many in (100, 5000, rows):
+        data = texts_below(seed, many, keys, prefix)
+        pa.default_memory_pool().release_unused()  # what making the input needed
+        report = Report()
+        before = resident_bytes()
+        view = View(TEXTS, {"text": 1, "asked": 1}, ["found"], "text")
+        with report.timed("load_s"):
+            view.feed_texts("text", data)
+            view.feed_texts("asked", data[:1])
+            first = view.step()["found"]
+        report.figures["bytes"] = resident_bytes() - before
+        view.feed_texts("asked", pc.unique(data)[1:])
+        known = view.texts.texts(np.arange(len(view.texts)))
+        answers, words = Answers(), text_words(pa.array(known, pa.string()))
+        for columns, diffs in (first, view.step()["found"]):
+            answers.add([words[columns[0].view(np.int64)], np.zeros(len(diffs), np.uint64)], diffs)
+        answers.into(report)
+    return report
 
 
 arrange_long_text = partial(arrange_text, prefix="https://example.org/item/")
 
 
 def arrange_stream(seed: int, held: int, batch: int, batches: int) -> Report:
-    """Batches into an arrangement that holds `held` rows of keys below one million."""
-    warm = ColumnArrangement(U64_TIME)
-    for i in range(40):
-        small = Xorshift(seed + i).rows(max(batch, 100 * (i % 3)), MILLION, MILLION)
-        warm.push(inserts(i, *small), frontier(i + 1))
-        warm.compact(frontier(i + 1))
-    numbers = Xorshift(seed)
-    report = Report()
-    arranged = ColumnArrangement(U64_TIME)
-    arranged.push(inserts(0, *numbers.rows(held, MILLION, MILLION)), frontier(1))
+    """Batches beside `held` rows of keys below one million."""
+    if held > FEW:
+        arrange_stream(seed, FEW, batch, 40)
+    numbers, arranged, report = Xorshift(seed), Arranged(), Report()
+    arranged.push(*numbers.rows(held, MILLION, MILLION))
     rounds = [numbers.rows(batch, MILLION, MILLION) for _ in range(batches)]
-    seconds = []
-    for time, fresh in enumerate(rounds, 1):
-        start = perf_counter()
-        arranged.push(inserts(time, *fresh), frontier(time + 1))
-        arranged.compact(frontier(time + 1))
-        seconds.append(perf_counter() - start)
-    report.latencies(seconds)
-    found = contents(arranged)
-    return told(report, [found.keys, found.vals], found.diffs)
+    report.latencies(_each(rounds, lambda pair: arranged.push(*pair)))
+    return arranged.into(report)
 
 
 def insert_latency(seed: int, rows: int, batch: int) -> Report:
-    """Latency of each insert until all rows are held, merges amortised by fuel."""
-    warm = ColumnArrangement(U64_TIME)
-    for i in range(40):
-        warm.push(inserts(i, *Xorshift(seed + i).rows(batch, MILLION, 0)), frontier(i + 1))
-        warm.compact(frontier(i + 1))
-    numbers = Xorshift(seed)
-    report = Report()
-    arranged = ColumnArrangement(U64_TIME)
-    seconds = []
-    for time in range(rows // batch):
-        fresh = numbers.rows(batch, MILLION, 0)
-        start = perf_counter()
-        arranged.push(inserts(time, *fresh), frontier(time + 1))
-        arranged.compact(frontier(time + 1))
-        seconds.append(perf_counter() - start)
-    report.latencies(seconds, "")
-    found = contents(arranged)
-    return told(report, [found.keys, found.vals], found.diffs)
+    """Latency of each insert until all rows are held."""
+    if rows > 40 * batch:
+        insert_latency(seed, 40 * batch, batch)
+    numbers, arranged, report = Xorshift(seed), Arranged(), Report()
+    rounds = (numbers.rows(batch, MILLION, 0) for _ in range(rows // batch))
+    report.latencies(_each(rounds, lambda pair: arranged.push(*pair)), "")
+    return arranged.into(report)
 
 
 def count(seed: int, rows: int, batch: int, batches: int) -> Report:
-    """Count per key: load, then batches of inserts."""
-    warm = ColumnCount()
-    for i in range(40):
-        warm.step(
-            inserts(i, *Xorshift(seed + i).rows(max(batch, 5000 * (i % 2)), MILLION)),
-            frontier(i + 1),
-        )
-        warm.compact(frontier(i + 1))
-    numbers = Xorshift(seed)
-    report = Report()
-    counting = ColumnCount()
+    """Count the rows of each key, told apart by a number: load, then batches of inserts."""
+    if rows > FEW:
+        count(seed, FEW, batch, 40)
+    numbers, answers, report = Xorshift(seed), Answers(), Report()
+    view, taken = View(COUNTED, {"row": 2}, ["counted"]), 0
+
+    def step(keys: U64Array) -> None:
+        nonlocal taken
+        view.feed("row", [keys, np.arange(taken, taken + len(keys), dtype=np.uint64)])
+        taken += len(keys)
+        for told in view.step().values():
+            answers.add(*told)
+
     (data,) = numbers.rows(rows, MILLION)
     with report.timed("load_s"):
-        counting.step(inserts(0, data), frontier(1))
+        step(data)
     rounds = [numbers.rows(batch, MILLION) for _ in range(batches)]
-    seconds = []
-    for time, fresh in enumerate(rounds, 1):
-        start = perf_counter()
-        counting.step(inserts(time, *fresh), frontier(time + 1))
-        counting.compact(frontier(time + 1))
-        seconds.append(perf_counter() - start)
-    report.latencies(seconds)
-    found = contents(counting.output)
-    return told(report, [found.keys, found.vals], found.diffs)
-
-
-class JoinSink:
-    """Takes the matches of a join as they appear and adds up their digest, as the peer does."""
-
-    def __init__(self, join: ColumnJoin) -> None:
-        self._join = join
-        self.sum, self.rows = 0, 0
-
-    def push(self, left: Columns, right: Columns, time: int) -> None:
-        """One step of both inputs, and all its matches."""
-        self._join.push(left, right, frontier(time + 1))
-        while not self._join.done:
-            piece = self._join.work(MILLION)
-            self.sum += digest_of_words(
-                [piece.keys, piece.left_vals, piece.right_vals], piece.diffs
-            )
-            self.rows += len(piece)
+    report.latencies(_each((each[0] for each in rounds), step))
+    return answers.into(report)
 
 
 def join(seed: int, rows: int, batch: int, batches: int) -> Report:
-    """Join two arrangements on keys below `rows`; then batches into the left side."""
-    nothing = Columns.empty(1)
-    warm = JoinSink(ColumnJoin(U64_TIME))
-    for i in range(40):
-        small = inserts(i, *Xorshift(seed + i).rows(max(batch, 5000 * (i % 2)), 1000, MILLION))
-        warm.push(small, small if i < 2 else nothing, i)
-    numbers = Xorshift(seed)
-    report = Report()
-    sink = JoinSink(ColumnJoin(U64_TIME))
-    first, second = (numbers.rows(rows, rows, MILLION) for _ in range(2))
+    """Join two relations on keys below `rows`; then batches into the left side."""
+    if rows > FEW:
+        join(seed, FEW, batch, 40)
+    numbers, answers, report = Xorshift(seed), Answers(), Report()
+    view = View(JOINED, {"left": 2, "right": 2}, ["matched"])
+
+    def step(given: Mapping[str, Sequence[U64Array]]) -> None:
+        for name, columns in given.items():
+            view.feed(name, columns)
+        for told in view.step().values():
+            answers.add(*told)
+
+    first, second = (_numbered(numbers, rows, rows, 0) for _ in range(2))
     with report.timed("load_s"):
-        sink.push(inserts(0, *first), inserts(0, *second), 0)
-    rounds = [numbers.rows(batch, rows, MILLION) for _ in range(batches)]
+        step({"left": first, "right": second})
+    rounds = [_numbered(numbers, batch, rows, rows + i * batch) for i in range(batches)]
+    report.latencies(_each(({"left": fresh} for fresh in rounds), step))
+    return answers.into(report)
+
+
+def _numbered(numbers: Xorshift, rows: int, keys: int, first: int) -> list[U64Array]:
+    """Random keys, each with the number of its row."""
+    (found,) = numbers.rows(rows, keys)
+    return [found, np.arange(first, first + rows, dtype=np.uint64)]
+
+
+def _each(rounds: Iterable[Any], step: Callable[..., None]) -> list[float]:
+    """The seconds of a step for each round."""
     seconds = []
-    for time, fresh in enumerate(rounds, 1):
+    for given in rounds:
         start = perf_counter()
-        sink.push(inserts(time, *fresh), nothing, time)
+        step(given)
         seconds.append(perf_counter() - start)
-    report.latencies(seconds)
-    report.digest, report.rows = f"{sink.sum % 2**64:016x}", sink.rows
-    return report
+    return seconds
 
 
-TEN = 10 * MILLION
-ARRANGEMENT = "`arrangement.columns.ColumnArrangement`: no view"
-TEXTS = "`arrangement.columns`, `ValueCodes` and `ColumnArrangement`: no view"
-COUNT = "`arrangement.columns.ColumnCount`: no view"
-JOIN = "`arrangement.columns.ColumnJoin`: no view"
+ARRANGE = "a relation that a `join` reads: merged, indexed by key, one key looked up"
+WORDS = "the same, and the numbering of texts"
+COUNT = "`reduce` with `@count`; rows carry a number beside the key"
+JOIN = "`join` of two relations"
 
 WORKLOADS: dict[str, Workload] = {
     "arrange": Workload("arrange", (TEN, MILLION, MILLION), arrange, (
         Row("arrange 10 M rows, key and val below 1 M", "load_s", 8, TEN),
         Row("memory of these rows", "bytes", 1, unit="bytes"),
-    ), ARRANGEMENT),
+    ), ARRANGE),
     "arrange-full": Workload("arrange", (TEN, 0, 0), arrange, (
         Row("arrange 10 M rows, key and val of 64 bits", "load_s", 4, TEN),
         Row("memory of these rows", "bytes", 1, unit="bytes"),
-    ), ARRANGEMENT),
+    ), ARRANGE),
     "arrange-text": Workload("arrange-text", (TEN, MILLION), arrange_text, (
         Row("arrange 10 M texts, 1 M different", "load_s", 2, TEN),
         Row("memory of these texts", "bytes", 1, unit="bytes"),
-    ), TEXTS),
+    ), WORDS),
     "arrange-long-text": Workload("arrange-long-text", (TEN, MILLION), arrange_long_text, (
         Row("arrange 10 M texts of 26 to 31 bytes, 1 M different", "load_s", 2, TEN),
         Row("memory of these long texts", "bytes", 1, unit="bytes"),
-    ), TEXTS),
+    ), WORDS),
     "stream-1000": Workload("arrange-stream", (MILLION, 1000, 1000), arrange_stream, (
         Row("arrange 1,000 rows more into 1 M, median", "batch_p50_s", 1),
         Row("the same, mean", "batch_mean_s"),
-    ), ARRANGEMENT),
+    ), ARRANGE),
     "stream-100000": Workload("arrange-stream", (MILLION, 100_000, 15), arrange_stream, (
         Row("arrange 100,000 rows more into 1 M, median", "batch_p50_s", 5),
         Row("the same, mean", "batch_mean_s"),
-    ), ARRANGEMENT),
+    ), ARRANGE),
     "count-1000": Workload("count", (TEN, 1000, 300), count, (
         Row("count per key, load 10 M", "load_s", 6, TEN),
         Row("count per key, 1,000 rows more, median", "batch_p50_s", 2),
@@ -253,7 +238,7 @@ WORKLOADS: dict[str, Workload] = {
     ), JOIN),
     "one-arrange": Workload("arrange-stream", (MILLION, 1, 500), arrange_stream, (
         Row("one row more, arranged, median", "batch_p50_s"),
-    ), ARRANGEMENT),
+    ), ARRANGE),
     "one-count": Workload("count", (MILLION, 1, 500), count, (
         Row("one row more, counted, median", "batch_p50_s"),
     ), COUNT),
@@ -264,5 +249,5 @@ WORKLOADS: dict[str, Workload] = {
         Row("insert 1,000 rows until 10 M are held: p99 / p50", "p99_s/p50_s", 1, unit=""),
         Row("the same, p99", "p99_s"),
         Row("the same, greatest", "max_s"),
-    ), ARRANGEMENT),
+    ), ARRANGE),
 }  # fmt: skip

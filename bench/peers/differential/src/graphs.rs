@@ -99,7 +99,7 @@ pub fn bfs(seed: u64, nodes: u64, count: usize, batch: usize, rounds: usize) -> 
             let (mut roots, root) = scope.new_collection::<u64, isize>();
             let (input, edges) = scope.new_collection::<(u64, u64), isize>();
             roots.insert(0);
-            bfs::bfs(edges, root)
+            bfs::bfs(edges.distinct(), root)
                 .inspect(move |((n, d), _, diff)| add(&sink, &[*n, *d as u64], *diff))
                 .probe_with(&probe);
             input
@@ -120,7 +120,7 @@ pub fn scc(seed: u64, nodes: u64, count: usize, batch: usize, rounds: usize) -> 
         let probe = Handle::new();
         let mut input = worker.dataflow::<u64, _, _>(|scope| {
             let (input, edges) = scope.new_collection::<(u64, u64), isize>();
-            scc::strongly_connected(edges)
+            scc::strongly_connected(edges.distinct())
                 .inspect(move |((a, b), _, diff)| add(&sink, &[*a, *b], *diff))
                 .probe_with(&probe);
             input

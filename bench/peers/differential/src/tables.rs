@@ -19,7 +19,7 @@ fn one_worker<R: Send + 'static>(
     timely::execute_directly(move |worker| run(worker))
 }
 
-/// The whole contents of a trace of numbers, accumulated.
+/// The whole contents of a trace of numbers, accumulated; each row once, as a relation has it.
 macro_rules! digest_of {
     ($trace:expr, $word:expr, $val:expr) => {{
         let mut digest = Digest::default();
@@ -29,7 +29,7 @@ macro_rules! digest_of {
                 let mut total = 0isize;
                 cursor.map_times(&storage, |_, diff| total += *diff);
                 if total != 0 {
-                    digest.add(&[$word(cursor.key(&storage)), $val(cursor.val(&storage))], total);
+                    digest.add(&[$word(cursor.key(&storage)), $val(cursor.val(&storage))], 1);
                 }
                 cursor.step_val(&storage);
             }
@@ -222,6 +222,11 @@ pub fn count(seed: u64, rows: usize, batch: usize, batches: usize) -> Report {
     })
 }
 
+/// Random keys, each with the number of its row.
+fn numbered(rng: &mut Xorshift, rows: usize, keys: u64, first: u64) -> Vec<(u64, u64)> {
+    (0..rows as u64).map(|row| (rng.below(keys), first + row)).collect()
+}
+
 /// Join two arrangements of `rows` rows each on keys below `rows`; then batches into the left side.
 pub fn join(seed: u64, rows: usize, batch: usize, batches: usize) -> Report {
     one_worker(move |worker| {
@@ -245,8 +250,8 @@ pub fn join(seed: u64, rows: usize, batch: usize, batches: usize) -> Report {
                 .probe_with(&probe);
             (left, right)
         });
-        let first = pairs(&mut rng, rows, rows as u64, 1_000_000);
-        let second = pairs(&mut rng, rows, rows as u64, 1_000_000);
+        let first = numbered(&mut rng, rows, rows as u64, 0);
+        let second = numbered(&mut rng, rows, rows as u64, 0);
         let timer = Instant::now();
         for row in &first {
             left.insert(*row);
@@ -260,8 +265,9 @@ pub fn join(seed: u64, rows: usize, batch: usize, batches: usize) -> Report {
         right.flush();
         worker.step_while(|| probe.less_than(left.time()));
         report.figure("load_s", timer.elapsed().as_secs_f64());
-        let rounds: Vec<Vec<(u64, u64)>> =
-            (0..batches).map(|_| pairs(&mut rng, batch, rows as u64, 1_000_000)).collect();
+        let rounds: Vec<Vec<(u64, u64)>> = (0..batches)
+            .map(|round| numbered(&mut rng, batch, rows as u64, (rows + round * batch) as u64))
+            .collect();
         let mut times = Vec::new();
         for (round, fresh) in rounds.iter().enumerate() {
             let timer = Instant::now();

@@ -20,9 +20,19 @@ import numpy as np, sys
 sys.path.insert(0, sys.argv[1])
 from copied.arrays import compiled
 from copied import loops
-assert loops.first_at_least(np.arange(9, dtype=np.uint64), 0, np.uint64(5)) == 5
-stats = loops.first_at_least.stats
-print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), loops.first_at_least._cache.cache_path)
+assert loops.total(np.arange(4, dtype=np.int64)) == 6
+stats = loops.total.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), loops.total._cache.cache_path)
+"""
+LOOP = """
+from copied.arrays import I64Array, compiled
+
+@compiled
+def total(numbers: I64Array) -> int:
+    found = 0
+    for number in numbers:
+        found += number
+    return found
 """
 
 
@@ -34,13 +44,7 @@ def copied(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     shutil.copy(source / "arrays.py", package)
-    text = (source / "joining.py").read_text()
-    loop = text[
-        text.index("@compiled\ndef first_at_least") : text.index("@compiled\ndef match_keys")
-    ]
-    (package / "loops.py").write_text(
-        f"import numpy as np\nfrom copied.arrays import U64Array, compiled\n\n{loop}"
-    )
+    (package / "loops.py").write_text(LOOP)
     return package
 
 
@@ -67,17 +71,14 @@ ARRANGING = """
 import sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
-from tidemill.arrangement.columns import ColumnArrangement
-from tidemill.arrangement.kernels import Columns
-from tidemill.time import U64_TIME, frontier
+from tidemill.arrangement.interval_updates import END_WORD, Merged
 
-arranged, keys = ColumnArrangement(U64_TIME), np.arange(5, dtype=np.uint64)
+merged = Merged(4, (0, 1), 2)
 for time in range(3):
-    arranged.push(Columns.at((time,), keys, keys, np.ones(5, np.int64)), frontier(time + 1))
-arranged.compact(frontier(3))
-while arranged.exert():
-    pass
-assert arranged.status().updates >= 5
+    merged.take(np.array([[0, key, END_WORD, 0, time, END_WORD, 1] for key in range(5)]))
+merged.facts.index((1,))
+merged.compact(3)
+assert len(merged.facts) == 5
 loops = {
     id(loop): loop
     for name, module in list(sys.modules.items()) if name.startswith("tidemill.")
@@ -155,7 +156,7 @@ def test_a_change_in_any_module_beside_a_loop_compiles_it_again(
 def test_who_does_not_use_kernels_does_not_wait_for_their_compiler() -> None:
     program = """
 import sys
-import tidemill.arrangement.operators, tidemill.arrangement.trace, tidemill.arrangement.updates
+import tidemill.testkit.partial_orders, tidemill.arrangement.trace, tidemill.arrangement.updates
 import tidemill.client, tidemill.datalog, tidemill.reclock, tidemill.shard
 print("numba" in sys.modules)
 """

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.columns.reductions import least
 from tidemill.arrangement.loops import (
     Changes,
     Collection,
@@ -20,6 +19,7 @@ from tidemill.arrangement.loops import (
     Loop,
     Output,
 )
+from tidemill.arrangement.loops.reductions import least
 from tidemill.errors import UsageError
 from tidemill.testkit.twins.loops import (
     closure,

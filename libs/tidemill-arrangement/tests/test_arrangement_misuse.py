@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tidemill.arrangement.batcher import Batcher
-from tidemill.arrangement.columns import (
-    ColumnArrangement,
-    ColumnBatch,
-    ColumnBatcher,
-    ColumnCount,
-    ColumnJoin,
-    ColumnReduce,
-    ImportedColumns,
-    TraceJoin,
-    TraceReduce,
-    reductions,
-)
-from tidemill.arrangement.kernels import Columns
-from tidemill.arrangement.operators import Join, Reduce, distinct
-from tidemill.arrangement.trace import Description, RowBatch, SharedTrace, Spine
+from tidemill.arrangement.trace import Description, ImportedTrace, SharedTrace, Spine
 from tidemill.errors import BeforeSince, NotYet, UsageError
+from tidemill.testkit.partial_orders import Join, Reduce, RowBatch, distinct
+from tidemill.testkit.partial_orders.batcher import Batcher
 from tidemill.time import U64_TIME, Antichain, frontier
 
 MakeBatch = Callable[..., Any]
@@ -34,17 +20,7 @@ def by_row(lower: Any, upper: Any, *times: int) -> Any:
     return RowBatch.of(U64_TIME, lower, upper, [((1, 2), time, 1) for time in times])
 
 
-def columns(*times: int) -> Columns:
-    ones = np.ones(len(times), np.uint64)
-    stamps = np.array([times], np.uint64).reshape(1, -1)
-    return Columns(ones, ones, stamps, np.ones(len(times), np.int64))
-
-
-def by_column(lower: Any, upper: Any, *times: int) -> Any:
-    return ColumnBatch.of(U64_TIME, lower, upper, columns(*times))
-
-
-both = pytest.mark.parametrize("batch", [by_row, by_column])
+both = pytest.mark.parametrize("batch", [by_row])
 
 
 @both
@@ -157,40 +133,18 @@ def test_a_merge_that_is_not_complete_has_no_outcome_and_enough_fuel_completes_i
     assert len(merger.outcome()) == 2
 
 
-@pytest.mark.parametrize("batcher", [Batcher(U64_TIME), ColumnBatcher(U64_TIME)])
-def test_a_batcher_never_seals_backwards(batcher: Any) -> None:
+def test_a_batcher_never_seals_backwards() -> None:
+    batcher: Batcher[Any, int] = Batcher(U64_TIME)
     batcher.seal(frontier(3))
     with pytest.raises(UsageError):
         batcher.seal(frontier(2))
     assert batcher.lower == frontier(3)
 
 
-def test_an_update_behind_what_was_sealed_is_refused() -> None:
-    batcher = ColumnBatcher(U64_TIME)
-    batcher.seal(frontier(3))
-    batcher.push(columns(2))
-    with pytest.raises(UsageError) as refused:
-        batcher.seal(frontier(4))
-    assert refused.value.reason == "UpdateNotBeyondLower"
-    assert batcher.lower == frontier(3)
-
-
 STEPS: list[Callable[[], Callable[[int, int], object]]] = [
-    lambda: _stepper(ColumnCount().step),
-    lambda: _stepper(ColumnReduce(U64_TIME, reductions.distinct).step),
-    lambda: _stepper(ColumnArrangement(U64_TIME).push),
-    lambda: _joiner(ColumnJoin(U64_TIME).push),
     lambda: _row_stepper(Reduce(U64_TIME, distinct).step),
     lambda: _row_joiner(Join(U64_TIME).push),
 ]
-
-
-def _stepper(step: Any) -> Callable[[int, int], object]:
-    return lambda time, upper: step(columns(time), frontier(upper))
-
-
-def _joiner(push: Any) -> Callable[[int, int], object]:
-    return lambda time, upper: push(columns(time), columns(time), frontier(upper))
 
 
 def _row_stepper(step: Any) -> Callable[[int, int], object]:
@@ -212,61 +166,20 @@ def test_no_operator_takes_updates_or_frontiers_of_the_past(made: Any) -> None:
 
 
 def test_an_import_before_the_hold_is_refused() -> None:
-    arranged = ColumnArrangement(U64_TIME)
-    handle = arranged.trace.hold("reader")
+    shared: SharedTrace[int, Any] = SharedTrace(Spine(U64_TIME))
+    handle = shared.hold("reader")
     handle.set_logical(frontier(5))
     with pytest.raises(BeforeSince):
-        ImportedColumns(handle, "late", frontier(4))
-    assert [holder.name for holder in arranged.status().holders] == ["arrange", "reader"]
-
-
-def test_removing_what_is_not_there_makes_nothing_present() -> None:
-    reducing = ColumnReduce(U64_TIME, reductions.distinct)
-    gone = columns(0)
-    gone.diffs[:] = -1
-    assert len(reducing.step(gone, frontier(1))) == 0
-    assert len(reducing.step(columns(1), frontier(2))) == 0
-    assert len(reducing.step(columns(2), frontier(3))) == 1
+        ImportedTrace(handle, "late", frontier(4))
+    assert [holder.name for holder in shared.status().holders] == ["reader"]
 
 
 def test_a_trace_without_handles_is_gone() -> None:
-    arranged = ColumnArrangement(U64_TIME)
-    arranged._hold.drop()
-    arranged.trace.insert(by_column(frontier(0), frontier(1), 0))
-    assert arranged.trace.upper == frontier(1)
+    shared: SharedTrace[int, Any] = SharedTrace(Spine(U64_TIME))
+    shared.hold("reader").drop()
+    shared.insert(by_row(frontier(0), frontier(1), 0))
+    assert shared.upper == frontier(1)
     with pytest.raises(UsageError):
-        arranged.trace.hold("late")
+        shared.hold("late")
     with pytest.raises(UsageError):
-        arranged.trace.insert(by_column(Antichain.minimum(U64_TIME), frontier(1), 0))
-
-
-READERS: list[Callable[[Any], Any]] = [
-    lambda handle: TraceReduce(handle, reductions.count, "late"),
-    lambda handle: TraceJoin(handle, handle, "late"),
-]
-
-
-@pytest.mark.parametrize("made", READERS)
-def test_an_operator_needs_a_cut_at_the_upper_of_a_trace_that_it_reads(made: Any) -> None:
-    arranged = ColumnArrangement(U64_TIME)
-    handle = arranged.trace.hold("reader")
-    handle.set_physical(frontier(5))
-    with pytest.raises(UsageError):
-        made(handle)
-    assert [holder.name for holder in arranged.status().holders] == ["arrange", "reader"]
-
-
-@pytest.mark.parametrize("made", READERS)
-def test_an_operator_that_was_closed_follows_nothing(made: Any) -> None:
-    arranged = ColumnArrangement(U64_TIME)
-    operator = made(arranged.trace.hold("reader"))
-    arranged.push(columns(0), frontier(1))
-    operator.follow()
-    while not operator.done:
-        operator.work(1)
-    operator.close()
-    operator.close()
-    arranged.push(columns(1), frontier(2))
-    with pytest.raises(UsageError):
-        operator.follow()
-    assert operator.upper == frontier(1)
+        shared.insert(by_row(Antichain.minimum(U64_TIME), frontier(1), 0))

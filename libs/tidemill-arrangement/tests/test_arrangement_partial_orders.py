@@ -1,7 +1,7 @@
 """Oracles where times are partially ordered: from all updates ever, at every time that can matter.
 
-The operators on rows and on columns meet the state in which stored times lie beyond the upper; the
-parts of loops are driven pass by pass, at times of up to four nested rounds.
+The operators on rows meet the state in which stored times lie beyond the upper; the parts of loops
+ are driven pass by pass, at times of up to four nested rounds.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.columns import ColumnReduce, reductions, retiring
-from tidemill.arrangement.kernels import Columns, beyond
-from tidemill.arrangement.kernels.closing import close_times
-from tidemill.arrangement.loops import counts, tables
+from tidemill.arrangement.loops import counts, reductions, tables
 from tidemill.arrangement.loops.counts import distinct as counts_distinct
 from tidemill.arrangement.loops.groups import Groups
 from tidemill.arrangement.loops.nodes import Arrange, Join, Reduce, Threshold
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.times import Rounds
-from tidemill.arrangement.operators import Reduce as RowReduce
-from tidemill.arrangement.operators import count, distinct, greatest, least, threshold, top, total
-from tidemill.arrangement.operators.interesting_times import InterestingTimes, interesting_times
+from tidemill.testkit.partial_orders import Reduce as RowReduce
+from tidemill.testkit.partial_orders import count, distinct, greatest, least, threshold, top, total
+from tidemill.testkit.partial_orders.interesting_times import InterestingTimes, interesting_times
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import joined, reduced
 from tidemill.time import U64_TIME, Antichain, ProductOrder
@@ -63,42 +60,12 @@ def in_rounds_of_rows(compacted: bool) -> dict[Any, int]:
     return consolidated(found)
 
 
-def in_rounds_of_columns(compacted: bool) -> dict[Any, int]:
-    """The output of a reduction of columns over the three rounds."""
-    operator = ColumnReduce(THREE, reductions.distinct)
-    found: list[Any] = []
-    for updates, upper in zip(ROUNDS, UPPERS, strict=True):
-        data, times = [d for d, _, _ in updates], [t for _, t, _ in updates]
-        columns = Columns(
-            np.array([key for key, _ in data], np.uint64),
-            np.array([val for _, val in data], np.uint64),
-            np.array(times, np.uint64).reshape(-1, 3).T.copy(),
-            np.array([diff for _, _, diff in updates], np.int64),
-        )
-        changes = operator.step(columns, upper).updates()
-        keys_and_vals = zip(changes.keys.tolist(), changes.vals.tolist(), strict=True)
-        listed = zip(keys_and_vals, changes.times.T.tolist(), changes.diffs.tolist(), strict=True)
-        found += [(record, tuple(time), diff) for record, time, diff in listed]
-        if compacted and len(upper):
-            operator.compact(upper)
-            while operator.exert(64):
-                pass
-    return consolidated(found)
-
-
-WAYS: dict[str, Callable[[bool], dict[Any, int]]] = {
-    "rows": in_rounds_of_rows,
-    "columns": in_rounds_of_columns,
-}
 EVERYTHING = [update for updates in ROUNDS for update in updates]
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_stored_time_that_lies_beyond_upper_owes_its_joins_later(
-    way: str, compacted: bool
-) -> None:
-    assert WAYS[way](compacted) == consolidated(reduced(THREE, distinct, EVERYTHING))
+def test_a_stored_time_that_lies_beyond_upper_owes_its_joins_later(compacted: bool) -> None:
+    assert in_rounds_of_rows(compacted) == consolidated(reduced(THREE, distinct, EVERYTHING))
 
 
 def forgetful_of_rows(
@@ -112,33 +79,11 @@ def forgetful_of_rows(
     return interesting_times(lattice, seeds, pending, kept, upper)
 
 
-def forgetful_of_columns(
-    owners: Any,
-    seed_owners: Any,
-    seeds: Any,
-    stored_owners: Any,
-    stored: Any,
-    upper: Any,
-    joins: Any,
-) -> Any:
-    """The same fault."""
-    lifted = np.maximum(stored, seeds.min(axis=0)) if len(seeds) else stored
-    kept = ~beyond(lifted.T, upper)
-    return close_times(owners, seed_owners, seeds, stored_owners[kept], lifted[kept], upper, joins)
-
-
-FAULTS = {
-    "rows": (row_reducing, "interesting_times", forgetful_of_rows),
-    "columns": (retiring, "close_times", forgetful_of_columns),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_without_joins_of_stored_times_beyond_upper_the_oracle_differs(
-    way: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(*FAULTS[way])
-    assert WAYS[way](False) != consolidated(reduced(THREE, distinct, EVERYTHING))
+    monkeypatch.setattr(row_reducing, "interesting_times", forgetful_of_rows)
+    assert in_rounds_of_rows(False) != consolidated(reduced(THREE, distinct, EVERYTHING))
 
 
 def lattice_of(depth: int) -> Any:

@@ -9,18 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.trace import (
-    Description,
-    ImportedTrace,
-    RowBatch,
-    SharedTrace,
-    Spine,
-    read_at,
-    updates_of,
-)
-from tidemill.arrangement.update_sets import advance_updates
+from tidemill.arrangement.trace import Description, ImportedTrace, SharedTrace, Spine
 from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.testkit.generators import small_times
+from tidemill.testkit.partial_orders import RowBatch, read_at, updates_of
+from tidemill.testkit.partial_orders.update_sets import advance_updates
 from tidemill.testkit.twins.traces import TraceTwin
 from tidemill.time import U64_TIME, Antichain, Lattice, ProductOrder, frontier
 
@@ -293,7 +286,7 @@ def test_an_import_gives_each_update_once_at_its_advanced_time(
         source.set_physical(upper)
         shared.exert()
         if imported is not None:
-            found += imported.step()
+            found += updates_of(imported.step())
     if imported is not None:
         wanted = advance_updates(everything, since, lattice)
         visible = {u for u in wanted if not until.less_equal(u[1])}
@@ -308,10 +301,10 @@ def test_an_import_ends_at_until_and_holds_nothing_then() -> None:
     source = shared.hold("source")
     shared.insert(RowBatch.of(U64_TIME, frontier(0), frontier(3), [("a", 0, 1), ("b", 2, 1)]))
     imported = ImportedTrace(source, "import", frontier(1), frontier(4))
-    assert imported.step() == [("a", 1, 1), ("b", 2, 1)]
+    assert updates_of(imported.step()) == [("a", 1, 1), ("b", 2, 1)]
     assert imported.step() == []
     shared.insert(RowBatch.of(U64_TIME, frontier(3), frontier(6), [("c", 3, 1), ("d", 4, 1)]))
-    assert imported.step() == [("c", 3, 1)]
+    assert updates_of(imported.step()) == [("c", 3, 1)]
     assert imported.frontier == frontier()
     assert [holder.name for holder in shared.status().holders] == ["source"]
     source.set_logical(frontier(5))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import advance, consolidate
 from tidemill.errors import UsageError
-from tidemill.reclock import RemapShard, covered_since, rows_of_bindings
+from tidemill.reclock import covered_since, rows_of_bindings
 from tidemill.testkit.generators import partition_histories, remap_histories
 from tidemill.testkit.twins.reclocking import (
     bindings_of_history,
@@ -18,6 +18,7 @@ from tidemill.testkit.twins.reclocking import (
     remap_at,
     says_at_least,
 )
+from tidemill.testkit.twins.remap_shard import RemapShard
 from tidemill.time import PARTITIONED, U64_MAX, Partitions, frontier, partition_frontier
 
 laws = settings(max_examples=120, deadline=None)

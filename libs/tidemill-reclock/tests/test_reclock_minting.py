@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.errors import BeforeSince, Corrupt, NotYet, UnknownCapability, UsageError
-from tidemill.reclock import MintAt, Minter, RemapShard, Wait, mint_time
+from tidemill.reclock import MintAt, Minter, Wait, mint_time
 from tidemill.testkit.generators import DOMAINS, histories_of
 from tidemill.testkit.twins.reclocking import remap_at
+from tidemill.testkit.twins.remap_shard import RemapShard
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.update_sets import advance_updates, consolidate_updates
 from tidemill.errors import Corrupt, UsageError
 from tidemill.reclock import RemapTrace, contents_at
 from tidemill.testkit.generators import DOMAINS, histories_of, points_of, remap_histories
 from tidemill.testkit.live_operator import LiveOperator, operator_of
+from tidemill.testkit.partial_orders.update_sets import advance_updates, consolidate_updates
 from tidemill.testkit.twins import reclocking as twin
 from tidemill.testkit.twins.reclock_operator import ReclockOperator
 from tidemill.testkit.twins.reclocking import ReclockTwin, bindings_of_history, next_upper

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.update_sets import split_updates
 from tidemill.errors import BeforeSince, NotYet
 from tidemill.reclock import (
     RemapTrace,
@@ -30,6 +29,7 @@ from tidemill.testkit.generators import (
     remap_histories,
     times_of,
 )
+from tidemill.testkit.partial_orders.update_sets import split_updates
 from tidemill.testkit.twins import reclocking as twin
 from tidemill.testkit.twins.deferred_updates import ChainBatch, DeferredUpdates
 from tidemill.testkit.twins.reclocking import bindings_of_history

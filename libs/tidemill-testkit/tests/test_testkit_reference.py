@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.datalog.codes import CODES
 from tidemill.datalog.lattices import LATTICES
 from tidemill.testkit.reference.__main__ import PAGES
+from tidemill.testkit.reference.codes import CODES
 from tidemill.testkit.reference.grammar import signature
 from tidemill.testkit.reference.pages import said_of_names, sentence, table
 from tidemill.testkit.reference.settings import unit_of

@@ -26,7 +26,6 @@ from tidemill.reclock.remap_rows import (
     remap_problems,
     rows_of_bindings,
 )
-from tidemill.reclock.remap_shard import Minted, RemapShard
 from tidemill.reclock.resuming import (
     CommitFeedback,
     resume_as_of,
@@ -49,11 +48,9 @@ __all__ = [
     "LiveReclock",
     "LiveUpdates",
     "MintAt",
-    "Minted",
     "Minter",
     "Proposal",
     "REMAP_SCHEMA",
-    "RemapShard",
     "RemapTrace",
     "UNBOUND",
     "Wait",

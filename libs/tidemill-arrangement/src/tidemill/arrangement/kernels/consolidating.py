@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 
 from tidemill.arrangement.kernels.arrays import DiffArray, I64Array, U64Array
-from tidemill.arrangement.kernels.columns import Columns
 from tidemill.arrangement.kernels.packing import (
     WORD,
     Layout,
@@ -22,16 +21,12 @@ from tidemill.arrangement.kernels.runs import (
     diff_span,
     longest_tie,
     order_ties,
-    sum_few,
     sum_rows,
     sum_words,
 )
 from tidemill.errors import UsageError
 
 Array = TypeVar("Array", U64Array, DiffArray)
-
-FEW = 24
-"""Up to this many rows insertion beats the set-up of a sort."""
 
 _MANY = 1 << 17
 """From so many rows on their places are too far apart for the caches."""
@@ -43,24 +38,16 @@ _SHORT_TIE = 32
 """Runs of equal prefixes up to this length are ordered by insertion."""
 
 
-def consolidate(updates: Columns) -> Columns:
-    """The same collection, sorted by (key, val, time lanes), with no two rows equal in these.
+def consolidate_columns(
+    columns: Sequence[U64Array], diffs: I64Array
+) -> tuple[list[U64Array], I64Array]:
+    """The same collection, sorted from the first column to the last, with no two rows equal.
 
     Shapes: n rows in; m <= n rows out, none of diff zero.
     Raises: UsageError if the diffs of one row add up to more than 64 bits hold.
     Cost: O(n) memory; a sort of n words if rows fit in 64 bits, of n words and a gather else.
     Source: twin in tidemill.testkit.twins.columns, law in tests/test_arrangement_kernels.py.
     """
-    if len(updates) <= FEW:
-        return consolidate_few(updates)
-    columns, diffs = consolidate_columns(updates.columns, updates.diffs)
-    return Columns(columns[0], columns[1], stack_lanes(columns[2:], len(diffs)), diffs)
-
-
-def consolidate_columns(
-    columns: Sequence[U64Array], diffs: I64Array
-) -> tuple[list[U64Array], I64Array]:
-    """As `consolidate`, for rows of any unsigned columns, sorted from the first to the last."""
     if not len(diffs):
         return [column.copy() for column in columns], diffs.copy()
     layout, rows, sums = consolidate_packed(columns, diffs)
@@ -134,28 +121,6 @@ def _room_for_sums(low: int, high: int, equal: int, rows: int) -> DiffArray:
 
 def _fits_in_a_byte(low: int, high: int, times: int) -> bool:
     return low * times >= -128 and high * times < 128
-
-
-def consolidate_few(updates: Columns) -> Columns:
-    """As `consolidate`, in one compiled call: for a handful of rows.
-
-    Cost: O(n²).
-    """
-    rows = np.empty((len(updates), 2 + updates.lanes), np.uint64)
-    rows[:, 0], rows[:, 1], rows[:, 2:] = updates.keys, updates.vals, updates.times.T
-    diffs = updates.diffs.copy()
-    kept = _checked(sum_few(rows, diffs))
-    columns = np.ascontiguousarray(rows[:kept].T)
-    return Columns(columns[0], columns[1], columns[2:], diffs[:kept])
-
-
-def stack_lanes(lanes: Sequence[U64Array], rows: int) -> U64Array:
-    """The lanes of time as one matrix; constant ones take no memory. Cost: O(n · lanes)."""
-    if all(lane.strides == (0,) for lane in lanes) and rows:
-        return np.broadcast_to(
-            np.array([[lane[0]] for lane in lanes], np.uint64), (len(lanes), rows)
-        )
-    return lanes[0].reshape(1, -1) if len(lanes) == 1 else np.array(lanes, np.uint64)
 
 
 def _sorted_positions(

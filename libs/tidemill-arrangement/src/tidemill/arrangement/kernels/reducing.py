@@ -9,7 +9,7 @@ from tidemill.arrangement.kernels.consolidating import overflow
 from tidemill.arrangement.kernels.products import product_fits
 
 COUNT, SUM, LEAST, GREATEST, DISTINCT, TOP = range(6)
-"""What a group becomes; the meanings are those of tidemill.arrangement.operators.reductions."""
+"""What a group becomes; the meanings are those of tidemill.testkit.partial_orders.reductions."""
 
 
 @compiled

@@ -1,9 +1,8 @@
 """Recursive computations over collections of numbers, kept up to date by differences.
 
 A computation is built from inputs, operators and loops, and then takes one epoch of changes at a
-time; a traced one takes them from shared traces and writes traces that others may share. All of its
-histories are in this process and on columns of 64-bit words; where records are wider, the caller
-gives them ids.
+time. All of its histories are in this process and on columns of 64-bit words; where records are
+wider, the caller gives them ids.
 """
 
 from tidemill.arrangement.loops.computation import (
@@ -16,7 +15,6 @@ from tidemill.arrangement.loops.computation import (
     Output,
 )
 from tidemill.arrangement.loops.counts import Rule
-from tidemill.arrangement.loops.tracing import TracedComputation
 
 __all__ = [
     "Changes",
@@ -27,5 +25,4 @@ __all__ = [
     "Loop",
     "Output",
     "Rule",
-    "TracedComputation",
 ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.arrangement.columns.reductions import GroupReduction
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array
 from tidemill.arrangement.loops.counts import Rule, distinct
 from tidemill.arrangement.loops.nodes import (
@@ -26,6 +25,7 @@ from tidemill.arrangement.loops.nodes import (
     Variable,
     checked_columns,
 )
+from tidemill.arrangement.loops.reductions import GroupReduction
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.times import DEPTH_MAX, Rounds
 from tidemill.errors import UsageError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.columns.reductions import GroupReduction, GroupRows
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
 from tidemill.arrangement.kernels.consolidating import consolidate_columns, overflow
 from tidemill.arrangement.loops.agenda import add_minimal
+from tidemill.arrangement.loops.reductions import GroupReduction, GroupRows
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.tables import (
     LISTED,

@@ -13,12 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from tidemill.arrangement.columns.reductions import GroupReduction
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array
 from tidemill.arrangement.loops.agenda import Agenda
 from tidemill.arrangement.loops.counts import Counts, Listed, Rule, distinct
 from tidemill.arrangement.loops.groups import Groups
 from tidemill.arrangement.loops.index import Index
+from tidemill.arrangement.loops.reductions import GroupReduction
 from tidemill.arrangement.loops.rows import MANY, Rows
 from tidemill.arrangement.loops.times import Rounds
 from tidemill.errors import UsageError

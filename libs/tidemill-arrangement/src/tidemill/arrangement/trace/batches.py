@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, Protocol, Self, TypeVar
 
 from tidemill.arrangement.trace.description import Description
@@ -10,12 +9,6 @@ from tidemill.time import Antichain
 
 BatchT = TypeVar("BatchT", bound="TraceBatch")
 BatchT_co = TypeVar("BatchT_co", bound="TraceBatch", covariant=True)
-
-
-class Record(Hashable, Protocol):
-    """A value that has an order among the values of the same trace."""
-
-    def __lt__(self, other: Any, /) -> bool: ...  # Any: the other is of the same trace
 
 
 class Merger(Protocol[BatchT_co]):
@@ -54,3 +47,6 @@ class TraceBatch(Protocol):
 
     def merge_empty(self, later: Self, logical: Antichain[Any]) -> Self:
         """The one empty batch for the intervals of two that have no rows."""
+
+    def seen(self, since: Antichain[Any], until: Antichain[Any]) -> Self:
+        """The rows at times advanced by `since`, without those beyond `until`; empty: none is."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from tidemill.arrangement.trace.batches import Record
-from tidemill.arrangement.trace.row_batches import RowBatch
+from tidemill.arrangement.trace.batches import BatchT
 from tidemill.arrangement.trace.sharing import TraceHandle
-from tidemill.arrangement.update_sets import Update, consolidate_updates
 from tidemill.errors import BeforeSince
-from tidemill.time import Antichain, advance
+from tidemill.time import Antichain
 
-D = TypeVar("D", bound=Record)
-T = TypeVar("T", bound=Hashable)
+T = TypeVar("T")
 
 
-class ImportedTrace(Generic[D, T]):
+class ImportedTrace(Generic[T, BatchT]):
     """The updates of a trace at times advanced by `since`, without those beyond `until`.
 
     Accumulations at times beyond `since` and not beyond `until` are those of the trace. Each update
@@ -27,7 +23,7 @@ class ImportedTrace(Generic[D, T]):
 
     def __init__(
         self,
-        handle: TraceHandle[T, RowBatch[D, T]],
+        handle: TraceHandle[T, BatchT],
         name: str,
         since: Antichain[T],
         until: Antichain[T] | None = None,
@@ -51,29 +47,23 @@ class ImportedTrace(Generic[D, T]):
         """Up to where updates were given; empty once all times not beyond `until` were."""
         return Antichain(self._handle.lattice) if self._ended else self._position
 
-    def step(self) -> list[Update[D, T]]:
-        """What was appended since the last step, the history at first, consolidated.
+    def step(self) -> list[BatchT]:
+        """What was appended since the last step, the history at first; batches with rows only.
 
         Afterwards the handle holds no more than it needs to go on; at the end it is dropped.
         """
         if self._ended:
             return []
-        lattice = self._handle.lattice
         shared = self._handle
         batches = shared.following(self._position) if self._started else shared.history()
         self._started = True
         self._position = shared.upper
-        advanced = (
-            (data, advance(time, self._since, lattice), diff)
-            for batch in batches
-            for data, time, diff in batch
-        )
-        found = consolidate_updates(u for u in advanced if not self._until.less_equal(u[1]))
+        seen = [batch.seen(self._since, self._until) for batch in batches if len(batch)]
         if self._until.precedes(self._position):
             self.close()
         else:
             shared.set_physical(self._position)
-        return found
+        return [batch for batch in seen if len(batch)]
 
     def close(self) -> None:
         """End the import and drop its holds; again is fine."""

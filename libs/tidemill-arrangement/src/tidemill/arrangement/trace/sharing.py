@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from tidemill.arrangement.trace.batches import BatchT
 from tidemill.arrangement.trace.spine import Spine
@@ -12,6 +13,9 @@ from tidemill.errors import UsageError
 from tidemill.time import Antichain, Lattice, MutableAntichain
 
 T = TypeVar("T")
+
+Exertion: TypeAlias = Callable[[Sequence[Any]], int]  # Any: the batches of the trace
+"""The fuel of one piece of idle merging, of the batches that there are; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class SharedTrace(Generic[T, BatchT]):
         self._upper = spine.upper
         self._handles: dict[int, TraceHandle[T, BatchT]] = {}
         self._serial = 0
+        self._exertion: Exertion | None = None
+        self._activate: Callable[[], None] = lambda: None
         self._logical: MutableAntichain[T] = MutableAntichain(spine.lattice)
         self._physical: MutableAntichain[T] = MutableAntichain(spine.lattice)
 
@@ -92,10 +98,32 @@ class SharedTrace(Generic[T, BatchT]):
         elif batch.description.lower != self._upper:
             raise UsageError(f"insert refused: the trace ends at {self._upper}")
         self._upper = batch.description.upper
+        self._exert_as_set()
+
+    def set_exertion(self, exertion: Exertion, activate: Callable[[], None]) -> None:
+        """Merge as much as `exertion` says after each batch, and when `exert` is called.
+
+        `activate` is called while merging is left; whoever hears it calls `exert` when it is idle.
+        """
+        self._exertion, self._activate = exertion, activate
 
     def exert(self, effort: int | None = None) -> bool:
-        """Spend one piece of idle maintenance; whether there was anything to do."""
+        """Spend one piece of idle maintenance; whether there was anything to do.
+
+        Without an effort that of `set_exertion`, which calls its activator while more is left.
+        """
+        if effort is None and self._exertion is not None:
+            return self._exert_as_set()
         return self._spine is not None and self._spine.exert(effort)
+
+    def _exert_as_set(self) -> bool:
+        if self._spine is None or self._exertion is None:
+            return False
+        fuel = self._exertion(self._spine.batches())
+        worked = fuel > 0 and self._spine.exert(fuel)
+        if worked:
+            self._activate()
+        return worked
 
     def status(self) -> TraceStatus[T]:
         """What is held now, and by whom."""

@@ -6,13 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.arrangement.batcher import Batcher, SealedBatch, merge_batches
-from tidemill.arrangement.update_sets import (
-    PartialCollection,
-    advance_updates,
-    consolidate_updates,
-    updates_of_versions,
-)
 from tidemill.testkit.conformance.core_orders import lattice_of
 from tidemill.testkit.conformance.expectations import run_single, run_steps
 from tidemill.testkit.conformance.registry import Case, Options
@@ -28,6 +21,13 @@ from tidemill.testkit.conformance.values import (
     write_contents,
     write_frontier,
     write_updates,
+)
+from tidemill.testkit.partial_orders.batcher import Batcher, SealedBatch, merge_batches
+from tidemill.testkit.partial_orders.update_sets import (
+    PartialCollection,
+    advance_updates,
+    consolidate_updates,
+    updates_of_versions,
 )
 from tidemill.testkit.twins.deferred_updates import DeferredUpdates
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from tidemill.reclock.minting import MintAt, mint_time
 from tidemill.reclock.remap import Binding
-from tidemill.reclock.remap_shard import RemapShard
 from tidemill.reclock.resuming import (
     CommitFeedback,
     resume_as_of,
@@ -28,6 +27,7 @@ from tidemill.testkit.conformance.values import (
     write_frontier,
     write_time,
 )
+from tidemill.testkit.twins.remap_shard import RemapShard
 from tidemill.time import U64_TIME, Antichain, Frontier, frontier
 
 

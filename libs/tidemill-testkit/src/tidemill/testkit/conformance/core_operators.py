@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tidemill.arrangement.operators import (
-    Join,
-    Reduce,
-    Reduction,
-    count,
-    distinct,
-    first_count,
-    greatest,
-    interesting_times,
-    least,
-    tiles,
-)
-from tidemill.arrangement.operators.reductions import Group, Rows
 from tidemill.testkit.conformance.core_orders import lattice_of
 from tidemill.testkit.conformance.expectations import run_single, run_steps
 from tidemill.testkit.conformance.registry import Case, Options
@@ -33,6 +20,19 @@ from tidemill.testkit.conformance.values import (
     write_frontier,
     write_time,
 )
+from tidemill.testkit.partial_orders import (
+    Join,
+    Reduce,
+    Reduction,
+    count,
+    distinct,
+    first_count,
+    greatest,
+    interesting_times,
+    least,
+    tiles,
+)
+from tidemill.testkit.partial_orders.reductions import Group, Rows
 from tidemill.time import Antichain
 
 Answers: TypeAlias = Mapping[str, Json]

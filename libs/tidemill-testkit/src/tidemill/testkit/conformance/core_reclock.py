@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.arrangement.update_sets import advance_updates
 from tidemill.reclock.mapping import contents_at, target_times
 from tidemill.reclock.remap import Binding, RemapTrace
 from tidemill.testkit.conformance.expectations import run_single, run_steps
@@ -23,6 +22,7 @@ from tidemill.testkit.conformance.values import (
     write_updates,
 )
 from tidemill.testkit.live_operator import operator_of
+from tidemill.testkit.partial_orders.update_sets import advance_updates
 from tidemill.time import U64_MAX, U64_TIME, Antichain, Frontier, frontier
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tidemill.arrangement.trace import (
-    ImportedTrace,
-    RowBatch,
-    SharedTrace,
-    Spine,
-    TraceHandle,
-    read_at,
-    updates_of,
-)
-from tidemill.arrangement.update_sets import advance_updates
+from tidemill.arrangement.trace import ImportedTrace, SharedTrace, Spine, TraceHandle
 from tidemill.testkit.conformance.core_orders import lattice_of
 from tidemill.testkit.conformance.expectations import run_single, run_steps
 from tidemill.testkit.conformance.registry import Case, Options
@@ -31,6 +22,8 @@ from tidemill.testkit.conformance.values import (
     write_frontier,
     write_updates,
 )
+from tidemill.testkit.partial_orders import RowBatch, read_at, updates_of
+from tidemill.testkit.partial_orders.update_sets import advance_updates
 from tidemill.time import U64, Antichain, Lattice
 
 Rows: TypeAlias = RowBatch[str, Any]  # Any: the case names its domain of times
@@ -236,7 +229,7 @@ def run_import(case: Case, options: Options) -> list[str]:
         until = read_frontier(domain, case["until"]) if "until" in case else None
         imported = ImportedTrace(handle, "import", read_frontier(domain, case["since"]), until)
         return {
-            "updates": write_updates(imported.step()),
+            "updates": write_updates(updates_of(imported.step())),
             "frontier": write_frontier(imported.frontier),
         }
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 
-from tidemill.datalog import check_safety, codes, functions, inputs, lattices, parser, values
+from tidemill.datalog import check_safety, functions, inputs, lattices, parser, values
+from tidemill.testkit.reference import codes
 from tidemill.testkit.reference.pages import (
     code,
     first_line,

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from heapq import merge
 from typing import Generic, TypeVar
 
-from tidemill.arrangement.update_sets import consolidate_updates
+from tidemill.testkit.partial_orders.update_sets import consolidate_updates
 from tidemill.time import Antichain, TimeDomain
 
 D = TypeVar("D", bound=Hashable)

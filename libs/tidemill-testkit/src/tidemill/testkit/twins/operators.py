@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from tidemill.arrangement.operators import Reduction
+from tidemill.testkit.partial_orders import Reduction
 from tidemill.testkit.twins.collections import accumulated, consolidated
 from tidemill.time import Antichain, Lattice
 

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tidemill.arrangement.update_sets import (
+from tidemill.errors import UsageError
+from tidemill.testkit.partial_orders.update_sets import (
     Update,
     advance_updates,
     consolidate_updates,
     split_updates,
 )
-from tidemill.errors import UsageError
 from tidemill.time import Antichain, Lattice, TimeDomain
 
 D = TypeVar("D", bound=Hashable)

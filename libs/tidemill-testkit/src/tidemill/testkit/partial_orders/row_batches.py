@@ -6,13 +6,19 @@ import sys
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from tidemill.arrangement.trace.batches import Record
 from tidemill.arrangement.trace.description import Description
-from tidemill.arrangement.update_sets import Update, consolidate_updates
 from tidemill.errors import UsageError
+from tidemill.testkit.partial_orders.update_sets import Update, consolidate_updates
 from tidemill.time import Antichain, Lattice, advance
+
+
+class Record(Hashable, Protocol):
+    """A value that has an order among the values of the same trace."""
+
+    def __lt__(self, other: Any, /) -> bool: ...  # Any: the other is of the same trace
+
 
 D = TypeVar("D", bound=Record)
 K = TypeVar("K", bound=Record)
@@ -92,6 +98,12 @@ class RowBatch(Generic[D, T]):
             raise UsageError("only batches without rows are joined without a merge")
         description = self.description.followed_by(later.description, logical, self._lattice)
         return RowBatch(self._lattice, description, ())
+
+    def seen(self, since: Antichain[T], until: Antichain[T]) -> RowBatch[D, T]:
+        """The rows at times advanced by `since`, without those beyond `until`."""
+        advanced = [(data, advance(time, since, self._lattice), diff) for data, time, diff in self]
+        kept = consolidate_updates(row for row in advanced if not until.less_equal(row[1]))
+        return RowBatch(self._lattice, self._description, sort_updates(kept, self._lattice))
 
 
 class RowMerger(Generic[D, T]):

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.batcher import Batcher, SealedBatch, merge_batches
-from tidemill.arrangement.update_sets import (
+from tidemill.errors import BeforeSince, NotYet, UsageError
+from tidemill.testkit.generators import DOMAINS, LATTICES, PRODUCT_2, antichains_of, times_of
+from tidemill.testkit.partial_orders.batcher import Batcher, SealedBatch, merge_batches
+from tidemill.testkit.partial_orders.update_sets import (
     PartialCollection,
     accumulate_updates,
     advance_updates,
@@ -17,8 +19,6 @@ from tidemill.arrangement.update_sets import (
     split_updates,
     updates_of_versions,
 )
-from tidemill.errors import BeforeSince, NotYet, UsageError
-from tidemill.testkit.generators import DOMAINS, LATTICES, PRODUCT_2, antichains_of, times_of
 from tidemill.testkit.twins.collections import accumulated, consolidated
 from tidemill.time import U64_TIME, Antichain, frontier
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
-from tidemill.arrangement.operators.replay import joined_histories
-from tidemill.arrangement.trace import RowBatch, SharedTrace, Spine, history_of_key
-from tidemill.arrangement.trace.batches import Record
-from tidemill.arrangement.update_sets import Update, consolidate_updates
+from tidemill.arrangement.trace import SharedTrace, Spine
+from tidemill.testkit.partial_orders.replay import joined_histories
+from tidemill.testkit.partial_orders.row_batches import Record, RowBatch, history_of_key
+from tidemill.testkit.partial_orders.update_sets import Update, consolidate_updates
 from tidemill.time import Antichain, Lattice
 
 K = TypeVar("K", bound=Record)

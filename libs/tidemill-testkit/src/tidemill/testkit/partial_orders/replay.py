@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from tidemill.arrangement.trace.batches import Record
+from tidemill.testkit.partial_orders.row_batches import Record
 from tidemill.time import Lattice
 
 V = TypeVar("V", bound=Record)

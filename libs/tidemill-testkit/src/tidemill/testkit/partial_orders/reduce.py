@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from functools import reduce as fold
 from typing import Any, Generic, TypeVar
 
-from tidemill.arrangement.operators.interesting_times import interesting_times
-from tidemill.arrangement.operators.join import history
-from tidemill.arrangement.operators.reductions import Reduction
-from tidemill.arrangement.operators.replay import Edit, Replay, netted, suffix_meets
-from tidemill.arrangement.trace import RowBatch, SharedTrace, Spine
-from tidemill.arrangement.trace.batches import Record
-from tidemill.arrangement.update_sets import Update
+from tidemill.arrangement.trace import SharedTrace, Spine
+from tidemill.testkit.partial_orders.interesting_times import interesting_times
+from tidemill.testkit.partial_orders.join import history
+from tidemill.testkit.partial_orders.reductions import Reduction
+from tidemill.testkit.partial_orders.replay import Edit, Replay, netted, suffix_meets
+from tidemill.testkit.partial_orders.row_batches import Record, RowBatch
+from tidemill.testkit.partial_orders.update_sets import Update
 from tidemill.time import Antichain, Lattice
 
 K = TypeVar("K", bound=Record)

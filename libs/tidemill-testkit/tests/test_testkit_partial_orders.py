@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.operators import (
+from tidemill.errors import UsageError
+from tidemill.testkit.generators import rounds_of, small_antichains, small_times
+from tidemill.testkit.partial_orders import (
     Join,
     Reduce,
     Reduction,
@@ -23,10 +25,8 @@ from tidemill.arrangement.operators import (
     top,
     total,
 )
-from tidemill.arrangement.operators.replay import joined_histories
-from tidemill.arrangement.update_sets import consolidate_updates
-from tidemill.errors import UsageError
-from tidemill.testkit.generators import rounds_of, small_antichains, small_times
+from tidemill.testkit.partial_orders.replay import joined_histories
+from tidemill.testkit.partial_orders.update_sets import consolidate_updates
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import active_times, joined, reduced
 from tidemill.time import U64_TIME, Antichain, ProductOrder, frontier

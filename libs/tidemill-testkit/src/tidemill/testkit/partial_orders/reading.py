@@ -1,15 +1,14 @@
-"""What a trace of rows holds at a time."""
+"""The contents of a trace of rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from tidemill.arrangement.trace.batches import Record
-from tidemill.arrangement.trace.row_batches import RowBatch
 from tidemill.arrangement.trace.spine import Spine
-from tidemill.arrangement.update_sets import Update, accumulate_updates
 from tidemill.errors import BeforeSince, NotYet
+from tidemill.testkit.partial_orders.row_batches import Record, RowBatch
+from tidemill.testkit.partial_orders.update_sets import Update, accumulate_updates
 
 D = TypeVar("D", bound=Record)
 T = TypeVar("T", bound=Hashable)

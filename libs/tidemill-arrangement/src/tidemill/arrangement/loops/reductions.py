@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby
 from typing import TypeAlias
 
-import numpy as np
-
-from tidemill.arrangement.kernels import (
+from tidemill.arrangement.kernels.arrays import I64Array, U64Array
+from tidemill.arrangement.kernels.reducing import (
     COUNT,
     DISTINCT,
     GREATEST,
     LEAST,
     SUM,
     TOP,
-    I64Array,
-    U64Array,
     reduce_groups,
 )
-from tidemill.arrangement.operators.reductions import Reduction
 
 GroupRows: TypeAlias = tuple[U64Array, U64Array, I64Array]
 """Keys, results and multiplicities."""
@@ -67,22 +62,5 @@ def threshold(rule: Callable[[U64Array, I64Array], I64Array]) -> GroupReduction:
         kept = rule(vals, diffs)
         there = kept != 0
         return keys[there], vals[there], kept[there]
-
-    return reduction
-
-
-def by_group(rule: Reduction) -> GroupReduction:
-    """Any function of one group, called for each. Cost: that of Python for each row."""
-
-    def reduction(keys: U64Array, vals: U64Array, diffs: I64Array) -> GroupRows:
-        rows = zip(keys.tolist(), vals.tolist(), diffs.tolist(), strict=True)
-        found = [
-            (key, result, n)
-            for key, group in groupby(rows, key=lambda row: row[0])
-            for result, n in rule([(val, m) for _, val, m in group])
-        ]
-        columns = list(zip(*found, strict=True)) or [(), (), ()]
-        results = np.array([int(result) % 2**64 for result in columns[1]], np.uint64)
-        return np.array(columns[0], np.uint64), results, np.array(columns[2], np.int64)
 
     return reduction

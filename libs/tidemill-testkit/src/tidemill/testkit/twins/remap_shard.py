@@ -10,11 +10,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tidemill.arrangement.update_sets import advance_updates
 from tidemill.errors import BeforeSince, NotYet, UnknownCapability, UsageError
 from tidemill.reclock.mapping import source_upper, target_frontier, target_times
 from tidemill.reclock.minting import Minter, Proposal
 from tidemill.reclock.remap import Binding
+from tidemill.testkit.partial_orders.update_sets import advance_updates
 from tidemill.time import U64_TIME, Antichain, Frontier, TimeDomain, frontier
 
 F = TypeVar("F", bound=Hashable)

@@ -68,7 +68,8 @@ class View:
         found = {}
         for name, told in self.engine.step(max(0, self._upper) + 1).items():
             moves = told.moves[:, 1 : told.schema.expiry]
-            lattices = range(told.schema.expiry + 1, told.schema.nulls)
+            first = told.schema.expiry + 1
+            lattices = range(first, first + len(told.schema.lattices))
             columns = [*moves.T, *(told.moves[:, place] for place in lattices)]
             found[name] = [column.view(np.uint64) for column in columns], told.moves[:, -1]
         return found

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tidemill.arrangement.trace import Description, ImportedTrace, SharedTrace, Spine
+from tidemill.arrangement.trace import Description, ImportedTrace, SharedTrace, Spine, TableBatch
+from tidemill.arrangement.updates import TIME, stamp
 from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.testkit.partial_orders import Join, Reduce, RowBatch, distinct
 from tidemill.testkit.partial_orders.batcher import Batcher
@@ -20,7 +22,13 @@ def by_row(lower: Any, upper: Any, *times: int) -> Any:
     return RowBatch.of(U64_TIME, lower, upper, [((1, 2), time, 1) for time in times])
 
 
-both = pytest.mark.parametrize("batch", [by_row])
+def by_table(lower: Any, upper: Any, *times: int) -> Any:
+    rows = pa.table({"key": pa.array([1] * len(times), pa.int64())})
+    stamped = stamp(rows, 0).set_column(1, TIME, pa.array(times, pa.uint64()))
+    return TableBatch.of(lower, upper, stamped)
+
+
+both = pytest.mark.parametrize("batch", [by_row, by_table])
 
 
 @both

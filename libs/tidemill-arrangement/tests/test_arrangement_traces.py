@@ -5,11 +5,19 @@ from __future__ import annotations
 from itertools import pairwise, product
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.trace import Description, ImportedTrace, SharedTrace, Spine
+from tidemill.arrangement.trace import (
+    Description,
+    ImportedTrace,
+    SharedTrace,
+    Spine,
+    TableBatch,
+)
+from tidemill.arrangement.updates import DIFF, accumulate, concatenate, update_schema
 from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.testkit.generators import small_times
 from tidemill.testkit.partial_orders import RowBatch, read_at, updates_of
@@ -17,6 +25,7 @@ from tidemill.testkit.partial_orders.update_sets import advance_updates
 from tidemill.testkit.twins.traces import TraceTwin
 from tidemill.time import U64_TIME, Antichain, Lattice, ProductOrder, frontier
 
+DIFFS = st.sampled_from([1, 2, -1])
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3)]
 
 lattices = st.sampled_from(LATTICES)
@@ -320,3 +329,83 @@ def test_the_traces_of_lattices_are_generic() -> None:
     assert read_at(spine, (0, 6, 6, 1)) == {"a": 1}
     assert spine.state() == ""
     assert spine.pending == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_trace_of_tables_holds_what_a_trace_of_rows_holds(data: st.DataObject) -> None:
+    """Any batches may be in a trace; merged by fuel, they accumulate to the same."""
+    spines: list[Spine[int, Any]] = [Spine(U64_TIME), Spine(U64_TIME)]
+    lower = 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        upper = lower + data.draw(st.integers(1, 3))
+        update = st.tuples(st.sampled_from("abc"), st.integers(lower, upper - 1), DIFFS)
+        updates = data.draw(st.lists(update, max_size=8))
+        names = pa.schema([("name", pa.string())])
+        columns = list(zip(*updates, strict=True)) or [(), (), ()]
+        table = pa.table(
+            [pa.array(column, field.type) for column, field in zip(columns, update_schema(names), strict=True)],
+            schema=update_schema(names),
+        )  # fmt: skip
+        logical = data.draw(st.integers(0, upper))
+        for spine, batch in zip(
+            spines,
+            (
+                RowBatch.of(U64_TIME, frontier(lower), frontier(upper), updates),
+                TableBatch.of(frontier(lower), frontier(upper), table),
+            ),
+            strict=True,
+        ):
+            spine.insert(batch)
+            spine.set_logical(spine.logical.join(frontier(logical), U64_TIME))
+            spine.set_physical(frontier(upper))
+        lower = upper
+    everything = concatenate([batch.updates for batch in spines[1].batches()])
+    for at in range(lower):
+        if spines[0].logical.less_equal(at):
+            rows = accumulate(everything, at)
+            found = dict(zip(rows["name"].to_pylist(), rows[DIFF].to_pylist(), strict=True))
+            assert found == read_at(spines[0], at)
+
+
+def test_idle_merging_does_what_its_logic_says_and_asks_to_go_on() -> None:
+    spine: Spine[int, RowBatch[int, int]] = Spine(U64_TIME)
+    shared: SharedTrace[int, RowBatch[int, int]] = SharedTrace(spine)
+    handle = shared.hold("reader")
+    seen: list[int] = []
+    asked: list[bool] = []
+
+    def exertion(batches: Any) -> int:
+        seen.append(len(batches))
+        return 1 if len(batches) > 1 else 0
+
+    shared.set_exertion(exertion, lambda: asked.append(True))
+    for time in range(9):
+        rows = [(time * 10 + i, time, 1) for i in range(3)]
+        shared.insert(RowBatch.of(U64_TIME, frontier(time), frontier(time + 1), rows))
+        handle.set_physical(frontier(time + 1))
+    while asked:
+        asked.clear()
+        shared.exert()
+    assert len(shared.spine.batches()) == 1
+    assert min(seen) == 1 < max(seen)
+    assert not shared.exert()
+
+
+def test_what_nobody_accumulates_is_forgotten_behind_the_physical_frontier() -> None:
+    spine: Spine[int, RowBatch[str, int]] = Spine(U64_TIME)
+    shared: SharedTrace[int, RowBatch[str, int]] = SharedTrace(spine)
+    behind, ahead = shared.hold("behind"), shared.hold("ahead")
+    for time in range(4):
+        shared.insert(RowBatch.of(U64_TIME, frontier(time), frontier(time + 1), [("a", time, 1)]))
+    for handle, place in ((behind, 1), (ahead, 3)):
+        handle.set_physical(frontier(place))
+    assert shared.status().updates == 4
+    behind.set_logical(frontier())
+    assert shared.status().updates == 4
+    ahead.set_logical(frontier())
+    assert shared.status().updates == 3
+    assert updates_of(behind.following(frontier(1))) == [("a", time, 1) for time in (1, 2, 3)]
+    behind.drop()
+    assert shared.status().updates == 1
+    assert (shared.upper, shared.status().batches > 0) == (frontier(4), True)

@@ -19,10 +19,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "tidemill.shard.stores_memory": "the stores that every other store is compared with",
     "tidemill.time.advancing": "compaction in any lattice, for batches that users supply",
     "tidemill.datalog.incremental.running": "ticks by the engine `incremental`, and goes with it",
-    **{
-        f"tidemill.arrangement.trace.{name}": "traces of batches that users supply: decision 0009"
-        for name in ("batches", "description", "imports", "layers", "sharing", "spine")
-    },
+    "tidemill.arrangement.trace.imports": "the surface of arrangements for users: decision 0009",
 }
 """Modules that no import reaches, each with the reason why it is there."""
 NAMED = re.compile(r"(tidemill\w*(?:\.\w+)+)(?::\w+)?")

@@ -11,20 +11,18 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangement.updates import TIME
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import FactVersion, Given, Later
 from tidemill.errors import UsageError
 from tidemill_compute.views.idling import Quiet
+from tidemill_compute.views.input_log import InputLog
 
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.arrangement.kernels import I64Array
@@ -37,8 +35,6 @@ TEXTS_MADE_MAX = 1 << 28
 THREADS = 256
 """So many views may be evaluated at once; the threads that read and write for everybody are others.
 """
-RECENT_ROWS_MAX = 1_000_000
-"""More changes than this are not kept for views that are behind; they read them again."""
 
 ReadChanges: TypeAlias = "Callable[[int, int], Awaitable[pa.Table]]"
 ReadPresent: TypeAlias = "Callable[[int], Awaitable[pa.Table]]"
@@ -54,22 +50,6 @@ class InputReader(Protocol):
 
     def extend(self, changes: pa.Table, upper: int) -> None:
         """Take the changes of [upper so far, `upper`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The changes of [lower, upper)."""
-
-    lower: int
-    upper: int
-    changes: pa.Table
-
-    def since(self, lower: int) -> pa.Table:
-        """Those at or after `lower`."""
-        if lower <= self.lower:
-            return self.changes
-        times = self.changes.column(TIME).to_numpy()
-        return self.changes.filter(pa.array(times >= np.uint64(lower)))
 
 
 class SharedInput:
@@ -90,8 +70,8 @@ class SharedInput:
         """Rows that were alive at the place of the last look."""
         self._readers: WeakSet[InputReader] = WeakSet()
         self._reading = asyncio.Lock()
-        self._recent: list[_Read] = []
-        self._presents: WeakValueDictionary[int, pa.Table] = WeakValueDictionary()
+        self.log = InputLog()
+        """The rows that were read, as far as a reader may need them."""
         self._moving = Lock()
         self._windows: dict[tuple[int, int], tuple[LivingColumns, WindowColumns]] = {}
 
@@ -124,45 +104,32 @@ class SharedInput:
 
     # Reading.
 
-    async def present(self, at: int, read: ReadPresent) -> pa.Table:
-        """Contents of the input at an instant; read once while anybody holds it as it was read."""
+    async def present(self, reader: InputReader, at: int, read: ReadPresent) -> pa.Table:
+        """Contents of the input at an instant; from the log where that goes back so far."""
         async with self._reading:
-            known = self._presents.get(at)
+            self.log.release_but(self._readers)
+            known = self.log.contents(at)
             if known is None:
-                known = self._presents[at] = await read(at)
+                known = await read(at)
                 self.reads += 1
+                self.log.begin(reader, known, at)
+            else:
+                self.log.hold(reader, at)
             return known
 
     async def read(self, reader: InputReader, until: int, read: ReadChanges) -> None:
         """Give a view all changes below `until`, and those that another view has read already."""
         async with self._reading:
-            lower = reader.upper
-            known = [part for part in self._recent if part.upper > lower]
-            if known and known[0].lower > lower:
-                known = []  # it is behind all that is kept
-            reached = known[-1].upper if known else lower
+            self.log.release_but(self._readers)
+            reached, known = self.log.following(reader)
             if reached < until:
-                known.append(_Read(reached, until, await read(reached, until)))
+                changes = await read(reached, until)
+                known.append((until, changes))
                 self.reads += 1
-                self._keep(known[-1])
-            for part in known:
-                reader.extend(part.since(reader.upper), part.upper)
-            self._forget_reads()
-
-    def _keep(self, part: _Read) -> None:
-        """Keep what was read where it goes on from what is kept, or beyond it."""
-        if self._recent and part.lower < self._recent[-1].upper:
-            return
-        if self._recent and part.lower > self._recent[-1].upper:
-            self._recent.clear()
-        self._recent.append(part)
-
-    def _forget_reads(self) -> None:
-        """Forget what every view has, and what is too much to keep for those that are behind."""
-        least = min((reader.upper for reader in self._readers), default=0)
-        self._recent = [part for part in self._recent if part.upper > least]
-        while sum(part.changes.num_rows for part in self._recent) > RECENT_ROWS_MAX:
-            del self._recent[0]
+                self.log.append(reached, until, changes)
+            for upper, changes in known:
+                reader.extend(changes, upper)
+            self.log.move(reader)
 
     # Contents as columns.
 

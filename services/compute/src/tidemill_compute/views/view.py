@@ -226,7 +226,7 @@ class ViewDriver:
             await self._wait(collection, at)
             told, reading = self._target.allowance.apart().take, self._readings[predicate]
             read = partial(self._holds.snapshot, collection, reading=reading, told=told)
-            living.restart(await living.shared.present(at, read), at + 1)
+            living.restart(await living.shared.present(living, at, read), at + 1)
         state: frozenset[StateRow] = frozenset()
         contents: dict[str, list[Row]] = {}
         if not fresh:

@@ -14,6 +14,7 @@ from tidemill.arrangement.trace.sharing import (
     TraceStatus,
 )
 from tidemill.arrangement.trace.spine import Spine
+from tidemill.arrangement.trace.tables import TableBatch
 
 __all__ = [
     "BatchT",
@@ -24,6 +25,7 @@ __all__ = [
     "Merger",
     "SharedTrace",
     "Spine",
+    "TableBatch",
     "TraceBatch",
     "TraceHandle",
     "TraceStatus",

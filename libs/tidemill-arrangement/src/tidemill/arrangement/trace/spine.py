@@ -88,11 +88,15 @@ class Spine(Generic[T, BatchT]):
     def set_logical(self, to: Antichain[T]) -> None:
         """Let merges that begin from now on advance times by `to`.
 
+        Empty: nothing is accumulated any more, so rows before the physical frontier are forgotten.
+
         Raises: UsageError if `to` is not beyond the present logical frontier.
         """
         if not self._logical.precedes(to):
             raise UsageError(f"the logical frontier {self._logical} cannot go back to {to}")
         self._logical = to
+        if to.empty:
+            self._forget()
 
     def set_physical(self, to: Antichain[T]) -> None:
         """Let batches up to `to` merge.
@@ -175,9 +179,24 @@ class Spine(Generic[T, BatchT]):
 
     def _consider_merges(self) -> None:
         while self._pending and self._pending[0].description.upper.precedes(self._physical):
-            batch = self._pending.popleft()
+            batch = self._emptied(self._pending.popleft())
             if len(batch) or not self._absorb_empty(batch):
                 self._introduce(batch, _level_of(len(batch)))
+
+    def _forget(self) -> None:
+        """Keep of all batches that are not pending their intervals only."""
+        found = [batch for layer in reversed(self._layers) for batch in present(layer)]
+        self._layers = []
+        for batch in found:
+            empty = self._emptied(batch)
+            if not self._absorb_empty(empty):
+                self._insert_at(empty, 0)
+
+    def _emptied(self, batch: BatchT) -> BatchT:
+        """The batch, without its rows where nobody accumulates any more."""
+        if not self._logical.empty or not len(batch):
+            return batch
+        return batch.seen(self._logical, Antichain.minimum(self._lattice))
 
     def _absorb_empty(self, batch: BatchT) -> bool:
         """Whether `batch`, without rows, went into the lowest batch, which has none either."""

@@ -151,3 +151,16 @@ def test_views_that_are_gone_hold_nothing() -> None:
     shared.leave(goes)
     asyncio.run(shared.read(stays, 22, store.read))
     assert (shared.log.holders, len(shared.log)) == (1, 0)
+
+
+def test_views_of_an_input_from_its_beginning_on_read_its_changes_once() -> None:
+    """They have no contents to hold, so that the first one to read holds for all."""
+    store, shared = Store(UPDATES), SharedInput()
+    readers = [Reader(shared, 0, -1) for _ in range(3)]
+    for reader in readers:
+        shared.join(reader)
+    for until in (10, 20):
+        for reader in readers:
+            asyncio.run(shared.read(reader, until, store.read))
+    assert (store.changes, len(shared.log)) == (2, 0)
+    assert [sum(part.num_rows for part in reader.given) for reader in readers] == [40, 40, 40]

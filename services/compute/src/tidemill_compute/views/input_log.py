@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Protocol
 from weakref import ref
 
@@ -39,6 +39,8 @@ class InputLog:
     def __init__(self) -> None:
         self._trace: SharedTrace[int, TableBatch] | None = None
         self._handles: dict[ref[Placed], TraceHandle[int, TableBatch]] = {}
+        self._starts = 0
+        """The changes from this instant on are known."""
 
     def __len__(self) -> int:
         return sum(len(batch) for batch in self._batches())
@@ -97,7 +99,7 @@ class InputLog:
         trace, place = self._trace, reader.upper
         if trace is None or trace.upper.empty or not trace.physical.less_equal(place):
             return place, []
-        if sole_time(trace.upper) < place:
+        if not self._starts <= place <= sole_time(trace.upper):
             return place, []
         found = []
         for batch in self._batches():
@@ -114,11 +116,20 @@ class InputLog:
         if trace.upper == frontier(lower):
             trace.insert(TableBatch.of(frontier(lower), frontier(upper), changes))
 
-    def move(self, reader: Placed) -> None:
-        """A reader has come to its place: what lies before it is not kept for it any more."""
+    def move(self, reader: Placed, readers: Iterable[Placed]) -> None:
+        """A reader has come to its place: what lies before it is not kept for it any more.
+
+        The changes after the places of `readers` are kept for these.
+        """
         trace = self._trace
         if trace is None or trace.upper != frontier(reader.upper):
             return
+        for other in sorted(readers, key=lambda each: each.upper):
+            reached = not self._handles or trace.physical.less_equal(other.upper)
+            if reached and self._starts <= other.upper and self._known(other) is None:
+                self._handles[ref(other)] = trace.hold("view")
+                self._handles[ref(other)].set_physical(frontier(other.upper))
+                self._handles[ref(other)].set_logical(NOBODY)
         handle = self._known(reader) or trace.hold("view")
         self._handles[ref(reader)] = handle
         handle.set_logical(NOBODY)
@@ -139,7 +150,7 @@ class InputLog:
         trace.set_exertion(_exertion, self._activate)
         if upper:
             trace.insert(TableBatch.of(frontier(0), frontier(upper), updates))
-        self._trace = trace
+        self._trace, self._starts = trace, upper
         return trace
 
     def _known(self, reader: Placed) -> TraceHandle[int, TableBatch] | None:

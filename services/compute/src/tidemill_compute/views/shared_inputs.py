@@ -129,7 +129,7 @@ class SharedInput:
                 self.log.append(reached, until, changes)
             for upper, changes in known:
                 reader.extend(changes, upper)
-            self.log.move(reader)
+            self.log.move(reader, self._readers)
 
     # Contents as columns.
 

@@ -67,7 +67,7 @@ def as_markdown(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
     lines = [f"* {name}: {value}" for name, value in about.items()]
     lines += [
         "",
-        "| what | theirs | ours | ratio | aim | runs | date | code of ours, and who runs it |",
+        "| what | theirs | ours | ratio | aim | runs | date | operator of the product |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

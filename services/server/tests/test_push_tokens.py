@@ -28,6 +28,7 @@ from tidemill_query.push_tokens import TOPICS_MAX, PushTokens
 from tidemill_query.pushing import line_ends
 from tidemill_query.web.commands import OfSource, push_rows
 from tidemill_query.web.door import Asked, Handlers
+from tidemill_query.web.following import Feeds
 from tidemill_server.settings import ServerSettings
 
 SOURCE = """
@@ -86,7 +87,8 @@ async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_pa
     """A1: bytes of a header that are no ASCII were an error of the server."""
     async with running(tmp_path) as process:
         await process.controller.apply([ResourceDocument(SOURCE, "test.yaml")])
-        on = Handlers(process.query, process.controller, 3, public=True)
+        feeds = Feeds(process.query)
+        on = Handlers(process.query, process.controller, feeds, 3, public=True)
         asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
         of = OfSource("events")
         assert (await push_rows(on, Asked(of, "", asked))).status == 200

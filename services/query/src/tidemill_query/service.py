@@ -32,6 +32,7 @@ from tidemill_query.observing import ObservedQueries
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import StorageDriver
 from tidemill_query.web.door import Door, Handlers
+from tidemill_query.web.following import Feeds
 from tidemill_query.web.openapi import OPERATIONS, show_openapi
 
 ROLE = "query"
@@ -84,9 +85,10 @@ class Answers:
             observed_calls(context.metrics), DeadlinePolicy(), ports.users or Open(),
             ports.admissions, self._process.audit,
         )  # fmt: skip
-        handlers = Handlers(
-            *self._authorized(), context.settings.limits.push_rows, public=ports.users is None
-        )
+        query, catalog = self._authorized()
+        rows_max = context.settings.limits.push_rows
+        self.feeds = Feeds(query)
+        handlers = Handlers(query, catalog, self.feeds, rows_max, public=ports.users is None)
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:
             door.add(ports.http, operation)

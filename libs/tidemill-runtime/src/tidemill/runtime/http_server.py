@@ -36,6 +36,8 @@ from tidemill.runtime.metrics import REFUSALS, Metrics
 CLOSE_S_MAX = 5.0
 LINGER_S = 1.0
 """So long what still comes of a refused body is thrown away, that the client may read why."""
+EVENTS = "text/event-stream"
+"""Content type of streams that do not end by themselves; a server that closes ends them."""
 JOIN_INLINE_MAX = 1 << 20
 """Bytes of a body that are put together on the event loop; more take milliseconds."""
 SCRAPES_SHARE = 0.2
@@ -94,6 +96,7 @@ class HttpServer:
         self._limits = limits or HttpLimits()
         self._held_bytes = 0
         self._heard: WeakSet[asyncio.BaseTransport] = WeakSet()
+        self._endless: WeakSet[asyncio.Task[object]] = WeakSet()
         self._asking: WeakSet[asyncio.BaseTransport] = WeakSet()
         self._scraped = b"", ""
         self._scraped_until_s = -1.0
@@ -176,6 +179,9 @@ class HttpServer:
     ) -> None:
         """Send a body piece by piece; a client that does not take one in time is cut off."""
         await response.prepare(request)
+        task = asyncio.current_task()
+        if task is not None and response.content_type == EVENTS:
+            self._endless.add(task)
         try:
             async for piece in pieces:
                 async with asyncio.timeout(self._limits.answer_s):
@@ -358,9 +364,14 @@ class HttpServer:
             transport.abort()
 
     async def close(self) -> None:
-        """Stop listening, let running requests finish for a few seconds; twice is once."""
+        """Stop listening, end streams of events, let running requests finish for a few seconds.
+
+        Twice is once.
+        """
         if self._listening is not None:
             self._listening.close()
+        for task in self._endless:
+            task.cancel()
         await self._runner.cleanup()
 
     async def _show_metrics(self, request: HttpRequest) -> HttpReply:

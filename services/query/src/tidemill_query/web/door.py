@@ -39,6 +39,7 @@ class Handlers:
 
     query: QueryHandlers
     catalog: CatalogHandlers
+    feeds: Any  # of `following`, which is made of operations
     push_rows: int
     public: bool
 
@@ -155,7 +156,8 @@ class Door:
                     answering.sent(len(reply.body))
                     yield reply
                 else:
-                    yield replace(reply, body=self._pace(operation, answering, reply.body))
+                    async with aclosing(reply.body) as pieces:  # type: ignore[type-var]
+                        yield replace(reply, body=self._pace(operation, answering, pieces))
         except TimeoutError:
             late = "the deadline passed before the answer came"
             raise (Indeterminate if operation.takes else DeadlinePassed)(late) from None
@@ -164,15 +166,14 @@ class Door:
         self, operation: Operation, answering: Answering, pieces: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
         """The pieces, each made in the turn of the caller, as fast as the caller may be sent."""
-        async with aclosing(pieces) as found:  # type: ignore[type-var]  # a generator
-            while True:
-                try:
-                    piece = await self._calls.in_steps(anext(found), operation.call)
-                except StopAsyncIteration:
-                    return
-                yield piece
-                answering.sent(len(piece))
-                await self._calls.count_sent(operation.call)
+        while True:
+            try:
+                piece = await self._calls.in_steps(anext(pieces), operation.call)
+            except StopAsyncIteration:
+                return
+            yield piece
+            answering.sent(len(piece))
+            await self._calls.count_sent(operation.call)
 
 
 def arguments_of(operation: Operation, request: HttpRequest) -> msgspec.Struct:

@@ -15,10 +15,11 @@ from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.http_problems import FORM_STATUSES, PROBLEM, STATUSES
 from tidemill_query.web.commands import COMMANDS
 from tidemill_query.web.door import Operation
+from tidemill_query.web.following import FOLLOWING
 from tidemill_query.web.forms import JSON, json_of
 from tidemill_query.web.reading import READING
 
-OPERATIONS = (*READING, *COMMANDS)
+OPERATIONS = (*READING, *FOLLOWING, *COMMANDS)
 """Every call that HTTP offers."""
 
 _REFERENCE = "#/components/schemas/{name}"

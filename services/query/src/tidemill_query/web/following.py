@@ -1,0 +1,330 @@
+"""Changes over HTTP as server-sent events, whose ids are frontiers.
+
+One event has all changes before its frontier that no event before it had. So a browser that
+connects again with the id of the last event misses nothing and repeats nothing. Followers of one
+goal share one subscription, and the bytes of each event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from tidemill.errors import TidemillError, UsageError
+from tidemill.rpc.codecs import parts
+from tidemill.rpc.handlers import QueryHandlers
+from tidemill.rpc.identity import PROCESS, caller
+from tidemill.rpc.messages import Changes, Event
+from tidemill.rpc.turns import beside
+from tidemill.runtime.http_messages import HttpReply
+from tidemill.runtime.http_problems import refusal
+from tidemill.runtime.http_server import EVENTS
+from tidemill.time import Frontier, sole_time
+from tidemill_query.web.door import Asked, Handlers, Operation
+from tidemill_query.web.forms import WEIGHT, json_rows
+from tidemill_query.web.reading import SERVICE, Instant, Text
+
+KEPT_BYTES_MAX = 8 << 20
+"""Bytes of events of one goal that followers may be late by, before they read for themselves."""
+
+SILENCE_S = 15.0
+"""Seconds without an event after which a comment shows that the connection lives."""
+
+ENDED = "end"
+"""Id of the last event of a closed collection."""
+
+_BEGIN = b"retry: 1000\n\n"
+_COMMENT = b":\n\n"
+
+
+class Following(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A goal or a collection; changes after `start`, by default the latest definite instant.
+
+    With `snapshot` the rows at the start come first. The stream ends at `until`.
+    """
+
+    goal: Text
+    start: Instant | None = None
+    snapshot: bool = False
+    until: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | None = None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The data of an event: all changes before `upper` that no event before it had.
+
+    A row has its columns, `_time` and `_diff`. An empty `upper` says that nothing more will come.
+    """
+
+    upper: list[int]
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An event between two frontiers, as bytes."""
+
+    lower: int
+    upper: int | None
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Feed:
+    """The latest events of one goal; `upper` is None until the first frontier is known."""
+
+    upper: int | None = None
+    ended: bool = False
+    failed: TidemillError | None = None
+    followers: int = 0
+    entries: deque[_Entry] = field(default_factory=deque)
+    size: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    def after(self, at: int) -> _Entry | None:
+        """The event that begins at a frontier, if it is kept."""
+        return next((each for each in self.entries if each.lower == at), None)
+
+    def take(self, upper: int | None, data: bytes) -> None:
+        """Keep an event up to `upper`, and let early ones go."""
+        if self.upper is not None:
+            self.entries.append(_Entry(self.upper, upper, data))
+            self.size += len(data)
+            while self.size > KEPT_BYTES_MAX and len(self.entries) > 1:
+                self.size -= len(self.entries.popleft().data)
+        self.upper, self.ended = self.upper if upper is None else upper, upper is None
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the followers."""
+        self.moved.set()
+        self.moved = asyncio.Event()
+
+
+class Feeds:
+    """The goals that are followed now, each subscribed to once for all who follow at its end."""
+
+    def __init__(self, query: QueryHandlers) -> None:
+        self._query = query
+        self._feeds: dict[str, _Feed] = {}
+
+    def followed(self) -> list[str]:
+        """The goals that somebody follows now."""
+        return list(self._feeds)
+
+    @contextmanager
+    def joined(self, goal: str) -> Iterator[_Feed]:
+        """The feed of a goal, for as long as somebody follows it."""
+        feed = self._feeds.get(goal)
+        if feed is None or feed.failed is not None or feed.ended:
+            feed = self._feeds[goal] = _Feed()
+            feed.task = asyncio.create_task(self._run(goal, feed))
+        feed.followers += 1
+        try:
+            yield feed
+        finally:
+            feed.followers -= 1
+            if not feed.followers:
+                if feed.task is not None:
+                    feed.task.cancel()
+                if self._feeds.get(goal) is feed:
+                    del self._feeds[goal]
+
+    async def _run(self, goal: str, feed: _Feed) -> None:
+        caller.set(PROCESS)  # each follower has shown its right at its own first look
+        try:
+            async with aclosing(_events(self._query, goal, None, False, None)) as events:
+                async for upper, tables in events:
+                    pieces = event_pieces(upper, tables)
+                    size = sum(table.nbytes for table in tables) * WEIGHT
+                    feed.take(upper, await beside(size, partial(b"".join, pieces)))
+        except TidemillError as error:
+            feed.failed = error
+            feed.wake()
+
+
+async def _events(
+    query: QueryHandlers, goal: str, start: int | None, snapshot: bool, until: int | None
+) -> AsyncGenerator[tuple[int | None, Sequence[pa.Table]], None]:
+    """Each frontier that was reached, None for the end, with all changes before it."""
+    tables: list[pa.Table] = []
+    events = query.subscribe(goal, start, snapshot, until)
+    async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
+        event: Event
+        async for event in stream:
+            if isinstance(event, Changes):
+                tables.append(event.table)
+                continue
+            yield _upper(event.upper), tables
+            tables = []
+
+
+def _upper(held: Frontier) -> int | None:
+    return None if held.empty else sole_time(held)
+
+
+def event_pieces(upper: int | None, tables: Sequence[pa.Table]) -> Iterator[bytes]:
+    """One event in pieces; a client sees it once its last piece is there.
+
+    An event without rows has the name `progress`, the last one of a closed collection `end`.
+    """
+    rows = any(table.num_rows for table in tables)
+    name = b"" if rows else b"event: end\n" if upper is None else b"event: progress\n"
+    ident = ENDED if upper is None else str(upper)
+    times = "" if upper is None else str(upper)
+    yield f"id: {ident}\n".encode() + name + f'data: {{"upper":[{times}],"rows":['.encode()
+    begun = False
+    for table in tables:
+        for part in parts(table):
+            if part.num_rows:
+                # Lines of data are joined by line feeds, which JSON has room for.
+                yield (b",\ndata: " if begun else b"") + json_rows(part)
+                begun = True
+    yield b"]}\n\n"
+
+
+async def _pieces(upper: int | None, tables: Sequence[pa.Table]) -> AsyncIterator[bytes]:
+    """The event, each of its pieces made beside the event loop if it is long."""
+    pieces = event_pieces(upper, tables)
+    largest = max((table.nbytes for table in tables), default=0) * WEIGHT
+    while (piece := await beside(largest, partial(next, pieces, None))) is not None:
+        yield piece
+
+
+class _Follower:
+    """The place of one follower: everything before `at` was sent."""
+
+    def __init__(self, on: Handlers, of: Following, last: int | None) -> None:
+        self._on = on
+        self._of = of
+        self.at = last
+        self._start = of.start if last is None else last - 1
+        self._snapshot = of.snapshot and last is None
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The events, read alone until the feed of all followers has the next one.
+
+        The first piece is empty: it comes once the caller may follow.
+        """
+        goal, until = self._of.goal, self._of.until
+        with self._on.feeds.joined(goal) as feed:
+            shared = until is None
+            stop = until
+            while True:
+                async with aclosing(self._alone(stop, feed if shared else None)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                if not shared or self.at is None:
+                    return
+                while (entry := feed.after(self.at)) is not None or self._waits(feed):
+                    if entry is None:
+                        yield await self._silence(feed)
+                        continue
+                    yield entry.data
+                    if entry.upper is None:
+                        return
+                    self.at = entry.upper
+                if feed.failed is not None:
+                    problem = refusal(feed.failed).body
+                    assert isinstance(problem, bytes)
+                    yield b"event: problem\ndata: " + problem.rstrip() + b"\n\n"
+                    return
+                # It is behind what is kept, or between two events: it reads up to the feed's place.
+                self._start, self._snapshot = self.at - 1, False
+                stop = None if feed.ended else feed.upper
+
+    def _waits(self, feed: _Feed) -> bool:
+        assert self.at is not None
+        late = feed.upper is not None and self.at < feed.upper
+        return not (late or feed.failed or feed.ended)
+
+    async def _silence(self, feed: _Feed) -> bytes:
+        """Nothing once the feed has moved, else a comment."""
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await feed.moved.wait()
+        except TimeoutError:
+            return _COMMENT
+        return b""
+
+    async def _alone(self, stop: int | None, feed: _Feed | None) -> AsyncGenerator[bytes, None]:
+        """Events of a subscription of its own, up to `stop`, or to a place of the feed."""
+        query, goal, start = self._on.query, self._of.goal, self._start
+        async with aclosing(_events(query, goal, start, self._snapshot, stop)) as events:
+            begun = False
+            async for upper, tables in events:
+                if not begun:
+                    begun = True
+                    yield b""
+                # NB: a frontier that is not past the start says nothing, and is no place to begin.
+                if upper is not None and start is not None and upper <= start:
+                    continue
+                if upper is None or upper != self.at or tables:
+                    async for piece in _pieces(upper, tables):
+                        yield piece
+                self.at = upper
+                if upper is None:
+                    return
+                if feed is not None and (upper == feed.upper or feed.after(upper)):
+                    return
+
+
+def _last_id(asked: Asked) -> str:
+    return asked.request.sent.get("last-event-id", "").strip()
+
+
+async def follow(on: Handlers, asked: Asked) -> HttpReply:
+    """The changes of a goal or collection as server-sent events; their ids are frontiers.
+
+    With `Last-Event-ID` the stream goes on behind that event: nothing is missed or repeated. An
+    event without a name has changes, one named `progress` has none. One named `problem` says why
+    the stream ends, one named `end` that the collection is closed. Status 204 ends it for good.
+    """
+    last, of = _last_id(asked), asked.of
+    if last == ENDED or (last.isdecimal() and of.until is not None and int(last) >= of.until):
+        return HttpReply(204, content_type=EVENTS)
+    if last and not (last.isascii() and last.isdecimal() and 0 < int(last[:20]) < 1 << 63):
+        raise UsageError(
+            f"following refused: {last[:100]!r} is no id of an event; leave Last-Event-ID out to "
+            "begin anew",
+            reason="LastEventId",
+        )
+    stream = _Follower(on, of, int(last) if last else None).stream()
+    first = await anext(stream)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return HttpReply(200, _Begun(_BEGIN + first, stream), EVENTS, headers)
+
+
+class _Begun:
+    """A stream whose first piece was taken; to close it closes the stream."""
+
+    def __init__(self, first: bytes, stream: AsyncGenerator[bytes, None]) -> None:
+        self._first = first
+        self._stream = stream
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, b""
+        while not first:
+            first = await anext(self._stream)
+        return first
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+
+FOLLOWING = (
+    Operation("GET", "/v1/subscribe", SERVICE + "Subscribe", Following, follow, {EVENTS: Sent}),
+)  # fmt: skip

@@ -12,7 +12,7 @@ from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.errors import Unavailable
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.precedence import PAUSE_S_MAX, Precedence
-from tidemill.rpc.turns import PRECEDENCE, in_turn
+from tidemill.rpc.turns import PRECEDENCE, Looks, in_turn
 
 WAIT_S = 30.0
 
@@ -77,6 +77,16 @@ def test_a3_an_allowance_calls_once_what_interrupts_it_and_is_called_off_all_the
     for _ in range(2):
         with pytest.raises(Unavailable, match="called off"):
             allowance.take(1)
+
+
+def test_a3_a_look_calls_once_what_interrupts_it() -> None:
+    look, called = Looks(), list[int]()
+    look()
+    look.interrupt(lambda: called.append(1))
+    assert called == []
+    look()
+    look()
+    assert called == [1]
 
 
 async def test_a3_a_thread_stands_still_while_the_call_of_another_user_goes_on() -> None:

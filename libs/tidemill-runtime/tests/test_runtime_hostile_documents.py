@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from tidemill.errors import UsageError
-from tidemill.runtime.documents import PROBLEMS_MAX
+from tidemill.runtime.documents import PROBLEMS_MAX, parse_yaml
 from tidemill.runtime.resources import load_resources, resource_from
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata:\n  name: t\n"
@@ -90,3 +90,9 @@ def test_a3_a_word_that_is_long_is_compared_with_none() -> None:
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5_000)))
     text = f"{HEAD}spec:\n  columns: [{{name: x, type: int}}]\n  ? {letters}\n  : 1\n"
     assert "nothing that is known is so long" in refusal(text)
+
+
+def test_a3_a_document_is_read_with_looks() -> None:
+    looks: list[int] = []
+    parse_yaml("[" + "[],\n" * 1_000 + "]", "x.yaml", lambda: looks.append(1))
+    assert len(looks) > 1_000

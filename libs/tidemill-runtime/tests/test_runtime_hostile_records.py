@@ -171,3 +171,8 @@ def test_s3_a_file_that_protobuf_does_not_have_is_refused(name: str) -> None:
 def test_a_schema_may_be_of_use_to_none() -> None:
     with pytest.raises(BadRow, match="its schema cannot be read"):
         parse_schema("not json")
+
+
+def test_a4_half_of_a_surrogate_pair_in_a_schema_makes_a_letter() -> None:
+    schema = r'{"type": "record", "name": "R", "fields": [{"name": "f0", "type": "t\ud800"}]}'
+    assert r"t\ud800" in letter(schema, b"\0")

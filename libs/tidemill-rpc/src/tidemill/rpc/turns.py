@@ -34,6 +34,23 @@ _TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semap
 )
 
 
+class Looks:
+    """Looks of long work: what another thread interrupts it with is called at its next one."""
+
+    def __init__(self) -> None:
+        self._then: Callable[[], None] | None = None
+
+    def interrupt(self, then: Callable[[], None]) -> None:
+        """Call `then` at the next look."""
+        self._then = then
+
+    def __call__(self) -> None:
+        """Look once, on the thread that works."""
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+
 async def beside(size: int, work: Callable[[], T]) -> T:
     """The result of `work` on about `size` bytes: at once if they are few, else on a thread.
 

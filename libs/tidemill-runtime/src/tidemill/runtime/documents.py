@@ -6,7 +6,7 @@ that contains itself is a problem with a place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.scanner import Scanner
 
 from tidemill.runtime.problems import FieldPath, Position, Problem, field_name
 
@@ -60,15 +61,21 @@ class Document:
         return self.keys.get(path, self.position(path))
 
 
-def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
+def parse_yaml(
+    text: str, file: str, look: Callable[[], None] = lambda: None
+) -> tuple[list[Document], list[Problem]]:
     """All documents of `text`, and what is wrong with them as YAML; empty documents are left
     out.
+
+    `look` is called after each token: it may pause for other work.
     """
     documents: list[Document] = []
     problems: list[Problem] = []
     lines = text.splitlines()
     try:
-        for node in YAML(typ="safe", pure=True).compose_all(text):
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Scanner = _scanner_with(look)
+        for node in yaml.compose_all(text):
             if node is not None and not _null(node):
                 reader = _NodeReader(file, problems, lines)
                 document = Document(file, None, reader.places, reader.keys, reader.blocks)
@@ -89,6 +96,15 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
     except YAMLError as error:
         problems.append(Problem(Position(file), "", f"not YAML: {error}"))
     return documents, problems
+
+
+def _scanner_with(look: Callable[[], None]) -> type[Scanner]:
+    class Looking(Scanner):
+        def fetch_more_tokens(self) -> object:
+            look()
+            return super().fetch_more_tokens()
+
+    return Looking
 
 
 class _Enough(Exception):

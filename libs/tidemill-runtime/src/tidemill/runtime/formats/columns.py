@@ -59,7 +59,10 @@ class Column:
 
 
 class BadRow(Exception):
-    """A record that is no row; the text is the reason."""
+    """A record that is no row; the text is the reason, with halves of surrogate pairs escaped."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason.encode(errors="backslashreplace").decode())
 
 
 def cell_of(value: object, column: Column) -> object:

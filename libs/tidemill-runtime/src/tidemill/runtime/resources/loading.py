@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tidemill.runtime.documents import PROBLEMS_MAX, parse_yaml
@@ -13,13 +13,17 @@ from tidemill.runtime.resources.validation import find_problems
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def load_resources(text: str, file: str = "stdin") -> tuple[Resource, ...]:
+def load_resources(
+    text: str, file: str = "stdin", look: Callable[[], None] = lambda: None
+) -> tuple[Resource, ...]:
     """The resources of a text with any number of documents, in its order.
+
+    `look` is called after each token and each document: it may pause for other work.
 
     Raises: UsageError with reason `resources`; its message names file, line, column and field of
     every problem, and `problems` holds them.
     """
-    return _checked(*_read(text, file))
+    return _checked(*_read(text, file, look))
 
 
 def load_resource_files(paths: Iterable[Path | str]) -> tuple[Resource, ...]:
@@ -45,18 +49,19 @@ def load_resource_files(paths: Iterable[Path | str]) -> tuple[Resource, ...]:
                 says = f"cannot be read: {getattr(error, 'strerror', None) or error}"
                 problems.append(Problem(Position(str(file)), "", says))
                 continue
-            more, wrong = _read(text, str(file))
+            more, wrong = _read(text, str(file), lambda: None)
             resources += more
             problems += wrong
     return _checked(resources, problems)
 
 
-def _read(text: str, file: str) -> tuple[list[Resource], list[Problem]]:
-    documents, problems = parse_yaml(text, file)
+def _read(text: str, file: str, look: Callable[[], None]) -> tuple[list[Resource], list[Problem]]:
+    documents, problems = parse_yaml(text, file, look)
     resources: list[Resource] = []
     for document in documents:
         if len(problems) >= PROBLEMS_MAX:
             break
+        look()
         wrong = [] if document.flawed else find_problems(document)
         problems += wrong
         if not wrong and not document.flawed:

@@ -359,3 +359,22 @@ def test_equal_counts_of_different_facts_have_different_hashes() -> None:
     again = tally("count", dict(given_[0].members))
     assert again == given_[0]
     assert hash(again) == hash(given_[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("q(x) := e(x) ^ not m(x) @max(x); m(x) @max(y) := e(x) ^ e(y);", "q(1)"),
+        ("q(x) := e(x) ^ not e(_) @time(_);", "q(1) q(2)"),
+        ("q(x) := e(x) ^ clock(0, 9) @time(u) @min(_);", ""),
+        ("q(x, w) := e(x) @expires(w); r(w) := q(_, w) if w > 5;", "q(1, inf) q(2, inf) r(inf)"),
+        ("q(x) := e(x) ^ e(a) ^ e(b) ^ e(c) ^ e(d) ^ e(f) if a == x ^ f > x;", "q(1)"),
+    ],
+)
+def test_rare_constructs_are_rewritten(text: str, holds: str) -> None:
+    schemas = InputSchemas({"e": InputSchema("e", "relation", (("", "int"),))})
+    checked = check(parse(text), schemas)
+    engine = DataflowEngine(checked, told=("q", "r"))
+    engine.feed_presences("e", [Presence(Record("e", (x,)), 0) for x in (1, 2)])
+    found = sorted(str(r) for told in engine.step(5).values() for _, r, _ in told.records())
+    assert " ".join(found) == holds

@@ -12,12 +12,19 @@ from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columnar.columns import Column, Texts, Unsuited
 from tidemill.datalog.columnar.expressions import Calculator
 from tidemill.datalog.dataflow.plan import MatchColumns
-from tidemill.datalog.dataflow.schema import column_of, value_of, word_of, words_of_column
+from tidemill.datalog.dataflow.schema import (
+    NUMBERED,
+    OtherType,
+    column_of,
+    value_of,
+    word_of,
+    words_of_column,
+)
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import RUNTIME, Scope, source_of, truth_of
 from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable, variables_of
 from tidemill.datalog.presence import END
-from tidemill.datalog.values import Failed
+from tidemill.datalog.values import WRONG_TYPE, Failed
 
 FEW = 8
 """Up to so many matches are looked at one by one: that is cheaper than a pass for each operator."""
@@ -61,7 +68,7 @@ class Expressions:
 
         Infinity among whole numbers is the greatest word.
         """
-        if len(matches) > FEW:
+        if len(matches) > FEW and kind not in NUMBERED:
             try:
                 column, failed = self._calculator(matches).evaluated(expression, kind)
             except Unsuited:
@@ -79,7 +86,10 @@ class Expressions:
             if value == END and kind is Type.INT:
                 words[row] = END_WORD
             else:
-                words[row], nulls[row] = word_of(value, kind, self.texts, self.columns.values)
+                try:
+                    words[row], nulls[row] = word_of(value, kind, self.texts, self.columns.values)
+                except OtherType:
+                    failures.append((row, WRONG_TYPE))
         return words, nulls if nulls.any() else None, failures
 
     def endless(self, expression: Expression) -> bool:

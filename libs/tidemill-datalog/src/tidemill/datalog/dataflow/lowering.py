@@ -15,6 +15,7 @@ from tidemill.datalog.dataflow.plan import (
     RulePlan,
 )
 from tidemill.datalog.dataflow.representation import Representation, groups_apart
+from tidemill.datalog.dataflow.rewrites import rewritten
 from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import (
     COLUMNS_MAX,
@@ -35,7 +36,7 @@ def lower(
 
     Raises: NotInDataflow. Cost: O(text).
     """
-    return _Lowering(groups_apart(logical), texts, carrying).plan()
+    return _Lowering(groups_apart(rewritten(logical)), texts, carrying).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
@@ -93,8 +94,6 @@ class _Lowering:
                 raise NotInDataflow("an end of its own in a recursion")
             if any(atom.is_clock for atom in rule.atoms):
                 raise NotInDataflow("a clock in a recursion")
-        if not self._checked.inputs.keys().isdisjoint(component.predicates):
-            raise NotInDataflow("a recursion through an input")
 
     def _collect(self, name: str, schema: Schema, stratum: int) -> None:
         if schema.columns > COLUMNS_MAX:

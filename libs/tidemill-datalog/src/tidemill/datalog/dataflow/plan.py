@@ -22,6 +22,8 @@ from tidemill.datalog.evaluation.linear import Limits
 
 MODERATE = 1 << 60
 """Limits of ticks count on instants and periods that are closer to zero than this."""
+VALUE = "#value"
+"""In the place of a lattice: the value of a column that holds values of any type."""
 UNIT = "#unit"
 """A collection of one fact without arguments, present always: rules without atoms read it."""
 

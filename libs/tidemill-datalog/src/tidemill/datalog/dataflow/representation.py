@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.dataflow.schema import KINDS
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.evaluation.expressions import type_of
-from tidemill.datalog.evaluation.forms import AtomForm, HeadForm, RuleForm, Type, Variable
+from tidemill.datalog.evaluation.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.evaluation.logical import NEXT, SENT, LogicalPlan
 
 PART = "#part:"
@@ -43,7 +43,7 @@ def groups_apart(logical: LogicalPlan) -> LogicalPlan:
             columns[part] = checked.columns[name]
             types.update({(part, k): v for (p, k), v in checked.lattice_types.items() if p == name})
             rules.append(replace(rule, head=replace(rule.head, predicate=part)))
-            rules.append(_reading(part, name, checked))
+            rules.append(reading_rule(name, part, checked.columns[name]))
         names = (*parts, *component.predicates)
         components.append(replace(component, predicates=names, rules=tuple(rules)))
     return replace(
@@ -52,13 +52,6 @@ def groups_apart(logical: LogicalPlan) -> LogicalPlan:
         rules=tuple(rule for component in components for rule in component.rules),
         components=tuple(components),
     )
-
-
-def _reading(part: str, name: str, checked: CheckedProgram) -> RuleForm:
-    """The rule that says of a predicate what a part of it says."""
-    types = {f"#{at}": Type(kind) for at, (_, kind) in enumerate(checked.columns[name])}
-    terms = tuple(map(Variable, types))
-    return RuleForm(0, HeadForm(name, terms), (AtomForm(part, terms),), (), (), 0, types)
 
 
 class Representation:

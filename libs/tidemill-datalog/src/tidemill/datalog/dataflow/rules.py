@@ -15,6 +15,7 @@ from tidemill.datalog.dataflow.deltas import Steps, pairs
 from tidemill.datalog.dataflow.plan import (
     MODERATE,
     UNIT,
+    VALUE,
     Begin,
     DeltaPlan,
     Head,
@@ -27,6 +28,7 @@ from tidemill.datalog.dataflow.plan import (
 from tidemill.datalog.dataflow.schema import (
     COLUMNS_MAX,
     KINDS,
+    NUMBERED,
     TIME,
     NotInDataflow,
     Schema,
@@ -44,13 +46,11 @@ from tidemill.datalog.evaluation.forms import (
     Type,
     Variable,
     Wildcard,
-    variables_of,
 )
 from tidemill.datalog.evaluation.joins import clock_time
 from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.lattices import TALLIES
 
-_ATOMS_ALIKE_MAX = 4
 _UNIT_ATOM = AtomForm(UNIT, ())
 LINEAR = frozenset({"count", "sum", "average"})
 _KIND_OF = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
@@ -96,8 +96,9 @@ class RuleLowering:
         self.rule = rule
         self.scope = program.scope(rule)
         atoms = rule.atoms
-        if all(atom.is_clock for atom in atoms):
-            atoms = (_UNIT_ATOM, *atoms)
+        ends = [each for atom in atoms for each in _seen_of_clock(atom)]
+        if ends or all(atom.is_clock for atom in atoms):
+            atoms = (replace(_UNIT_ATOM, lattices=tuple(ends)), *atoms)
         self.atoms = atoms
         self._template: list[tuple[int, bool]] = []
         self.variables: dict[str, tuple[int, Type]] = {}
@@ -105,6 +106,7 @@ class RuleLowering:
         self.own: dict[tuple[int, int], int] = {}
         self.asked: dict[tuple[int, int], int] = {}
         self.widened: dict[int, list[tuple[str, str]]] = {}
+        self.typed: dict[int, list[tuple[int, str]]] = {}
         self._passes_into = -1
         self._refuse()
 
@@ -113,11 +115,8 @@ class RuleLowering:
         if rule.lingers:
             raise NotInDataflow("~expires in a body")
         for absent in rule.absent:
-            if absent.is_clock or absent.widened:
-                raise NotInDataflow("a clock or a widened value under `not`")
-            for name, terms in absent.lattices:
-                if name != "time" or isinstance(terms[0], Wildcard):
-                    raise NotInDataflow(f"@{name} under `not`")
+            if absent.is_clock:
+                raise NotInDataflow("a clock under `not`")
 
     def plan(self) -> RulePlan:
         full = self._needs_identity()
@@ -204,9 +203,6 @@ class RuleLowering:
                 self.own[number, 0] = self.variables[time.name][0]
             elif isinstance(time, Constant):
                 self.own[number, 0] = self._constant(time.value, Type.INT)
-            for name, _ in atom.lattices:
-                if name != "time":
-                    raise NotInDataflow(f"a match of @{name} on a clock")
             return
         for place, term, kind in self.places(number):
             if isinstance(term, Variable):
@@ -220,7 +216,10 @@ class RuleLowering:
                     self.own[number, place] = self._column()
 
     def _named(self, number: int, place: int, name: str, kind: Type) -> int:
-        """The column of a place with a variable; a whole number that is a float has another one."""
+        """The column of a place with a variable.
+
+        A whole number that is a float, and a value of any type, have another one.
+        """
         wanted = self.rule.types.get(name, kind)
         if wanted is Type.FLOAT and kind is Type.INT:
             raw = f"#whole:{number}.{place}"
@@ -228,12 +227,11 @@ class RuleLowering:
             self.variables.setdefault(name, (self._column(), wanted))
             self.widened.setdefault(number, []).append((raw, name))
             return self.variables[raw][0]
-        known = self.variables.get(name)
-        if known is None:
-            known = self.variables[name] = self._column(), kind
-        if known[1] is not kind:
-            raise NotInDataflow("columns of different types that are joined")
-        return known[0]
+        if kind is Type.ANY and wanted not in NUMBERED:
+            self.variables.setdefault(name, (self._column(), wanted))
+            self.typed.setdefault(number, []).append((self._column(), name))
+            return self.typed[number][-1][0]
+        return self.variables.setdefault(name, (self._column(), wanted))[0]
 
     def _allocate_seen(self, number: int) -> None:
         """The columns of lattices of an atom's fact, and of what is seen of them."""
@@ -270,6 +268,8 @@ class RuleLowering:
     def seen(self, number: int) -> Iterable[See]:
         """The steps that follow a match with an atom: what is seen of its lattices."""
         atom = self.atoms[number]
+        for raw, variable in self.typed.get(number, ()):
+            yield See(VALUE, raw, ((*self.variables[variable], False),))
         for name, terms in self._seen_of(atom):
             schema = self.program.schemas[atom.predicate]
             place = schema.expiry if name == "expires" else schema.carried
@@ -282,10 +282,9 @@ class RuleLowering:
                 else:
                     kind = _KIND_OF.get(type(term.value), Type.ANY)
                     found.append((self._constant(term.value, kind), kind))
-            if name != "expires" and not schema.carrying:
-                yield See(name, -1, ())
-            else:
-                yield See(name, self.own[number, place], tuple((*each, False) for each in found))
+            carried = name == "expires" or schema.carrying
+            source = self.own[number, place] if carried else -1
+            yield See(name, source, tuple((*each, False) for each in found))
 
     def _allocate_absent(self, number: int, absent: AbsentForm) -> None:
         schema = self.program.schemas[absent.predicate]
@@ -337,8 +336,6 @@ class RuleLowering:
             if not atom.is_clock:
                 occurrences.setdefault(atom.predicate, []).append(number)
         for predicate, numbers in occurrences.items():
-            if len(numbers) > _ATOMS_ALIKE_MAX:
-                raise NotInDataflow(f"a rule with more than {_ATOMS_ALIKE_MAX} atoms alike")
             for size in range(1, len(numbers) + 1):
                 for changed in combinations(numbers, size):
                     sign = 1 if size % 2 else -1
@@ -407,7 +404,6 @@ class RuleLowering:
         copies, computed = [], []
         for at, (term, kind) in enumerate(zip(head.terms, schema.kinds, strict=True), 1):
             known = self.variables.get(term.name) if isinstance(term, Variable) else None
-            self._refuse_endless(term, kind)
             if isinstance(term, Constant) and kind in KINDS:
                 copies.append((self._constant(term.value, kind), at))
             elif known is not None and known[1] is kind:
@@ -448,41 +444,12 @@ class RuleLowering:
             return None
         if self.program.schemas[head.predicate].carrying:
             return self._reduce_carried()
-        kinds = []
-        for name, terms in head.lattices:
-            kind = type_of(terms[0], self.rule.types)
-            self._refuse_endless(terms[0], kind)
-            declared = self.program.lattice_type(head.predicate, name)
-            if kind is Type.INT and declared is Type.FLOAT and name not in LINEAR:
-                raise NotInDataflow(f"@{name} of whole numbers among floats")
-            if kind is Type.INT and name == "sum" and declared is Type.FLOAT:
-                raise NotInDataflow("@sum of whole numbers among floats")
-            if kind not in KINDS:
-                raise NotInDataflow(f"@{name} of values of type {kind.value}")
-            kinds.append(kind)
+        kinds = [type_of(terms[0], self.rule.types) for _, terms in head.lattices]
         linear = all(
             name == "count" or (name in LINEAR and kind is Type.INT)
             for (name, _), kind in zip(head.lattices, kinds, strict=True)
         )
         return Reduce(head.lattices, tuple(kinds), bool(head.time), linear)
-
-    def _refuse_endless(self, term: Expression, kind: Type) -> None:
-        """Refuse an end of a fact, which may be infinite, as a whole number without a limit."""
-        endless = {
-            each.name
-            for atom in self.atoms
-            for name, terms in atom.lattices
-            for each in terms
-            if name == "expires" and isinstance(each, Variable)
-        }
-        limited = set()
-        for condition in self.rule.conditions:
-            if isinstance(condition, Call) and condition.name in ("<", "<=", ">", ">="):
-                less, more = condition.arguments[:: 1 if "<" in condition.name else -1]
-                if isinstance(less, Variable) and not variables_of(more) & endless:
-                    limited.add(less.name)
-        if kind is Type.INT and variables_of(term) & (endless - limited):
-            raise NotInDataflow("an end of a fact as a value without a limit")
 
     def _reduce_carried(self) -> Reduce:
         """The lattices of a head, with whole numbers among floats as such."""
@@ -504,3 +471,8 @@ class RuleLowering:
     def schema(self, predicate: str) -> Schema:
         """The columns of a collection."""
         return self.program.schemas[predicate]
+
+
+def _seen_of_clock(atom: AtomForm) -> list[tuple[str, tuple[Term, ...]]]:
+    """The lattices but its time that a match asks of a clock: as a fact without an end has them."""
+    return [each for each in atom.lattices if atom.is_clock and each[0] != "time"]

@@ -30,6 +30,10 @@ class NotInDataflow(Exception):
     """This engine does not evaluate a construct yet; the message names it."""
 
 
+class OtherType(Exception):
+    """A value does not fit the type of its column."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """Columns of a collection: time, arguments, expiry, values of lattices, nulls.
@@ -100,7 +104,7 @@ class Schema:
 def word_of(value: Any, kind: Type, texts: Texts, values: Values) -> tuple[int, bool]:
     """The word of a value in a column, and whether it is null. Cost: O(1).
 
-    Raises: NotInDataflow for a value of another type.
+    Raises: OtherType.
     """
     if value is None:
         return 0, True
@@ -114,7 +118,7 @@ def word_of(value: Any, kind: Type, texts: Texts, values: Values) -> tuple[int, 
         return int(value), False
     if kind in NUMBERED:
         return values.number(value), False
-    raise NotInDataflow(f"a value of another type in a column of type {kind.value}")
+    raise OtherType(f"{value!r} in a column of type {kind.value}")
 
 
 def value_of(word: int, kind: Type, texts: Texts, values: Values) -> Any:

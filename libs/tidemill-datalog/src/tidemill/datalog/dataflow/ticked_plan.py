@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.evaluation.expressions import type_of
-from tidemill.datalog.evaluation.forms import AtomForm, HeadForm, RuleForm, Type, Variable
+from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.logical import SENT, Component, LogicalPlan, logical_plan
 from tidemill.datalog.inputs import InputSchema
 
@@ -69,7 +70,7 @@ def given_apart(logical: LogicalPlan) -> LogicalPlan:
     both = [name for name in checked.inputs if name in looped]
     if not both:
         return logical
-    copies = {name: _copy(name, checked.columns[name]) for name in both}
+    copies = {name: reading_rule(name, GIVEN + name, checked.columns[name]) for name in both}
     components = [_with_copies(each, copies.values()) for each in logical.components]
     inputs = {
         copies[name].atoms[0].predicate if name in copies else name: schema
@@ -92,13 +93,6 @@ def given_apart(logical: LogicalPlan) -> LogicalPlan:
         rules=(*logical.rules, *copies.values()),
         components=tuple(components),
     )
-
-
-def _copy(name: str, columns: Iterable[tuple[str, str]]) -> RuleForm:
-    types = {f"#{at}": Type(kind) for at, (_, kind) in enumerate(columns)}
-    terms = tuple(map(Variable, types))
-    atom = AtomForm(GIVEN + name, terms)
-    return RuleForm(0, HeadForm(name, terms), (atom,), (), (), 0, types)
 
 
 def _with_copies(component: Component, copies: Iterable[RuleForm]) -> Component:

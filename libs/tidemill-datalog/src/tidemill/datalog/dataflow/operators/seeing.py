@@ -9,7 +9,7 @@ import numpy as np
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.datalog.columnar.columns import Texts
 from tidemill.datalog.dataflow.carried import Values
-from tidemill.datalog.dataflow.plan import MatchColumns, Passes, See
+from tidemill.datalog.dataflow.plan import VALUE, MatchColumns, Passes, See
 from tidemill.datalog.dataflow.schema import NUMBERED, value_of, word_of
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.presence import END
@@ -33,6 +33,8 @@ def see(step: See, matches: Change, columns: MatchColumns, texts: Texts) -> Chan
     for number in np.unique(matches[:, step.source]).tolist():
         if step.lattice == "expires":
             known[number] = (END if number == END_WORD else number,)
+        elif step.lattice == VALUE:
+            known[number] = (values.value(number),)
         else:
             known[number] = values.seen(number, step.lattice)
     rows = []

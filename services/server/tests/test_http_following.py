@@ -234,3 +234,13 @@ async def test_followers_lose_and_repeat_nothing_over_kills(tmp_path: Path) -> N
     assert found == [Counter(range(rounds * each))] * followers
     assert all(ends["broken"] + ends["closed"] >= 1 for ends in breaks)
     assert sum(ends["broken"] + ends["closed"] for ends in breaks) >= followers * (rounds - 1)
+
+
+async def test_a_stream_ends_at_the_instant_that_was_asked(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked, asyncio.timeout(60):
+        at = await asked.insert()
+        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        async with asked.session.get(f"{asked.address}{PATH}&start={at}&until={at + 1}") as answer:
+            told = [event async for event in events(answer)]
+        assert told[-1].ident == str(at + 1)
+        assert {row["p"] for event in told for row in event.data["rows"]} == {"N2", "N3"}

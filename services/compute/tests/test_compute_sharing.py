@@ -405,8 +405,8 @@ async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int,
     assert counts.deaths > 0
     assert counts.changed == 1
     assert counts.crowd >= 3, "no input was ever read by several views"
-    shared = way == "dataflow" or counts.advances < counts.wanted
-    assert shared, "every view moved its rows on by itself"
+    if way in ("windows", "changes"):  # of other ways two views may happen to take no equal steps
+        assert counts.advances < counts.wanted, "every view moved its rows on by itself"
     if way == "windows":
         assert counts.on_columns > 0
 

@@ -31,7 +31,7 @@ from tidemill.runtime.resources import load_resources
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.testkit.whole import Whole, opened
 from tidemill_query import driver, histories, pushed_entries
-from tidemill_query.pushing import _rows_of
+from tidemill_query.pushing import rows_of
 from tidemill_reclock import driver as reclocking
 from tidemill_server.settings import ServerSettings
 
@@ -123,9 +123,9 @@ async def test_a3_a_long_body_is_cut_into_lines_beside_the_loop() -> None:
             await asyncio.sleep(0)
 
     turning = asyncio.create_task(turn())
-    assert await _rows_of(b"1\n \n2\n", 10) == [b"1", b"2"]
+    assert await rows_of(b"1\n \n2\n", 10) == [b"1", b"2"]
     assert turns == 0
-    assert len(await _rows_of(b"1\n" * 500_000, 500_000)) == 500_000
+    assert len(await rows_of(b"1\n" * 500_000, 500_000)) == 500_000
     turning.cancel()
     assert turns > 0
 

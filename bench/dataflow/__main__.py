@@ -2,7 +2,7 @@
 
 Answers are compared first. Each rule runs in steps of 50,000 rows beside the engine on columns, and
 in steps of one row beside the engine on rows. Times are those of the processor. `durable` measures
-whole views, from inputs in a store to answers in it.
+whole views, from inputs in a store to answers in it, against the answers of DuckDB.
 """
 
 from __future__ import annotations

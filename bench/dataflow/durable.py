@@ -8,11 +8,12 @@ from pathlib import Path
 from secrets import token_hex
 from statistics import median
 from time import perf_counter, process_time
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from bench.dataflow.answers import expected, same
 from bench.dataflow.streams import RULES, Rows, stream
 from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.catalog.record_rows import PredicateShape, shape_of_events, shape_of_output
@@ -32,7 +33,16 @@ BATCH_MS = 1_000
 """Event time of one commit to an input."""
 TEXTS = frozenset({"tank", "id", "order"})
 """Columns that are texts in the pipeline."""
-Way = Literal["dataflow", "auto"]
+TENTHS = 10
+
+
+class Kept(NamedTuple):
+    """A run of one view: seconds, those of the processor, seconds of each tenth, its answers."""
+
+    took: float
+    used: float
+    tenths: list[float]
+    answers: dict[str, pa.Table]
 
 
 def kinds_of(columns: tuple[str, ...]) -> tuple[tuple[str, ColumnType], ...]:
@@ -98,21 +108,15 @@ class Durable:
                 lower = upper
         await store.close()
 
-    async def run(self, way: Way, run: str) -> tuple[float, float, dict[str, pa.Table]]:
-        """Seconds and seconds of the processor until a view has said everything; its answers."""
+    async def run(self, run: str) -> Kept:
+        """Keep the view from an empty start until it has said everything."""
         store = self._process()
         outputs = {
-            each: (f"{way}-{run}/{each}", shape_of_output(self.program, each))
+            each: (f"{run}/{each}", shape_of_output(self.program, each))
             for each in self.program.derived
         }
         target = ViewTarget(
-            f"{way}-{run}",
-            self.program,
-            self._shapes,
-            outputs,
-            f"{way}-{run}/errors",
-            f"{way}-{run}/state",
-            engine=way,
+            run, self.program, self._shapes, outputs, f"{run}/errors", f"{run}/state"
         )
         made = {name: shape.schema for name, shape in outputs.values()}
         for name, schema in {
@@ -120,11 +124,13 @@ class Durable:
         }.items():  # fmt: skip
             await store.create(name, Description(schema), start=frontier(0))
         view = ViewDriver(target, store, self._clock, ComputeSettings())
-        began, used = perf_counter(), process_time()
+        began, used, reached = perf_counter(), process_time(), [(0, 0.0)]
         task = asyncio.create_task(view.maintain_forever())
-        while not task.done() and view.progress.lower < self.end:
+        while not task.done() and reached[-1][0] < self.end:
             await asyncio.sleep(0.01)
-        took, used = perf_counter() - began, process_time() - used
+            if view.progress.lower > reached[-1][0]:
+                reached.append((view.progress.lower, perf_counter() - began))
+        used = process_time() - used
         if task.done():
             task.result()
         task.cancel()
@@ -133,13 +139,14 @@ class Durable:
             each: consolidate(await store.read_updates(name)) for each, (name, _) in outputs.items()
         }
         await store.close()
-        return took, used, found
+        tenths = np.diff(np.interp(np.linspace(0, self.end, TENTHS + 1), *np.array(reached).T))
+        return Kept(reached[-1][1], used, tenths.tolist(), found)
 
 
 def durable(name: str, count: int, runs: int) -> None:
-    """Print how fast the dataflow and the way of today keep one view. Answers are compared first.
+    """Print how fast one view is kept, whole and by tenths. Answers are compared first.
 
-    Raises: SystemExit where the answers differ.
+    Raises: SystemExit where the answers differ from those of DuckDB.
     """
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_durable(Durable(Path(folder), name, count), name, runs))
@@ -148,12 +155,16 @@ def durable(name: str, count: int, runs: int) -> None:
 async def _durable(world: Durable, name: str, runs: int) -> None:
     await world.load()
     total = sum(len(each.times) for each in world.rows.values())
-    ways: tuple[Way, ...] = "dataflow", "auto"
-    answers = [(await world.run(way, "first"))[2] for way in ways]
-    if answers[0] != answers[1]:
-        raise SystemExit(f"{name}: the dataflow and the way of today give different answers")
-    for way in ways:
-        found = [await world.run(way, str(number)) for number in range(runs)]
-        took, used = median(each[0] for each in found), median(each[1] for each in found)
-        speeds = f"{total / took:,.0f} rows/s, {total / used:,.0f} in a second of the processor"
-        print(f"{name} as a view, {way}: {speeds}")
+    columns = {each: list(found[1]) for each, found in RULES[name][1].items()}
+    theirs = expected(name, world.rows, columns)
+    for answer in (await world.run("first")).answers.values():
+        if not same(answer, theirs):
+            raise SystemExit(f"{name}: the view and DuckDB give different answers")
+    del theirs
+    found = [await world.run(str(number)) for number in range(runs)]
+    took, used = median(each.took for each in found), median(each.used for each in found)
+    speeds = f"{total / took:,.0f} rows/s, {total / used:,.0f} in a second of the processor"
+    tenths = [median(each) for each in zip(*(run.tenths for run in found), strict=True)]
+    rates = " ".join(f"{total / TENTHS / each / 1e6:.2f}" for each in tenths)
+    print(f"{name} as a view, durable to durable: {speeds}")
+    print(f"{name} as a view, million rows/s of each tenth: {rates}")

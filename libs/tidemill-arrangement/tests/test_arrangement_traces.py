@@ -247,6 +247,11 @@ def test_every_holder_sees_its_own_history_whatever_the_others_release() -> None
     )
     assert [holder.name for holder in status.holders] == ["early", "late"]
     assert status.updates == sum(len(batch) for batch in early.history())
+    early.set_logical(frontier(20))
+    early.set_physical(frontier(20))
+    while shared.exert():
+        pass
+    assert updates_of(late.through(frontier(20))) == [("d", 19, 20)]
     early.drop()
     early.drop()
     assert shared.physical == frontier(20)

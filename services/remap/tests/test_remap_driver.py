@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemill.catalog.bindings import read_bound_offsets
 from tidemill.errors import Indeterminate
@@ -25,7 +27,7 @@ from tidemill.time import (
     partition_offsets,
     sole_time,
 )
-from tidemill_remap.driver import PATIENCE, RemapDriver
+from tidemill_remap.driver import PATIENCE, RECORDS_PER_BINDING, RemapDriver, steps_between
 
 INTERVAL_MS = 1_000
 
@@ -107,6 +109,42 @@ async def test_a_probe_is_bound_at_the_end_of_its_interval_and_an_idle_source_go
         }
     )
     assert rows < 20
+
+
+async def test_a_backlog_is_bound_in_parts_within_one_interval() -> None:
+    world = await World().create()
+    driver = world.driver()
+    async with world.minting(driver):
+        await world.clock.advance(1.0)
+        world.offsets = {0: 4 * RECORDS_PER_BINDING, 1: RECORDS_PER_BINDING}
+        await world.clock.advance(1.0)
+    assert await world.at(12_000) == {0: 0, 1: 0}
+    for part, time in enumerate(range(12_996, 13_001), start=1):
+        each = part * RECORDS_PER_BINDING // 5
+        assert await world.at(time) == {0: 4 * each, 1: each}
+    assert driver.counts.bound == world.offsets
+
+
+@given(
+    st.dictionaries(st.integers(0, 3), st.integers(0, 40 * RECORDS_PER_BINDING)),
+    st.dictionaries(st.integers(0, 3), st.integers(0, 40 * RECORDS_PER_BINDING)),
+    st.integers(0, 200),
+)
+def test_parts_of_a_backlog_grow_to_what_is_known(
+    bound: dict[int, int], known: dict[int, int], most: int
+) -> None:
+    steps = steps_between(bound, known, most)
+    assert steps[-1] == known
+    assert 1 <= len(steps) <= most + 1
+    behind = sum(max(0, known[p] - bound.get(p, 0)) for p in known)
+    assert len(steps) == most + 1 or behind <= len(steps) * RECORDS_PER_BINDING
+    before = {p: bound.get(p, 0) for p in known}
+    for step in steps:
+        for p in known:
+            assert step[p] >= before[p] or known[p] < bound.get(p, 0)
+        added = sum(max(0, step[p] - before[p]) for p in known)
+        assert added <= -(-behind // len(steps)) + len(known)
+        before = dict(step)
 
 
 async def test_minters_of_one_source_agree_on_every_binding() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidemill.catalog.bindings import begin_bindings, latest_bindings
@@ -30,6 +30,9 @@ from tidemill_remap.resting import Rest
 PATIENCE = 3
 """After so many intervals in which nobody has minted, whoever stands by does."""
 
+RECORDS_PER_BINDING = 500_000
+"""Records that one binding adds at most, where there are instants for more bindings."""
+
 Probe = Callable[[], Awaitable[dict[int, int]]]
 """The offset that the next record of each partition will get."""
 
@@ -44,8 +47,34 @@ class MintCounts:
     bound: dict[int, int] = field(default_factory=dict)
 
 
+def steps_between(
+    bound: Mapping[int, int], known: Mapping[int, int], most: int
+) -> list[Mapping[int, int]]:
+    """Offsets to bind one after the other, the last of them `known`: a backlog comes in parts.
+
+    Writers and readers of an instant hold everything that is bound there. A part has at most
+    `RECORDS_PER_BINDING` records, or there are as many parts as `most` and one.
+    """
+    behind = sum(max(0, offset - bound.get(p, 0)) for p, offset in known.items())
+    count = max(1, min(-(-behind // RECORDS_PER_BINDING), most + 1))
+    return [
+        {p: known[p] - (known[p] - bound.get(p, 0)) * left // count for p in known}
+        for left in reversed(range(count))
+    ]
+
+
+def _joined(minter: Minter[Partitions], offsets: Mapping[int, int]) -> Antichain[Partitions]:
+    """The offsets joined with those bound already: another source may have seen more."""
+    bound = partition_offsets(minter.view.current)
+    for partition, offset in offsets.items():
+        bound[partition] = max(offset, bound.get(partition, 0))
+    return partition_frontier(bound)
+
+
 class RemapDriver:
-    """Binds probed frontiers, one binding to an interval; an idle source advances all the same.
+    """Binds probed frontiers at each interval; an idle source advances all the same.
+
+    A probe that is far ahead is bound in parts, at instants of its interval.
 
     A binding is visible to others only once it is durable. Several drivers of one source do no
     harm: the loser of a race reads the winner's bindings and goes on from there. With `rest`, a
@@ -93,7 +122,10 @@ class RemapDriver:
                 await self._clock.sleep(min(at.ms, self._interval_ms) / 1000)
                 continue
             before, self.counts.known = self.counts.known, await probe()
-            minter = await self._mint(minter, at.time)
+            bound = partition_offsets(minter.view.current)
+            steps = steps_between(bound, self.counts.known, at.time - sole_time(minter.view.upper))
+            for left, offsets in zip(reversed(range(len(steps))), steps, strict=True):
+                minter = await self._mint(minter, at.time - left, offsets)
             self.counts.bound = partition_offsets(minter.view.current)
             if self.stands_by:
                 await self._stand_by(probe, minter.view.upper)
@@ -130,9 +162,11 @@ class RemapDriver:
     async def _read(self) -> Minter[Partitions]:
         return await latest_bindings(self._collections, self._collection, self._source)
 
-    async def _mint(self, minter: Minter[Partitions], at: int) -> Minter[Partitions]:
-        """Bind the last probe, proposing again after each lost race; the view afterwards."""
-        while (proposal := minter.propose(at, self._seen(minter))) is not None:
+    async def _mint(
+        self, minter: Minter[Partitions], at: int, offsets: Mapping[int, int]
+    ) -> Minter[Partitions]:
+        """Bind the offsets, proposing again after each lost race; the view afterwards."""
+        while (proposal := minter.propose(at, _joined(minter, offsets))) is not None:
             if await self._append(proposal):
                 self.counts.minted += 1
                 minter.landed(proposal)
@@ -141,15 +175,6 @@ class RemapDriver:
             self.counts.lost += 1
             minter = await self._read()
         return minter
-
-    def _seen(self, minter: Minter[Partitions]) -> Antichain[Partitions]:
-        """Offsets of the last probe joined with those bound already: another source may have seen
-        more.
-        """
-        bound = partition_offsets(minter.view.current)
-        for partition, offset in self.counts.known.items():
-            bound[partition] = max(offset, bound.get(partition, 0))
-        return partition_frontier(bound)
 
     async def _append(self, proposal: Proposal[Partitions]) -> bool:
         """Whether the proposal was written; an unknown outcome counts as lost and is read back."""

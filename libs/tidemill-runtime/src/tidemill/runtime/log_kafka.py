@@ -18,6 +18,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.consumer.fetcher import FetchResult
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from tidemill.errors import Fenced, TidemillError, UsageError
@@ -488,6 +489,7 @@ class KafkaReader:
                 wanted = min(share, max_records - len(taken))
                 if wanted == 0:
                     break
+                self._make_ours()
                 found = await self._consumer.getmany(place, timeout_ms=0, max_records=wanted)
                 records = found.get(place, [])
                 taken += map(_record, records)
@@ -496,6 +498,24 @@ class KafkaReader:
             ready = more
         return taken
 
+    def _make_ours(self) -> None:
+        """Have the records that have arrived made as ours at once.
 
-def _record(record: Any) -> LogRecord:  # aiokafka ships no types
+        aiokafka's own have eleven fields, and making them took two thirds of reading. It calls one
+        method to make one, which is replaced here in what holds the records of one answer.
+        """
+        for found in self._consumer._fetcher._records.values():
+            if isinstance(found, FetchResult) and found._partition_records is not None:
+                found._partition_records._consumer_record = _ours
+
+
+def _ours(place: TopicPartition, record: Any) -> LogRecord:  # aiokafka ships no types
+    """A record as it is read from a batch."""
+    return LogRecord(place.partition, record.offset, record.key, record.value, record.timestamp)
+
+
+def _record(record: Any) -> LogRecord:
+    """A record, whoever made it."""
+    if type(record) is LogRecord:
+        return record
     return LogRecord(record.partition, record.offset, record.key, record.value, record.timestamp)

@@ -38,6 +38,7 @@ from tidemill.runtime.formats import (
     RowDecoder,
 )
 from tidemill.runtime.formats.avro import AvroReader
+from tidemill.runtime.formats.plain_json import PlainJson
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.resources import load_resources
 from tidemill.shard import Description
@@ -127,6 +128,17 @@ def _rows(decoder: RowDecoder, data: bytes) -> None:
     assert rows.num_rows + letters.num_rows == 2
     rows.validate(full=True)
     letters.validate(full=True)
+
+
+def _plain_rows(data: bytes) -> None:
+    """The record among others, as the compiled reader of plain ones sees it."""
+    whole = b'{"n": 1, "t": "a", "f": -1.5, "b": true}'
+    arrays, plain = PlainJson(COLUMNS).read([whole, data, whole])
+    assert plain[0]
+    assert plain[2]
+    for array in arrays:
+        assert len(array) == plain.sum()
+        array.validate(full=True)
 
 
 def _avro_value(schema: object, value: object) -> bytes:
@@ -327,6 +339,8 @@ def _texts() -> Iterator[Target]:
     yield _goals()
     row = b'{"n": 1, "t": "a\\u00e4", "f": -1.5e3, "b": true, "more": [{"x": null}]}'
     yield Target("json-rows", (row,), partial(_rows, RowDecoder(COLUMNS, JsonFormat())))
+    plain = b'{"n": 1, "t": "a", "f": -1.5, "b": true, "more": null}'
+    yield Target("plain-rows", (plain, row), _plain_rows)
     beats = RowDecoder(COLUMNS, JsonFormat(), heartbeats=True)
     yield Target("heartbeats", (heartbeat(1_700_000_000_000).encode(), row), partial(_rows, beats))
     line = '1,"a ""ä""",-1.5e3,true'.encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -114,6 +115,6 @@ class ReadPart(SourcePart):
     def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
         metrics, source = self._context.metrics, self.made.source
         metrics.increment(SOURCE_RECORDS, len(records), source=source)
-        size = sum(len(record.value or b"") for record in records)
+        size = sum(map(len, filter(None, map(attrgetter("value"), records))))
         metrics.increment(SOURCE_BYTES, size, source=source)
         metrics.increment(DECODE_ERRORS, letters.num_rows, source=source)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import (
     DIFF,
+    TIME,
     between,
     concatenate,
     empty_updates,
@@ -34,6 +35,7 @@ from tidemill.reclock import (
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, UpperMismatch
 from tidemill.shard.offloading import compute_beside
+from tidemill.shard.parts import span_of
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,
@@ -91,7 +93,8 @@ class _Output:
         self.schema = schema
         self.upper: Frontier = frontier(0)
         self._places = places
-        self._bound: list[pa.Table] = []
+        self._bound: list[tuple[pa.Table, int, int]] = []
+        """Updates that are not written yet, with their least and their greatest time."""
 
     def restart(self, as_of: int) -> None:
         """Forget all rows and bindings; those to come are seen from `as_of`."""
@@ -111,21 +114,25 @@ class _Output:
         """Take everything in; the frontier up to which the output can be written now."""
         answer = self.operator.step(rows, bindings, remap_upper, source)
         if answer.table.num_rows:
-            self._bound.append(answer.table)
+            self._bound.append((answer.table, *span_of(answer.table.column(TIME).to_numpy())))
         return answer.frontier
 
     def due(self, reached: Frontier) -> pa.Table:
         """The updates from the output's upper to `reached`."""
-        rows = concatenate([empty_updates(self.schema), *self._bound])
         lower = 0 if self.upper.empty else sole_time(self.upper)
-        return between(rows, lower, None if reached.empty else sole_time(reached))
+        upper = None if reached.empty else sole_time(reached)
+        due = [
+            between(table, lower, upper)
+            for table, least, greatest in self._bound
+            if greatest >= lower and (upper is None or least < upper)
+        ]
+        return concatenate([empty_updates(self.schema), *due])
 
     def forget_before(self, upper: Frontier) -> None:
-        """Drop what is written."""
-        if upper.empty:
-            self._bound = []
-        kept = (between(table, sole_time(upper), None) for table in self._bound)
-        self._bound = [table for table in kept if table.num_rows]
+        """Drop what is written: tables with nothing later."""
+        self._bound = [
+            held for held in self._bound if not upper.empty and held[2] >= sole_time(upper)
+        ]
 
 
 def _since(updates: pa.Table, upper: Frontier) -> pa.Table:

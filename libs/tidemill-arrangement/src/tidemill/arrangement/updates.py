@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.row_order import ROWS_MIN, order_of
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX, Frontier, sole_time
 
@@ -155,12 +156,14 @@ def _sorted(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     if not sortable or table.num_rows == 1:
         return table
     columns = [_comparable(table.column(name)) for name in sortable]
-    indices = pc.sort_indices(
-        pa.table(columns, names=[str(at) for at in range(len(columns))]),
-        sort_keys=[(str(at), "ascending") for at in range(len(columns))],
-    )
-    order = indices.to_numpy()
-    return table if bool((order[1:] > order[:-1]).all()) else table.take(indices)
+    order = order_of(columns) if table.num_rows >= ROWS_MIN else None
+    if order is None:
+        indices = pc.sort_indices(
+            pa.table(columns, names=[str(at) for at in range(len(columns))]),
+            sort_keys=[(str(at), "ascending") for at in range(len(columns))],
+        )
+        order = indices.to_numpy()
+    return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))
 
 
 def _run_starts(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -450,3 +450,11 @@ async def test_a_backlog_is_read_in_pieces_as_it_is_stored(compacted: bool) -> N
     assert consolidate(pa.concat_tables(pieces)).equals(consolidate(whole))
     assert await world.store.upper_of_rows("c", 3, 40, 0) == 4, "an instant is never cut"
     assert await world.store.upper_of_rows("c", 0, 40, 10_000) == 40
+
+
+async def test_the_time_before_the_first_row_is_one_piece_with_it() -> None:
+    world, begins = World(), 1_700_000_000_000
+    await world.create()
+    rows = [(n, "x", begins + n, 1) for n in range(1_000)]
+    await world.write(0, begins + 1_000, rows)
+    assert await world.store.upper_of_rows("c", 0, begins + 1_000, 100) == begins + 100

@@ -292,7 +292,8 @@ def upper_of_rows(parts: Sequence[Part], lower: int, upper: int, rows_max: int) 
 
     if below(upper) <= rows_max:
         return upper
-    borders = sorted({lower + 1, upper, *(last for _, last, _ in spans if lower < last < upper)})
+    ends = {end for first, last, _ in spans for end in (first, last) if lower < end < upper}
+    borders = sorted({lower + 1, upper, *ends})
     at = bisect_right(borders, rows_max, key=lambda bound: int(below(bound)))
     first = borders[max(at - 1, 0)]
     if below(first) >= rows_max or at >= len(borders):

@@ -22,7 +22,7 @@ CELLS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int8(), st.integers(-128, 127)),
     (pa.float64(), st.sampled_from([0.0, -1.5, 1e300, float("inf"), float("-inf"), float("nan")])),
     (pa.bool_(), st.booleans()),
-    (pa.string(), st.text("aä\U0001f600\uffff\x00", max_size=3)),
+    (pa.string(), st.text("aä\U0001f600\uffff\x00", max_size=9)),
     (pa.date32(), st.dates(datetime.date(1, 1, 1), datetime.date(9999, 1, 1))),
     (pa.timestamp("us"), st.datetimes()),
 ]

@@ -19,6 +19,8 @@ Ranks: TypeAlias = tuple[Words, int]
 """Numbers in the order of the values of a column, equal for equal ones, and their bits."""
 
 WORD_BITS = 64
+TEXT_BYTES_MAX = 32
+"""Longer texts take more words than it takes to put the different ones in order."""
 ROWS_MIN = 512
 """Fewer rows are in order sooner by one call of Arrow."""
 
@@ -38,7 +40,7 @@ def order_of(columns: Sequence[Any]) -> npt.NDArray[np.int64] | None:
         ranks = _ranks(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         if ranks is None:
             return None
-        ranked.append(ranks)
+        ranked += ranks
     return _sorted_rows(ranked, len(columns[0]))
 
 
@@ -82,23 +84,48 @@ def _packed(ranked: Sequence[Ranks], room: int, rows: int) -> tuple[Words, list[
     return words, []
 
 
-def _ranks(column: Any) -> Ranks | None:
-    """The ranks of an array; None if they are not found by numbers."""
+def _ranks(column: Any) -> list[Ranks] | None:
+    """The ranks of an array, the first of which decide; None if they are not found by numbers."""
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        encoded = column.dictionary_encode()
-        inverse = np.empty(len(encoded.dictionary), np.int64)
-        inverse[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(inverse))
-        column = pa.array(inverse).take(encoded.indices)
-    elif pa.types.is_boolean(kind):
+    valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_string(kind):
+        return _text_ranks(column, valid)
+    if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
     elif pa.types.is_temporal(kind):
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_float64(kind)):
         return None
-    valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
     numbers = (column.fill_null(0) if valid is not None else column).to_numpy()
-    return _narrowed(_ordered_words(numbers), valid)
+    return [_narrowed(_ordered_words(numbers), valid)]
+
+
+def _text_ranks(column: Any, valid: npt.NDArray[np.bool_] | None) -> list[Ranks]:
+    """The ranks of texts: short ones are words of eight bytes, and the length decides at the end.
+
+    Of long texts the different ones are put in order, and each has its place there.
+    """
+    _, offsets, data = column.buffers()
+    stops = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    lengths = np.diff(stops)
+    longest = int(lengths.max(initial=0))
+    if longest > TEXT_BYTES_MAX:
+        encoded = column.dictionary_encode()
+        places = np.empty(len(encoded.dictionary), np.int64)
+        places[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(places))
+        numbers = pa.array(places).take(encoded.indices).fill_null(0).to_numpy()
+        return [_narrowed(numbers.view(np.uint64), valid)]
+    found = np.frombuffer(data, np.uint8) if longest else np.zeros(1, np.uint8)
+    words = []
+    for first in range(0, max(longest, 1), 8):
+        word = np.zeros(len(column), np.uint64)
+        for at in range(first, first + 8):
+            word <<= np.uint64(8)
+            if at < longest:
+                within = np.minimum(stops[:-1] + at, len(found) - 1)
+                word |= np.where(at < lengths, found[within], np.uint8(0))
+        words.append(_narrowed(word, valid))
+    return [*words, _narrowed(lengths.astype(np.uint64), valid)]
 
 
 def _ordered_words(numbers: npt.NDArray[Any]) -> Words:

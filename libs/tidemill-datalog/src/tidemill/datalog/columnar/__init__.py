@@ -4,8 +4,9 @@ What it does not take, the row engine does; the answers are equal. Importing it 
 """
 
 from tidemill.datalog.columnar.bulk import Bulk
-from tidemill.datalog.columnar.columns import Column, Columns, Texts, Unsuited
+from tidemill.datalog.columnar.columns import Column, Columns, Unsuited
 from tidemill.datalog.columnar.tables import ColumnTable
+from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.columnar.window_columns import WindowColumns
 
 __all__ = ["Bulk", "Column", "ColumnTable", "Columns", "Texts", "Unsuited", "WindowColumns"]

@@ -11,13 +11,7 @@ import numpy as np
 
 from tidemill.arrangement.relational import range_buckets
 from tidemill.datalog.columnar.arrangements import Arrangements
-from tidemill.datalog.columnar.columns import (
-    LATTICES_SEEN,
-    Columns,
-    Texts,
-    Unsuited,
-    instant_word,
-)
+from tidemill.datalog.columnar.columns import LATTICES_SEEN, Columns, Unsuited, instant_word
 from tidemill.datalog.columnar.contributing import Contributions, Gathering
 from tidemill.datalog.columnar.deriving import Derived, derive, merged, narrow
 from tidemill.datalog.columnar.established import EstablishedColumns, Shape, solutions_of
@@ -28,6 +22,7 @@ from tidemill.datalog.columnar.prefixes import ROWS_MAX, FoundOnce, Piece, commo
 from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
+from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.evaluation.allowance import column_bytes
 from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
 from tidemill.datalog.evaluation.forms import RuleForm, Type

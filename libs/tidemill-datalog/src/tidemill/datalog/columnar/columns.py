@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.relational import extent
+from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.tables import (
     EXPIRES,
@@ -54,71 +54,6 @@ class Unsuited(Exception):
 
     Never leaves the library.
     """
-
-
-class Texts:
-    """Numbers for texts. Texts of one object have equal numbers if and only if they are equal.
-
-    For any number of threads: a number once given is final.
-    """
-
-    def __init__(self) -> None:
-        self._growing = Lock()
-        self._numbers: dict[str, int] = {}
-        self._texts: list[str] = []
-        self._arrow = pa.array([], pa.string())
-        self.made = 0
-        """Characters of texts that functions made."""
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def number(self, text: str) -> int:
-        """The number of a text."""
-        known = self._numbers.get(text)
-        if known is not None:
-            return known
-        with self._growing:
-            known = self._numbers.get(text)
-            if known is None:
-                known = len(self._texts)
-                self._texts.append(text)
-                self._numbers[text] = known  # last: whoever finds it finds its text
-            return known
-
-    def numbers(self, texts: pa.Array) -> I64Array:
-        """The number of each text; null may have any.
-
-        Cost: O(n) + a look-up for each different one.
-        """
-        encoded = texts.dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        known = np.array([self.number(text) for text in encoded.dictionary.to_pylist()], np.int64)
-        if not len(known):
-            return np.zeros(len(texts), np.int64)
-        indices = encoded.indices.fill_null(0)
-        return known[np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)]
-
-    def arrow(self, numbers: I64Array, nulls: BoolArray | None = None) -> pa.Array:
-        """The texts of numbers as Arrow has them.
-
-        Cost: O(n) and the texts that are new since the last time.
-        """
-        if 2 * len(numbers) < len(self._texts) - len(self._arrow):
-            known = self.texts(numbers)
-            return pa.array(known, pa.string(), mask=nulls)
-        with self._growing:
-            if len(self._arrow) < len(self._texts):
-                fresh = pa.array(self._texts[len(self._arrow) :], pa.string())
-                self._arrow = pa.concat_arrays([self._arrow, fresh])
-            known_texts = self._arrow
-        return known_texts.take(pa.array(numbers, mask=nulls))
-
-    def texts(self, numbers: I64Array) -> list[str]:
-        """The texts of numbers."""
-        texts = self._texts
-        return [texts[number] for number in numbers.tolist()]
 
 
 # NB: not frozen, though nobody changes one: to make a frozen one takes three times as long.

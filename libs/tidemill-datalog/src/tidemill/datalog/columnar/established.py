@@ -17,13 +17,13 @@ from tidemill.datalog.columnar.blocks import Block
 from tidemill.datalog.columnar.columns import (
     END_WORD,
     Column,
-    Texts,
     Unsuited,
     concatenated,
     instants_of,
     python_instants,
 )
 from tidemill.datalog.columnar.deriving import Derived
+from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.state import EstablishedSolution
 

@@ -21,7 +21,6 @@ from tidemill.datalog.columnar.columns import (
     LATTICES_SEEN,
     Column,
     Columns,
-    Texts,
     Unsuited,
     concatenated,
     joined_ends,
@@ -37,6 +36,7 @@ from tidemill.datalog.columnar.contributing import (
     together,
 )
 from tidemill.datalog.columnar.deriving import Derived
+from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 
 

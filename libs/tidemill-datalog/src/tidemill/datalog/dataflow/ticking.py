@@ -16,7 +16,7 @@ import numpy as np
 from tidemill.arrangement.interval_updates import net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.columns import Texts
+from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
 from tidemill.datalog.dataflow.operators.sampling import at_ticks
 from tidemill.datalog.dataflow.scheduler import Strategy

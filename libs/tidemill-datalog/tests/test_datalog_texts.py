@@ -1,0 +1,67 @@
+"""Texts have equal numbers exactly if they are equal, whoever asks and however many there are."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.datalog.columnar import texts as module
+from tidemill.datalog.columnar.texts import Texts
+from tidemill.errors import Exhausted
+
+SOME = st.none() | st.sampled_from(["", "a", "b", "ä", "a\x00", "\x00", "aaaaaaaa", "aaaaaaaab"])
+ANY = SOME | st.text(max_size=20)
+
+
+@given(st.lists(st.lists(ANY, max_size=90), max_size=5), st.integers(0, 5))
+def test_numbers_are_those_of_a_dict(batches: list[list[str | None]], cut: int) -> None:
+    texts, known = Texts(), dict[str, int]()
+    for batch in batches:
+        array = pa.array([*["before"] * cut, *batch], pa.string()).slice(cut)
+        found = texts.numbers(pa.chunked_array([array, array]) if cut == 2 else array)
+        wanted = [0 if text is None else known.setdefault(text, len(known)) for text in batch]
+        assert found.tolist() == wanted * (2 if cut == 2 else 1)
+        nulls = np.array([text is None for text in batch], np.bool_)
+        numbers = found[: len(batch)]
+        assert texts.arrow(numbers, nulls).to_pylist() == batch
+        assert texts.texts(numbers[~nulls]) == [text for text in batch if text is not None]
+    assert [texts.number(text) for text in known] == list(known.values())
+    assert len(texts) == len(known)
+
+
+def test_texts_that_no_array_holds_have_numbers_too() -> None:
+    texts = Texts()
+    assert texts.texts(np.array([texts.number("\ud800"), texts.number("")])) == ["\ud800", ""]
+
+
+def test_many_texts_keep_their_numbers_while_the_table_grows() -> None:
+    texts, drawn = Texts(), np.random.default_rng(3)
+    known: dict[str, int] = {}
+    for _ in range(6):
+        batch = [f"text {n}" for n in drawn.integers(0, 60_000, 20_000)]
+        wanted = [known.setdefault(text, len(known)) for text in batch]
+        assert texts.numbers(pa.array(batch)).tolist() == wanted
+    assert texts.texts(np.arange(len(known))) == list(known)
+
+
+def test_threads_that_number_the_same_texts_agree() -> None:
+    texts = Texts()
+    arrays = [pa.array([f"{n * 7919 % 5_000}" for n in range(at, at + 5_000)]) for at in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(texts.numbers, arrays))
+    assert len(texts) == 5_000
+    for array, numbers in zip(arrays, found, strict=True):
+        assert texts.arrow(numbers).equals(array)
+
+
+def test_more_bytes_than_an_array_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = Texts()
+    numbers = texts.numbers(pa.array(["abc", "d"]))
+    monkeypatch.setattr(module, "_ARROW_BYTES_MAX", 3)
+    with pytest.raises(Exhausted, match="do not fit into one array"):
+        texts.arrow(numbers)

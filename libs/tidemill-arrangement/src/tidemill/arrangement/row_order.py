@@ -150,7 +150,9 @@ def _narrowed(words: Words, valid: npt.NDArray[np.bool_] | None) -> Ranks:
     least, span = present.min(), int(present.max()) - int(present.min())
     words = words - least
     if valid is None:
-        return words, span.bit_length()
+        common = int(np.bitwise_or.reduce(words))
+        idle = (common & -common).bit_length() - 1 if common else 0  # behind short texts
+        return words >> np.uint64(idle), span.bit_length() - idle if common else 0
     if span == 2**64 - 1:  # no word is left for null: not of numbers that are not floats
         return _by_value(words, valid)
     return np.where(valid, words, np.uint64(span + 1)), (span + 1).bit_length()

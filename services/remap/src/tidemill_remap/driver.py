@@ -30,7 +30,7 @@ from tidemill_remap.resting import Rest
 PATIENCE = 3
 """After so many intervals in which nobody has minted, whoever stands by does."""
 
-RECORDS_PER_BINDING = 500_000
+RECORDS_PER_BINDING = 125_000
 """Records that one binding adds at most, where there are instants for more bindings."""
 
 Probe = Callable[[], Awaitable[dict[int, int]]]

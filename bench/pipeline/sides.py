@@ -110,7 +110,7 @@ def caught_up(system: System, text: str, workload: Workload, options: Options) -
 
 
 def kept_answers_of(client: Client, workload: Workload, count: int) -> tuple[pa.Table, int]:
-    """As `answers_of`, again if history was forgotten between its questions."""
+    """The result of `answers_of`, asked again if history was forgotten meanwhile."""
     for _ in range(ASKED_MAX):
         try:
             return answers_of(client, workload, count)

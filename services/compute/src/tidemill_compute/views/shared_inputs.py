@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # importing it imports numba
     from tidemill.datalog.columnar import Columns, Texts, WindowColumns
     from tidemill.datalog.columnar.living import LivingColumns
 
-TEXTS_MAX = 1 << 20
+TEXTS_MAX = 1 << 22
+"""After so many texts numbers are begun anew, if most are of rows that are gone: some 170 MB."""
 TEXTS_MADE_MAX = 1 << 28
 """After so many characters that functions made the numbers of texts are begun anew."""
 THREADS = 256

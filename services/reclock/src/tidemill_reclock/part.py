@@ -30,7 +30,19 @@ from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_reclock.settings import ReclockSettings
 
 COMMIT_INTERVAL_S = 5.0
+SPARK_BACKLOG_ROWS = 5_000_000
+"""Records from which on a job pays for its start, if it runs elsewhere."""
 log = get_logger("sources")
+
+
+def is_for_spark(records: int, least: int | None, apart: bool) -> bool:
+    """Whether a job writes so many records, where nobody says which engine does.
+
+    Jobs that are not `apart` share the processors of this machine, and are slower there.
+    """
+    if least is None:
+        return apart and records >= SPARK_BACKLOG_ROWS
+    return records >= least
 
 
 class Feed(Protocol):
@@ -154,7 +166,8 @@ class WritePart(SourcePart):
             return starts
         if spec.envelope.key and backlog.lower > made.stored.begins:
             return starts  # earlier rows are held by this process
-        if spec.engine == "auto" and backlog.records < context.settings.spark_backlog_rows:
+        least, apart = context.settings.spark_backlog_rows, context.launcher.remote
+        if spec.engine == "auto" and not is_for_spark(backlog.records, least, apart):
             return starts
         # few processes launch jobs
         from tidemill_reclock.bulk_spark import PLAIN, SparkBulkReclock

@@ -11,8 +11,11 @@ class ReclockSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unbound_rows_max: int = 200_000
     """Rows that may wait for a binding before ingest is asked to pause."""
 
-    spark_backlog_rows: int = 5_000_000
-    """Records of a backlog from which on, with engine `auto`, Spark writes it."""
+    spark_backlog_rows: int | None = None
+    """Records of a backlog from which on, with engine `auto`, Spark writes it.
+
+    Unset, 5,000,000 where jobs are pods. On one machine this process is faster than a job.
+    """
 
     hold_interval_s: float = 10.0
     """Time between two moves of the hold on the bindings, and of committed offsets for outside

@@ -120,7 +120,8 @@ async def test_d3_every_answer_is_made_of_the_records_before_its_offsets(tmp_pat
 async def test_d3_offsets_that_are_in_no_answer_are_not_yet_until_they_are(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, PLAIN)
-        await push_each(process, "s", 1)
+        bound = await push_each(process, "s", 1)
+        await process.query.translate("s", bound.offsets, 60.0)  # bound is not yet written
         with pytest.raises(NotYet, match=r"p0=3 of s is not in any answer yet: .* come to p0=1"):
             await process.query.translate("s", at(p0=3), None)
         with pytest.raises(NotYet, match="p7=1 of s"):

@@ -58,7 +58,12 @@ contracts: ## import-linter: the layers of ARCHITECTURE.md
 	@.venv/bin/lint-imports --no-cache
 
 unit: ## pytest alone, WORKERS=3 files side by side; T="path or -k expression" narrows it
+	@$(PY) -m tidemill.host.warming
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
+
+.PHONY: loops
+loops: ## write the types that compiled loops are called with, from the machine code that tests have left
+	@$(PY) -m tidemill.testkit.loops
 
 .PHONY: weights
 weights: ## write which files of tests begin first, from the last make unit

@@ -26,5 +26,6 @@ case $1 in
     pip check
     cp "/build/$image.cdx.json" /usr/share/doc/tidemill/sbom.cdx.json
     for module in "$@"; do python -c "import $module"; done
+    ! python -c 'import numba' 2>/dev/null || python -m tidemill.host.warming --portable
     python -c "import pydantic; pydantic.TypeAdapter(int)" ;; # typer loads it with the first arguments
 esac

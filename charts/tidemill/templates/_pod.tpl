@@ -73,7 +73,6 @@ containers:
   - {name: TIDEMILL_UP_HTTP_HOST, value: "0.0.0.0"}
   - {name: TIDEMILL_UP_HTTP_PORT, value: "7475"}
   - {name: HOME, value: /tmp}
-  - {name: NUMBA_CACHE_DIR, value: /var/lib/tidemill/machine-code}
   {{- with .root.Values.stores.consensus }}
   - {name: TIDEMILL_UP_STORE__CONSENSUS, value: {{ . | quote }}}
   {{- end }}

@@ -1,74 +1,205 @@
-"""Machine code is made once: a second process finds it, wherever the library is installed."""
+"""Machine code is made once, and code of other sources, users or processors is never loaded."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from numba import types
 
-import tidemill.arrangement.kernels as kernels
 from tidemill.arrangement.kernels.arrays import compiled
+from tidemill.arrangement.machine_code import PORTABLE, CodeFolders
 
-PROGRAM = """
-import numpy as np, sys
-sys.path.insert(0, sys.argv[1])
-from copied.arrays import compiled
-from copied import loops
-assert loops.total(np.arange(4, dtype=np.int64)) == 6
-stats = loops.total.stats
-print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), loops.total._cache.cache_path)
+CHOSEN = """
+import sys
+from pathlib import Path
+from tidemill.arrangement import machine_code
+machine_code.FOLDERS = machine_code.CodeFolders(*map(Path, sys.argv[1:]))
 """
-LOOP = """
-from copied.arrays import I64Array, compiled
+PROGRAM = f"""{CHOSEN}
+sys.path.insert(0, str(Path(sys.argv[1]).parent.parent))
+import numpy as np
+from tidemill_copied import total
+assert total(np.arange(4)) == 6
+print(sum(total.stats.cache_hits.values()), sum(total.stats.cache_misses.values()))
+"""
+LOOPS = """
+import numpy as np
+from tidemill.arrangement.kernels.arrays import compiled, inlined
+
+@inlined
+def plus(number: int) -> int:
+    return number + 0
 
 @compiled
-def total(numbers: I64Array) -> int:
+def total(numbers: np.ndarray) -> int:
     found = 0
     for number in numbers:
-        found += number
+        found += plus(number)
     return found
 """
+HIT, COMPILED = (1, 0), (0, 1)
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    """A library elsewhere with the decorator and one loop of the kernels."""
-    source = Path(kernels.__file__).parent
-    package = tmp_path / "site" / "copied"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    shutil.copy(source / "arrays.py", package)
-    (package / "loops.py").write_text(LOOP)
-    return package
+def installed(tmp_path: Path) -> Path:
+    """The folder of machine code beside a library elsewhere, which has one loop."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "tidemill_copied.py").write_text(LOOPS)
+    return tmp_path / "site" / "__pycache__" / "machine-code"
 
 
-def first_call(package: Path, tmp_path: Path) -> tuple[int, int, str]:
-    """Of a new process: loops found on disk, loops compiled, and where they are kept."""
-    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("XDG_CACHE_HOME", None)
-    environment.pop("NUMBA_CACHE_DIR", None)
-    found = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(package.parent)],
-        env=environment, capture_output=True, text=True, check=True,
+def process(program: str, *folders: Path, **environment: str) -> tuple[int, ...]:
+    """The numbers that a new process prints: loops found on disk, and loops compiled."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program, *map(str, folders)],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    hits, misses, place = found.stdout.split()
-    return int(hits), int(misses), place
+    return tuple(map(int, done.stdout.split()))
 
 
-def test_a_second_process_compiles_nothing(copied: Path, tmp_path: Path) -> None:
-    assert first_call(copied, tmp_path)[:2] == (0, 1)
-    hits, misses, place = first_call(copied, tmp_path)
-    assert (hits, misses, Path(place).parent) == (1, 0, copied)
+def only_file(folder: Path) -> Path:
+    """The file of machine code in a folder, which has one for each of two loops at most."""
+    (file,) = folder.glob("*.total-*")
+    return file
 
 
-ARRANGING = """
-import sys
+def test_a_second_process_compiles_nothing(installed: Path) -> None:
+    assert process(PROGRAM, installed) == COMPILED
+    assert process(PROGRAM, installed) == HIT
+
+
+def test_torn_machine_code_is_passed_over_and_replaced(installed: Path) -> None:
+    process(PROGRAM, installed)
+    file = only_file(installed)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert process(PROGRAM, installed) == COMPILED
+    assert process(PROGRAM, installed) == HIT
+
+
+def test_a_change_of_a_loop_that_a_loop_calls_compiles_it_again(installed: Path) -> None:
+    process(PROGRAM, installed)
+    before = only_file(installed)
+    source = installed.parent.parent / "tidemill_copied.py"
+    source.write_text(LOOPS.replace("number + 0", "number - 0"))
+    assert process(PROGRAM, installed) == COMPILED
+    assert only_file(installed) != before
+
+
+def test_a_change_of_a_comment_compiles_nothing(installed: Path) -> None:
+    process(PROGRAM, installed)
+    source = installed.parent.parent / "tidemill_copied.py"
+    source.write_text(f"# a line above\n{LOOPS}")
+    assert process(PROGRAM, installed) == HIT
+
+
+def test_machine_code_of_another_processor_is_not_loaded(installed: Path) -> None:
+    assert process(PROGRAM, installed) == COMPILED
+    other = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}
+    assert process(PROGRAM, installed, **other) == COMPILED
+    assert process(PROGRAM, installed, **other) == HIT
+    assert process(PROGRAM, installed) == HIT
+
+
+def test_portable_machine_code_is_loaded_by_this_processor(installed: Path) -> None:
+    portable = {"NUMBA_CPU_NAME": PORTABLE[platform.machine()][0], "NUMBA_CPU_FEATURES": ""}
+    assert process(PROGRAM, installed, **portable) == COMPILED
+    assert process(PROGRAM, installed) == HIT
+
+
+def test_where_the_library_cannot_be_written_another_folder_serves(
+    installed: Path, tmp_path: Path
+) -> None:
+    # NB: permissions bind no superuser; a file where the folder would be binds everybody.
+    installed.parent.touch()
+    assert process(PROGRAM, installed, tmp_path / "own") == COMPILED
+    assert process(PROGRAM, installed, tmp_path / "own") == HIT
+    assert only_file(tmp_path / "own")
+
+
+def test_where_nothing_can_be_written_loops_are_compiled_and_run(installed: Path) -> None:
+    installed.parent.touch()
+    assert process(PROGRAM, installed) == COMPILED
+    assert process(PROGRAM, installed) == COMPILED
+
+
+@pytest.fixture
+def folders(installed: Path) -> CodeFolders:
+    """Folders with one file, `name`."""
+    made = CodeFolders(installed)
+    made.write("name", b"code", outdated="name*")
+    assert made.read("name") == b"code"
+    return made
+
+
+def test_a_file_under_another_name_is_passed_over(folders: CodeFolders, installed: Path) -> None:
+    (installed / "name").rename(installed / "other")
+    assert folders.read("other") is None
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_others_may_write_is_passed_over(
+    folders: CodeFolders, installed: Path, mode: int
+) -> None:
+    (installed / "name").chmod(mode)
+    assert folders.read("name") is None
+    folders.write("name", b"code", outdated="name*")
+    assert folders.read("name") == b"code"
+
+
+def test_a_folder_that_others_may_write_is_passed_over(
+    folders: CodeFolders, installed: Path
+) -> None:
+    installed.chmod(0o777)
+    assert folders.read("name") is None
+    assert CodeFolders(installed).written() is None
+
+
+def test_a_link_is_passed_over(folders: CodeFolders, installed: Path, tmp_path: Path) -> None:
+    (installed / "name").rename(tmp_path / "elsewhere")
+    (installed / "name").symlink_to(tmp_path / "elsewhere")
+    assert folders.read("name") is None
+
+
+def test_a_file_of_another_user_is_passed_over(
+    folders: CodeFolders, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = os.stat_result([*(installed / "name").stat()[:4], 4_242, *[0] * 5])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", lambda _: found)
+        assert folders.read("name") is None
+    assert folders.read("name") == b"code"
+
+
+def test_writers_at_once_leave_one_whole_file(installed: Path) -> None:
+    contents = [bytes([number]) * 100_000 for number in range(8)]
+
+    def write(content: bytes) -> bytes | None:
+        mine = CodeFolders(installed)
+        for _ in range(20):
+            mine.write("name", content, outdated="name*")
+            assert mine.read("name") in contents
+        return mine.read("name")
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        assert set(pool.map(write, contents)) <= set(contents)
+    assert [file.name for file in installed.iterdir()] == ["name"]
+
+
+def test_two_processes_that_compile_at_once_leave_code_for_a_third(installed: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: process(PROGRAM, installed), range(2)))
+    assert process(PROGRAM, installed) == HIT
+
+
+ARRANGING = f"""{CHOSEN}
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from tidemill.arrangement.interval_updates import END_WORD, Merged
@@ -79,11 +210,11 @@ for time in range(3):
 merged.facts.index((1,))
 merged.compact(3)
 assert len(merged.facts) == 5
-loops = {
+loops = {{
     id(loop): loop
     for name, module in list(sys.modules.items()) if name.startswith("tidemill.")
     for loop in vars(module).values() if isinstance(loop, Dispatcher)
-}
+}}
 counts = [
     sum(sum(getattr(loop.stats, kind).values()) for loop in loops.values())
     for kind in ("cache_hits", "cache_misses")
@@ -92,75 +223,33 @@ print(*counts)
 """
 
 
-def test_a_second_process_arranges_rows_and_compiles_nothing(tmp_path: Path) -> None:
-    """All loops of the library, by what the compiler says of each: found on disk, or compiled."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    found = []
-    for _ in range(2):
-        said = subprocess.run(
-            [sys.executable, "-c", ARRANGING],
-            env=environment, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        found.append([int(word) for word in said.stdout.split()])
-    (_, compiled_first), (hits, compiled_again) = found
+def test_a_second_process_arranges_rows_and_compiles_nothing(installed: Path) -> None:
+    """All loops of the library, by the compiler's own counts: found on disk, or compiled."""
+    _, compiled_first = process(ARRANGING, installed)
+    hits, compiled_again = process(ARRANGING, installed)
     assert compiled_first >= hits > 0
     assert compiled_again == 0
 
 
 @compiled
-def plus(number: int, negated: bool) -> int:
-    return -number if negated else number
+def negated(number: int, is_negated: bool) -> int:
+    return -number if is_negated else number
 
 
 def test_a_loop_is_compiled_once_for_all_literals() -> None:
     """Another loop that calls it asks numba for it in this way."""
-    loop: Any = plus  # numba has no types
-    for number, negated in ((1, False), (2, True), (3, False)):
-        loop.get_call_template((types.literal(number), types.literal(negated)), {})
+    loop: Any = negated  # numba has no types
+    for number, flag in ((1, False), (2, True), (3, False)):
+        loop.get_call_template((types.literal(number), types.literal(flag)), {})
     assert loop.signatures == [(types.int64, types.boolean)]
-    assert plus(4, True) == -4
+    assert negated(4, True) == -4
 
 
-def test_where_the_library_cannot_be_written_the_cache_of_the_user_serves(
-    copied: Path, tmp_path: Path
-) -> None:
-    # NB: permissions bind no superuser; a file where the cache would be binds everybody.
-    (copied / "__pycache__").touch()
-    assert first_call(copied, tmp_path)[:2] == (0, 1)
-    hits, misses, place = first_call(copied, tmp_path)
-    assert (hits, misses) == (1, 0)
-    assert (tmp_path / "home") in Path(place).parents
-
-
-def test_where_nothing_can_be_written_loops_are_compiled_and_run(
-    copied: Path, tmp_path: Path
-) -> None:
-    (copied / "__pycache__").touch()
-    (tmp_path / "home").touch()
-    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("._cache.cache_path", ".stats.cache_path"), str(copied.parent)],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-
-
-def test_a_change_in_any_module_beside_a_loop_compiles_it_again(
-    copied: Path, tmp_path: Path
-) -> None:
-    """A loop contains what it calls, and the library that compiles it looks at its own file only."""
-    first_call(copied, tmp_path)
-    (copied / "other.py").write_text("# called by the loop, perhaps\n")
-    assert first_call(copied, tmp_path)[:2] == (0, 1)
-
-
-def test_who_does_not_use_kernels_does_not_wait_for_their_compiler() -> None:
+def test_a_process_without_kernels_does_not_wait_for_their_compiler() -> None:
     program = """
 import sys
 import tidemill.testkit.partial_orders, tidemill.arrangement.trace, tidemill.arrangement.updates
 import tidemill.client, tidemill.datalog, tidemill.reclock, tidemill.shard
-print("numba" in sys.modules)
+print(int("numba" in sys.modules))
 """
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert said.stdout.strip() == "False"
+    assert process(program) == (0,)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import typer
 
+from tidemill.arrangement.machine_code import FOLDERS
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.made.making import Making
 from tidemill.catalog.revisions import Revisions
@@ -143,6 +144,7 @@ async def opened(
             reason="role",
         )
     own_folder(chosen.root)
+    FOLDERS.keep_beside(chosen.root / "machine-code")
     async with AsyncExitStack() as stack:
         risks, claims, board, context = await _context(chosen, config, stack)
         audit = Audit(

@@ -254,7 +254,6 @@ DISK_ASKED_MB = 256
 
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
-    "NUMBA_CACHE_DIR": f"{HOME}/machine-code",
     "PYTHONUNBUFFERED": "1",
 }
 """Of drivers and executors."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit, types
+
+from tidemill.arrangement.kernels.kept_code import KeptCode
 
 U64Array: TypeAlias = npt.NDArray[np.uint64]
 I64Array: TypeAlias = npt.NDArray[np.int64]
@@ -24,9 +23,7 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 def compiled(loop: Loop) -> Loop:
     """Compiled at the first call with arguments of these types; machine code is kept on disk.
 
-    Beside the source if that place can be written, else where numba keeps the user's cache, else
-    nowhere. It is used again while no source in the folder of the loop, or in this one, has
-    changed. A loop contains those that it calls.
+    A later process uses it while the loop and all that it calls are the same (`kept_code`).
     """
     return _kept(loop, inline="never")
 
@@ -37,13 +34,8 @@ def inlined(loop: Loop) -> Loop:
 
 
 def _kept(loop: Loop, inline: str) -> Loop:
-    try:
-        made: Any = njit(cache=True, nogil=True, inline=inline)(loop)  # Any: numba has no types
-    except RuntimeError:  # no place for machine code can be written
-        return cast("Loop", njit(nogil=True, inline=inline)(loop))
-    index = made._cache._cache_file
-    folder = Path(loop.__code__.co_filename).parent
-    index._source_stamp = (index._source_stamp, _sources(folder), _sources(Path(__file__).parent))
+    made: Any = njit(nogil=True, inline=inline)(loop)  # Any: numba has no types
+    made._cache = KeptCode(made.py_func)
     called = made.get_call_template
 
     def called_without_literals(args: tuple[Any, ...], kws: dict[str, Any]) -> object:
@@ -53,10 +45,3 @@ def _kept(loop: Loop, inline: str) -> Loop:
 
     made.get_call_template = called_without_literals
     return cast("Loop", made)
-
-
-@lru_cache
-def _sources(folder: Path) -> str:
-    """A hash of all modules in a folder."""
-    modules = sorted(folder.glob("*.py"))
-    return sha256(b"".join(module.read_bytes() for module in modules)).hexdigest()

@@ -1,0 +1,50 @@
+"""Warming compiles every loop of the product, so that no process of it compiles one."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+from numba.core.dispatcher import Dispatcher
+
+from tidemill.host.warming import missing, signatures, warm
+
+ROOT = Path(__file__).resolve().parents[3]
+DECORATED = re.compile(r"^@compiled$", re.MULTILINE)
+
+
+def sources() -> dict[str, str]:
+    """Text of all modules of the product, by name."""
+    found = {}
+    for member in (*ROOT.glob("libs/*/src"), *ROOT.glob("services/*/src")):
+        for file in member.rglob("*.py"):
+            found[".".join(file.relative_to(member).with_suffix("").parts)] = file.read_text()
+    return found
+
+
+def compiled_loops() -> set[tuple[str, str]]:
+    """Module and name of each loop that is compiled by itself; imports their modules."""
+    return {
+        (module, name)
+        for module, text in sources().items() if DECORATED.search(text)
+        for name, loop in vars(import_module(module)).items()
+        if isinstance(loop, Dispatcher) and loop.py_func.__module__ == module
+        and loop.targetoptions["inline"] == "never"
+    }  # fmt: skip
+
+
+def test_every_compiled_loop_has_its_signatures() -> None:
+    """A loop that is missing: call it in a test, then `make loops`."""
+    assert compiled_loops() == {(each.module, each.loop) for each in signatures()}
+
+
+def test_one_decorator_compiles_all_loops() -> None:
+    users = {name for name, text in sources().items() if re.search(r"\bn?jit\b", text)}
+    assert users == {"tidemill.arrangement.kernels.arrays"}
+
+
+def test_after_warming_no_signature_is_missing() -> None:
+    warm()
+    assert missing() == []
+    assert warm() == 0

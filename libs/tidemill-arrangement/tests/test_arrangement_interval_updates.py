@@ -23,6 +23,7 @@ from tidemill.arrangement.interval_updates import (
     begin,
     contribute,
     cut_moves,
+    delayed,
     finish,
     join,
     net_moves,
@@ -264,6 +265,24 @@ def test_moves_are_the_begins_and_ends_below_an_instant(seed: int) -> None:
         assert found[:, -2:].tolist() == sorted(found[:, -2:].tolist())
         in_order = sorted(map(tuple, found.tolist()), key=lambda move: (*move[-2:], move))
         assert in_order == moves_of(rows, lower, upper)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_moves_are_delayed_to_the_instant_after_the_first_that_is_not_before_them(
+    seed: int,
+) -> None:
+    rng = Random(seed)
+    instants = sorted(rng.sample(range(20), 6))
+    rows: list[Row] = [
+        (rng.randint(0, 9), rng.choice((rng.randint(0, 25), END_WORD)), 0, at, rng.choice((1, -1)))
+        for at in rng.choices(range(instants[-2] + 1), k=rng.randint(0, 9))
+    ]
+    expected = []
+    for *columns, at, diff in rows:
+        after = [instant for instant in instants if instant >= at][1]
+        if after < columns[1]:
+            expected.append([*columns, after, columns[1], diff])
+    assert delayed(matrix(rows, 5), np.array(instants), 1).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(80))

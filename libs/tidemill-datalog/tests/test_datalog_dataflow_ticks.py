@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from cProfile import Profile
 from dataclasses import replace
 from itertools import pairwise
 
@@ -207,3 +208,38 @@ def test_of_a_fact_that_is_kept_nothing_moves() -> None:
     assert run_at(ticker, 3, [7_000]) == ""
     assert run_at(ticker, 4) == "+1 p(7000)"
     assert len(moved) <= 8
+
+
+def test_a_tick_costs_nothing_for_rules_that_it_does_not_reach() -> None:
+    idle = " ".join(
+        f"u{n}(x) := f{n}(x); w{n}(x) @next := u{n}(x); v{n}(x) @expires(9) := w{n}(x);"
+        for n in range(40)
+    )
+    calls = []
+    for text in ("p(x) @next := e(x);", f"p(x) @next := e(x); {idle}"):
+        names = ["e", *(f"f{n}" for n in range(40))]
+        schemas = {name: InputSchema(name, "relation", (("", "int"),)) for name in names}
+        ticker = DataflowTicker(check(parse(text), InputSchemas(schemas)))
+        for at in range(64):  # a multiple of the steps that are looked at together
+            run_at(ticker, at, [at], [at - 1] if at else [])
+        counted = Profile(builtins=False)
+        counted.runcall(run_at, ticker, 64, [64], [63])
+        calls.append(sum(entry.callcount for entry in counted.getstats()))
+    assert calls[0] == calls[1]
+
+
+def test_values_that_no_tick_hands_on_any_more_take_no_memory() -> None:
+    """Sets in facts, in what is handed on, in solutions that live on."""
+    text = (
+        "g(0) @set(x) := e(x); last(x, y) ~set @next := g(0) @set(y) ^ e(x);"
+        "h(x, y) @next := last(x, y); kept(y) @expires(x + 100) := last(x, y);"
+    )
+    ticker = ticker_of(text)
+    most = 0
+    for at in range(3_000):
+        said = run_at(ticker, at, [at], [at - 1] if at else [])
+        if at > 200:
+            assert f"+1 last({at - 1}, {{{at - 1}}})" in said
+            assert f"-1 h({at - 3}, {{{at - 3}}})" in said
+        most = max(most, len(ticker.engine.plan.values))
+    assert most <= 3_400  # of 6,000; rows go when there are twice as many as live

@@ -26,7 +26,7 @@ from tidemill.arrangement.interval_updates.joining import (
 )
 from tidemill.arrangement.interval_updates.latching import Latch
 from tidemill.arrangement.interval_updates.merging import Merged, NegativeRow
-from tidemill.arrangement.interval_updates.moves import cut_moves, net_moves
+from tidemill.arrangement.interval_updates.moves import cut_moves, delayed, net_moves
 from tidemill.arrangement.interval_updates.rows import (
     BEGIN_WORD,
     END_WORD,
@@ -38,6 +38,6 @@ from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 __all__ = [
     "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
     "SUM_WORDS", "Arrangement", "Change", "Index", "JoinShape", "Latch", "Merged", "NegativeRow",
-    "Sums", "begin", "contribute", "cut_moves", "finish", "join", "net_moves", "no_change", "project",
+    "Sums", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
     "replaced", "subtract", "tick",
 ]  # fmt: skip

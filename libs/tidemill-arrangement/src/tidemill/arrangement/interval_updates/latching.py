@@ -160,6 +160,12 @@ class Latch:
         """The bytes of the matches that are kept."""
         return self._matches.nbytes
 
+    def words(self, columns: Sequence[int]) -> set[int]:
+        """The words that the matches have in some columns, where these tell matches apart."""
+        mine = [at for at, column in enumerate(self._columns.tolist()) if column in columns]
+        found: list[int] = np.unique(self._matches.rows[: len(self._matches)][:, mine]).tolist()
+        return set(found)
+
     def take(self, change: Change) -> Change:
         """Matches that begin and end to live. The change is written to.
 

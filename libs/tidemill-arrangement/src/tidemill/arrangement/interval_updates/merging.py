@@ -23,6 +23,8 @@ _ROOM = 4
 """Rows that one piece of work may add to any array."""
 _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 _MANY = 1 << 12
+_BEGIN = np.array([0, -1, 0], np.int64)
+"""Taking in begins here: the first row, nothing on the stack, nothing told."""
 
 
 @inlined
@@ -265,6 +267,20 @@ def _drop(
     return _DONE
 
 
+@compiled
+def _adds_first(change: I64Array) -> I64Array:
+    """A copy of a change in which rows that add come before those that take away."""
+    out = np.empty_like(change)
+    found = 0
+    for sign in (1, -1):
+        for row in range(change.shape[0]):
+            if sign * change[row, change.shape[1] - 1] > 0:
+                for column in range(change.shape[1]):
+                    out[found, column] = change[row, column]
+                found += 1
+    return out[:found]
+
+
 class NegativeRow(UsageError):
     """A derivation was taken away that is not there; `row` is its place in the change."""
 
@@ -283,7 +299,7 @@ class Merged:
     With `best_only` spare derivations are not kept, and derivations cannot be taken away.
     """
 
-    __slots__ = ("_best_only", "_key", "_novelty", "expiry", "facts", "spare")
+    __slots__ = ("_best_only", "_key", "_novelty", "_places", "_stack", "expiry", "facts", "spare")
 
     def __init__(
         self,
@@ -298,6 +314,7 @@ class Merged:
         self.spare = Arrangement(columns)
         self.expiry = expiry
         self._key = tuple(key)
+        self._places, self._stack = _BEGIN.copy(), np.empty((16, 3), np.int64)
         self._novelty = Novelty(self._key[:1] if self._key[:1] == (0,) else (), self._key)
 
     @property
@@ -317,16 +334,13 @@ class Merged:
         if self._novelty.admit(change):
             self.facts.append(change[:, :-1])
             return change
-        if len(change) > 1 and bool((change[:, -1] < 0).any()):
-            change = np.concatenate([change[change[:, -1] > 0], change[change[:, -1] < 0]])
-        else:
-            change = change.copy()
+        change = _adds_first(change)
         facts, spare = self.facts, self.spare
         facts.reserve(len(change) + _ROOM)
         spare.reserve(_ROOM)
         mine, other = facts.index(self._key), spare.index(self._key)
-        places = np.array([0, -1, 0], np.int64)
-        stack = np.empty((16, 3), np.int64)
+        places, stack = self._places, self._stack
+        places[:] = _BEGIN
         out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
         while True:
             said = _merge(
@@ -353,7 +367,7 @@ class Merged:
             if places[2] + _ROOM > len(out):
                 out = np.concatenate([out, np.empty_like(out)])
             if places[1] + _ROOM > len(stack):
-                stack = np.concatenate([stack, np.empty_like(stack)])
+                stack = self._stack = np.concatenate([stack, np.empty_like(stack)])
         mine.linked, other.linked = len(facts), len(spare)
         return out[: places[2]]
 

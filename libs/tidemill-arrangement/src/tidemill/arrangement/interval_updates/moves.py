@@ -8,6 +8,9 @@ from tidemill.arrangement.interval_updates.arranged import I32Array
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
+_FEW = 16
+"""At most this many moves are compared each with each."""
+
 
 @inlined
 def _move(change: I64Array, row: Word, at: Word, diff: Word, out: I64Array, place: Word) -> None:
@@ -85,14 +88,77 @@ def _net(moves: I64Array, columns: I64Array, slots: I32Array, bits: int) -> int:
     return left
 
 
+@compiled
+def _net_few(moves: I64Array) -> int:
+    """Add up and order moves in place; how many rows are left. Cost: O(n²)."""
+    width, found = moves.shape[1], 0
+    for row in range(moves.shape[0]):
+        known = 0
+        while known < found:
+            column = 0
+            while column < width - 1 and moves[known, column] == moves[row, column]:
+                column += 1
+            if column == width - 1:
+                break
+            known += 1
+        if known < found:
+            moves[known, width - 1] += moves[row, width - 1]
+            continue
+        for column in range(width):
+            moves[found, column] = moves[row, column]
+        found += 1
+    left = 0
+    for row in range(found):
+        at, diff = moves[row, width - 2], moves[row, width - 1]
+        if diff == 0:
+            continue
+        place = left
+        while place > 0 and (
+            moves[place - 1, width - 2] > at
+            or (moves[place - 1, width - 2] == at and moves[place - 1, width - 1] > diff)
+        ):
+            place -= 1
+        for column in range(width):
+            word = moves[row, column]
+            for other in range(left, place, -1):
+                moves[other, column] = moves[other - 1, column]
+            moves[place, column] = word
+        left += 1
+    return left
+
+
+@compiled
+def _delay(moves: I64Array, instants: I64Array, expiry: int, out: I64Array) -> int:
+    width, found = moves.shape[1] - 2, 0
+    for row in range(moves.shape[0]):
+        at = instants[np.searchsorted(instants, moves[row, width]) + 1]
+        if at < moves[row, expiry]:
+            for column in range(width):
+                out[found, column] = moves[row, column]
+            out[found, width], out[found, width + 1] = at, moves[row, expiry]
+            out[found, width + 2] = moves[row, width + 1]
+            found += 1
+    return found
+
+
+def delayed(moves: I64Array, instants: I64Array, expiry: int) -> Change:
+    """Moves as changes from the second instant on that is not before them, until their expiry.
+
+    Shapes: instants ascend, and two of them are not before any move; `expiry` is a column. A row
+    that has ended by then is left out. Cost: O(moves).
+    """
+    out = np.empty((len(moves), moves.shape[1] + 1), np.int64)
+    return out[: _delay(moves, instants, expiry, out)]
+
+
 def net_moves(moves: I64Array) -> I64Array:
     """Moves with those of one row and instant added up, by instant; ends before begins.
 
     The array given is written to. Cost: O(n log n) for the order, which is near O(n) where moves
     come nearly in order.
     """
-    if len(moves) < 2:
-        return moves
+    if len(moves) < _FEW:
+        return moves[: _net_few(moves)] if len(moves) > 1 else moves
     bits = int(2 * len(moves) - 1).bit_length()
     columns = np.arange(moves.shape[1] - 1)
     found = moves[: _net(moves, columns, np.full(1 << bits, -1, np.int32), bits)]

@@ -127,8 +127,8 @@ def merged_all(found: Sequence[Parafacts], lattices: Mapping[str, Lattice]) -> P
 
 def _key_of(value: Any) -> Any:
     """A key that keeps types apart which are equal to Python."""
-    if isinstance(value, Tally):
-        return "tally", type(value.value), value
+    if isinstance(value, Tally):  # equal sums of different contributions have to hash apart
+        return "tally", type(value.value), hash(frozenset(value.members.items())), value
     if isinstance(value, tuple):
         return tuple(map(_key_of, value))
     if isinstance(value, frozenset | str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.dataflow.deltas import pairs
 from tidemill.datalog.dataflow.figures import Figures
+from tidemill.datalog.dataflow.forgetting import Forgetting
+from tidemill.datalog.dataflow.holdings import Held, Holdings, Outputs
 from tidemill.datalog.dataflow.lowering import lower
 from tidemill.datalog.dataflow.operators.blending import Blended
 from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
@@ -30,16 +33,15 @@ from tidemill.datalog.dataflow.operators.growing import Growth
 from tidemill.datalog.dataflow.operators.iterating import Iteration, joined
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
-from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.operators.reducing import Reduction
-from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Agenda, Sampled
-from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, RulePlan
+from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, Join, RulePlan, Subtract
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending, Strategy
 from tidemill.datalog.dataflow.schema import (
     Schema,
     instant_of,
     rows_of_presences,
+    rows_of_records,
 )
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told
@@ -49,10 +51,10 @@ from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Instant, Presence
+from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt, UsageError
 
-_VALUES_MIN = 1 << 10
-"""Values of lattices that are kept in any case."""
+_FEW = 16
 
 
 class _Rule:
@@ -75,6 +77,12 @@ class _Rule:
             self.open = OpenSolutions(self.matches, schemas, engine.texts, ticked=engine.ticked)
         self.sampled = Sampled(columns.width) if self.latch is not None and engine.ticked else None
         self._engine = engine
+        self.clocked = any(atom.is_clock for atom in plan.form.atoms)
+        names = {
+            s.collection for d in plan.deltas for s in d.steps if isinstance(s, Join | Subtract)
+        }
+        self.parts: tuple[Held, ...] = (self, *(engine.merged_of(name) for name in sorted(names)))
+        """Parts of the state whose size may change when a change is taken."""
         self.figures = Figures()
         self.reduction: Reduction | None = None
         if plan.reduce is not None:
@@ -91,6 +99,7 @@ class _Rule:
         Only the sum of all delta plans of a source says what comes and goes.
         """
         began = self._engine.timer()
+        self._engine.holdings.reach(self.parts)
         parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
         found = self._derived(joined(parts))
         self.figures.add(len(change), len(found), self._engine.timer() - began)
@@ -99,6 +108,7 @@ class _Rule:
     def again(self, asked: Change, facts: Mapping[str, Arrangement]) -> Change:
         """Rows of facts of the head that still have a derivation, and maybe others that hold."""
         assert self.plan.again is not None
+        self._engine.holdings.reach(self.parts)
         return self._rows(self._unheard.solutions(self.plan.again, asked, facts))
 
     def due(self) -> Change:
@@ -108,6 +118,7 @@ class _Rule:
 
     def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
         """The change of the predicate by ticks that a later frontier has reached."""
+        self._engine.holdings.reach(self.parts)
         return self._derived(self.matches.go_on(upper, facts))
 
     def _derived(self, matches: Change) -> Change:
@@ -115,6 +126,8 @@ class _Rule:
             self.sampled.take(matches)
             self._engine.note(matches)
             matches = self.sampled.tell(self._engine.ticks)
+            if self.sampled.soonest is not None:
+                self._engine.sample(self.sampled.soonest, self)
         if self.latch is not None and len(matches):
             matches = self.latch.take(matches)
             if self.open is not None:
@@ -218,37 +231,46 @@ class DataflowEngine:
         self._limits = limits or Limits()
         looped = {name for loop in self.plan.loops for name in loop}
         self._merged = self._make_merged()
+        self.holdings = Holdings()
         self.figures = {name: Figures() for name in self.schemas}
         """Work of each collection: its derivations merged and, where it has groups, reduced."""
         self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
         self._readers: dict[str, list[tuple[_Rule, list[DeltaPlan]]]] = {}
-        self._rules = []
+        self._rules: list[_Rule] = []
         self._reductions: dict[str, Reduction] = {}
         for each in self.plan.rules:
-            rule = _Rule(each, self)
-            self._rules.append(rule)
-            if rule.reduction is not None:
-                self._reductions[rule.predicate] = rule.reduction
-            if rule.predicate not in looped:
-                for source in dict.fromkeys(delta.source for delta in each.deltas):
-                    mine = [delta for delta in each.deltas if delta.source == source]
-                    self._readers.setdefault(source, []).append((rule, mine))
+            self._add_rule(_Rule(each, self), looped)
         self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
+        self._loop_of = {loop[0]: loop for loop in self.plan.loops}
         for loop in self.plan.loops:
             self._add_loop(loop)
+        self._clocked = [rule for rule in self._rules if rule.clocked]
+        self._sampling: list[tuple[int, int]] = []
         self._covers = self._find_covers()
-        watched = {*(self.checked.derived if told is None else told), *watch}
-        self._outputs = {n: Output(s.columns) for n, s in self.schemas.items() if n in watched}
+        watched = dict.fromkeys([*(self.checked.derived if told is None else told), *watch])
+        self._outputs = Outputs({n: self.schemas[n].columns for n in watched if n in self.schemas})
         ranks = {name: each.rank for name, each in self.plan.collections.items()}
         self._pending: Pending = ByStrata(ranks) if strategy == "strata" else AsTheyCome()
         self._upper = BEGIN_WORD
-        self._values_kept = 0
-        # Matches that are kept, and rows that a ticker holds, have numbers of their own.
-        self._tells_values = not ticked and all(rule.latch is None for rule in self._rules)
+        self._forgetting = Forgetting(
+            self.plan.values, self.schemas, self._merged, self._outputs, self._rules
+        )
         unit = np.zeros((1, self.schemas[UNIT].columns + 3), np.int64)
         unit[0] = [0, END_WORD, 1, BEGIN_WORD, END_WORD, 1]
         self._pending.put(UNIT, unit)
+
+    def _add_rule(self, rule: _Rule, looped: set[str]) -> None:
+        """A rule; outside of recursions it reads its sources by itself."""
+        self._rules.append(rule)
+        if rule.reduction is not None:
+            self._reductions[rule.predicate] = rule.reduction
+        if rule.predicate in looped:
+            return
+        deltas = rule.plan.deltas
+        for source in dict.fromkeys(delta.source for delta in deltas):
+            mine = [delta for delta in deltas if delta.source == source]
+            self._readers.setdefault(source, []).append((rule, mine))
 
     def _make_merged(self) -> dict[str, Merged | Blended]:
         """The derivations of each collection."""
@@ -313,8 +335,11 @@ class DataflowEngine:
     @property
     def nbytes(self) -> int:
         """The bytes of all state, with room for more."""
-        kept = sum(merged.nbytes for merged in self._merged.values())
-        return kept + sum(rule.nbytes for rule in self._rules)
+        return self.holdings.nbytes
+
+    def merged_of(self, collection: str) -> Merged | Blended:
+        """The derivations of a collection."""
+        return self._merged[collection]
 
     def rows(self, predicate: str) -> int:
         """Number of kept rows of a collection."""
@@ -343,7 +368,7 @@ class DataflowEngine:
         if predicate not in self.schemas:
             return
         late = change[:, -3] < self._upper
-        if late.any():
+        if True in late.tolist() if len(late) < _FEW else late.any():
             change = change.copy()
             change[:, -3] = np.maximum(change[:, -3], self._upper)
             change = change[change[:, -3] < change[:, -2]]
@@ -355,6 +380,12 @@ class DataflowEngine:
         if predicate in self.schemas:
             schema = self.schemas[predicate]
             self.feed(predicate, rows_of_presences(schema, presences, self.texts, diff))
+
+    def feed_records(self, predicate: str, records: Iterable[tuple[Record, int, int, int]]) -> None:
+        """Records with their starts, ends and diffs in the place of rows; see `feed`."""
+        predicate = self._named(predicate)
+        if predicate in self.schemas:
+            self.feed(predicate, rows_of_records(self.schemas[predicate], records, self.texts))
 
     def step(self, upper: int) -> dict[str, Told]:
         """Go on to an instant; what changed below it, of each predicate that is told.
@@ -372,13 +403,12 @@ class DataflowEngine:
         self._release(upper)
         self.settle()
         self.finish(upper)
-        self.allowance.settle(self.nbytes)
         told = {
             name: Told(self.schemas[name], moves, self.texts)
-            for name in self._outputs
+            for name in self._outputs.due(upper)
             if len(moves := self.moves(name, upper))
         }
-        self._forget_values(told)
+        self.forget_values((each.schema, each.moves) for each in told.values())
         return told
 
     def settle(self) -> bool:
@@ -390,28 +420,47 @@ class DataflowEngine:
         return worked
 
     def finish(self, upper: int) -> None:
-        """Everything below an instant is done."""
+        """Everything below an instant is done. Raises: as `Allowance.settle`."""
         self._upper = upper
-        if not self._keep:
-            self._compact(upper)
+        self.holdings.finish(None if self._keep else upper, self.allowance)
 
     def moves(self, predicate: str, upper: int) -> I64Array:
         """The moves of a predicate below an instant that were not told yet, by instant."""
-        return self._outputs[predicate].tell(upper)
+        return self._outputs.tell(predicate, upper)
+
+    def forget_values(self, held: Iterable[tuple[Schema, I64Array]]) -> None:
+        """Forget the values of lattices that no row has any more, where that may be half of them.
+
+        `held` are rows that are told. Cost: amortised O(1) for each value that has come.
+        """
+        if self._forgetting.due:
+            if not self._keep:
+                self.holdings.compact(self._upper)
+            self._forgetting.forget(held)
+
+    def due(self, upper: int) -> list[str]:
+        """The predicates of which `moves` may tell something."""
+        return self._outputs.due(upper)
 
     def begin_ticks(self, ticks: I64Array) -> None:
         """The next ticks are at these instants, which ascend from `upper` on."""
         self.ticks = ticks
         self._release(int(ticks[-1]) + 1)
-        for rule in self._rules:
-            if rule.sampled is not None:
-                self._pending.put(rule.predicate, rule.due())
+        last, due = int(ticks[-1]), set[int]()
+        while self._sampling and self._sampling[0][0] <= last:
+            due.add(heappop(self._sampling)[1])
+        for number in sorted(due):
+            rule = self._rules[number]
+            self._pending.put(rule.predicate, rule.due())
+
+    def sample(self, at: int, rule: _Rule) -> None:
+        """A rule has matches that begin or end by themselves at an instant."""
+        heappush(self._sampling, (at, self._rules.index(rule)))
 
     def _release(self, upper: int) -> None:
         """Release the ticks of clocks below an instant, before anything else of the step."""
-        for rule in self._rules:
-            if any(atom.is_clock for atom in rule.plan.form.atoms):
-                self._pending.put(rule.predicate, rule.go_on(upper, self._facts))
+        for rule in self._clocked:
+            self._pending.put(rule.predicate, rule.go_on(upper, self._facts))
 
     def note(self, change: Change) -> None:
         """Remember when a change begins and ends to hold after the ticks under way."""
@@ -420,7 +469,7 @@ class DataflowEngine:
     @property
     def soonest(self) -> Instant:
         """The first instant from `upper` on at which time alone may change what holds."""
-        clocks = min((rule.matches.soonest() for rule in self._rules), default=END_WORD)
+        clocks = min((rule.matches.soonest() for rule in self._clocked), default=END_WORD)
         return min(self._agenda.soonest(self._upper - 1), instant_of(clocks))
 
     def _named(self, predicate: str) -> str:
@@ -466,6 +515,7 @@ class DataflowEngine:
         began = self.timer()
         iteration = self._iterations.get(collection)
         if iteration is not None:
+            self.holdings.reach(self._merged[name] for name in self._loop_of[collection])
             if isinstance(iteration, Iteration):
                 iteration.take()
                 return
@@ -482,6 +532,7 @@ class DataflowEngine:
         if reduction is not None:
             change = reduction.take(change, self._facts[collection], self._upper)
         merged = self._merged[collection]
+        self.holdings.reach((merged,))
         try:
             told = merged.take(change)
         except NegativeRow as error:
@@ -517,9 +568,7 @@ class DataflowEngine:
             return
         if self.ticked:
             self.note(change)
-        output = self._outputs.get(collection)
-        if output is not None:
-            output.take(change)
+        self._outputs.take(collection, change)
         for name, copies in self._covers.get(collection, ()):
             schema = self.schemas[name]
             rows = project(change, copies, schema.columns)
@@ -531,34 +580,3 @@ class DataflowEngine:
         for loop, number, delta in self._entries.get(collection, ()):
             self._iterations[loop].put(number, delta, change)
             self._pending.wake(loop)
-
-    def _compact(self, since: int) -> None:
-        for merged in self._merged.values():
-            merged.compact(since)
-        for rule in self._rules:
-            rule.compact(since)
-
-    def _forget_values(self, told: Mapping[str, Told]) -> None:
-        """Forget the values of lattices that no row has any more, where that may be half of them.
-
-        Cost: O(rows with such).
-        """
-        if len(self.plan.values) <= 2 * self._values_kept + _VALUES_MIN or not self._tells_values:
-            return
-        needed: set[int] = set()
-        for each in told.values():
-            needed.update(words_in(each.moves, each.schema.numbered))
-        for name, schema in self.schemas.items():
-            merged, columns = self._merged[name], schema.numbered
-            if columns and isinstance(merged, Merged):
-                for kept in (merged.facts, merged.spare):
-                    needed.update(words_in(kept.rows[: len(kept)], columns))
-            elif isinstance(merged, Blended):
-                needed |= merged.numbers()
-                needed.update(words_in(merged.facts.rows[: len(merged.facts)], columns))
-            if columns and name in self._outputs:
-                needed |= self._outputs[name].words(columns)
-        for reduction in self._reductions.values():
-            needed |= reduction.numbers()
-        self.plan.values.keep_only(needed)
-        self._values_kept = len(self.plan.values)

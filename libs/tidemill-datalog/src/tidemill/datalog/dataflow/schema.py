@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,46 +154,68 @@ def rows_of_presences(
 
     Raises: NotInDataflow for lattices that the collection does not carry.
     """
-    rows = np.zeros((len(presences), schema.columns + 3), np.int64)
-    for row, presence in zip(rows, presences, strict=True):
-        record = presence.record
-        known = {name for name, _ in schema.lattices}
-        if not schema.carrying and {name for name, _ in record.parafacts} != known:
-            raise NotInDataflow(f"facts of {schema.name} that carry lattices")
-        nulls = int(record.time is None)
-        row[TIME] = record.time or 0
-        values = [*record.arguments, None, *(value for _, value in record.parafacts)]
-        for column, value in enumerate(values[: schema.expiry] if schema.carrying else values, 1):
-            if column != schema.expiry:
-                row[column], null = word_of(value, schema.kind(column), texts, schema.values)
-                nulls |= null << column
+    found = [(p.record, instant_word(p.start), instant_word(p.end), diff) for p in presences]
+    return rows_of_records(schema, found, texts)
+
+
+def rows_of_records(
+    schema: Schema, records: Iterable[tuple[Record, int, int, int]], texts: Texts
+) -> Change:
+    """Records with their starts, ends and diffs as a change; see `rows_of_presences`."""
+    names, found = {name for name, _ in schema.lattices}, []
+    for record, start, end, diff in records:
+        if not schema.carrying and (names or record.parafacts):
+            _refuse_lattices(schema, record, names)
+        row, nulls = [record.time or 0], int(record.time is None)
+        for value, kind in zip(record.arguments, schema.kinds, strict=True):
+            word, null = word_of(value, kind, texts, schema.values)
+            nulls |= null << len(row)
+            row.append(word)
+        row.append(END_WORD if record.expires is None else record.expires)
         if schema.carrying:
-            row[schema.carried] = schema.values.given(record)
-        row[schema.expiry] = END_WORD if record.expires is None else record.expires
-        row[schema.nulls] = nulls
-        row[-3:] = instant_word(presence.start), instant_word(presence.end), diff
-    return rows
+            row.append(schema.values.given(record))
+        else:
+            for (_, value), (_, kind) in zip(record.parafacts, schema.lattices, strict=True):
+                word, null = word_of(value, kind, texts, schema.values)
+                nulls |= null << len(row)
+                row.append(word)
+        row += [nulls, start, end, diff]
+        found.append(row)
+    return np.array(found, np.int64).reshape(-1, schema.columns + 3)
+
+
+def _refuse_lattices(schema: Schema, record: Record, names: Collection[str]) -> None:
+    if {name for name, _ in record.parafacts} != names:
+        raise NotInDataflow(f"facts of {schema.name} that carry lattices")
 
 
 def record_of(schema: Schema, row: Sequence[int], texts: Texts) -> Record:
     """The record of a row. Cost: O(columns)."""
-    nulls = row[schema.nulls]
-
-    def value(column: int) -> Any:
-        if nulls >> column & 1:
-            return None
-        return value_of(row[column], schema.kind(column), texts, schema.values)
-
-    expires = None if row[schema.expiry] == END_WORD else row[schema.expiry]
-    if schema.carrying:
-        parafacts = schema.values.value(row[schema.carried])
-        seen = list(observe_parafacts(parafacts, schema.values.lattices))
-    else:
-        seen = [(n, value(schema.expiry + 1 + at)) for at, (n, _) in enumerate(schema.lattices)]
-    return Record(
-        schema.name, tuple(map(value, range(1, schema.expiry))), value(TIME), expires,
-        tuple(sorted(seen, key=lambda item: item[0])),
+    expiry, nulls, values = schema.expiry, row[schema.nulls], schema.values
+    arguments = tuple(
+        [
+            None if nulls >> at & 1
+            else row[at] if kind is Type.INT
+            else value_of(row[at], kind, texts, values)
+            for at, kind in enumerate(schema.kinds, 1)
+        ]
     )  # fmt: skip
+    seen: list[tuple[str, Any]] = []
+    if schema.carrying:
+        parafacts = values.value(row[expiry + 1])
+        seen = sorted(observe_parafacts(parafacts, values.lattices), key=_name_of)
+    elif schema.lattices:
+        for at, (name, kind) in enumerate(schema.lattices, expiry + 1):
+            null = nulls >> at & 1
+            seen.append((name, None if null else value_of(row[at], kind, texts, values)))
+        seen.sort(key=_name_of)
+    expires = None if row[expiry] == END_WORD else row[expiry]
+    time = None if nulls & 1 else row[TIME]
+    return Record(schema.name, arguments, time, expires, tuple(seen))
+
+
+def _name_of(item: tuple[str, Any]) -> str:
+    return item[0]
 
 
 def column_of(words: I64Array, kind: Type, nulls: I64Array | None) -> Column:
@@ -220,5 +242,5 @@ def words_of_column(column: Column) -> I64Array:
 
 __all__ = [
     "COLUMNS_MAX", "KINDS", "NUMBERED", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
-    "instant_word", "record_of", "rows_of_presences", "value_of", "word_of", "words_of_column",
+    "instant_word", "record_of", "rows_of_presences", "rows_of_records", "value_of", "word_of", "words_of_column",
 ]  # fmt: skip

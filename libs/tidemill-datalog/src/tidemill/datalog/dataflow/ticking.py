@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import net_moves
+from tidemill.arrangement.interval_updates import END_WORD, delayed, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
-from tidemill.datalog.dataflow.operators.sampling import at_ticks
 from tidemill.datalog.dataflow.scheduler import Strategy
-from tidemill.datalog.dataflow.schema import record_of, rows_of_presences
+from tidemill.datalog.dataflow.schema import Schema, record_of, rows_of_presences
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.limits import Limits
@@ -69,16 +68,17 @@ class DataflowTicker:
         """
         plan = plan_of(checked)
         names = [name for each in plan.components for name in each.predicates]
-        self._next = [name for name in names if name.startswith(NEXT)]
-        self._sent = [name for name in names if name.startswith(SENT)]
-        self._told = [*checked.derived] if told is None else [*told]
+        self._next = frozenset(name for name in names if name.startswith(NEXT))
+        self._sent = frozenset(name for name in names if name.startswith(SENT))
+        told = checked.derived if told is None else told
         self.engine = DataflowEngine(
             checked, plan=plan, strategy=strategy, limits=limits, ticked=True, texts=texts,
-            allowance=allowance, told=(*self._told, *self._next, *self._sent),
+            allowance=allowance, told=(*told, *self._next, *self._sent),
             keeps_state=keeps_state,
         )  # fmt: skip
         self._lattices = checked.vocabulary.lattices
         self._last = np.empty(0, np.int64)
+        self._anew: bool | None = None
         self._handed: dict[str, I64Array] = {}
         self._restored = handed
         self._unsaved: dict[str, list[I64Array]] = {}
@@ -99,36 +99,57 @@ class DataflowTicker:
         engine, instants = self.engine, np.array([tick.at for tick in ticks], np.int64)
         engine.begin_ticks(instants)
         before = self._restore(int(instants[0]))
+        borders = np.concatenate([self._last, instants[:1]]) if self._handed else instants
         for name, moves in self._handed.items():
-            self._hand_on(name, moves, np.concatenate([self._last, instants[:1]]))
+            self._hand_on(name, moves, borders)
         for tick in ticks:
+            found: dict[str, list[tuple[Record, int, int, int]]] = {}
             for moved, diff in ((tick.come, 1), (tick.gone, -1)):
                 for name, records in moved.items():
-                    found = [
-                        Presence(r, tick.at, END if r.expires is None else r.expires)
+                    found.setdefault(name, []).extend(
+                        (r, tick.at, END_WORD if r.expires is None else r.expires, diff)
                         for r in records
                         if r.expires is None or r.expires > tick.at
-                    ]
-                    engine.feed_presences(name, found, diff)
+                    )
+            for name, changed in found.items():
+                engine.feed_records(name, changed)
         while engine.settle():
-            for name in self._next if len(instants) > 1 else ():
-                moves = self._moves(name, int(instants[-2]) + 1, before)
-                self._hand_on(name, moves, instants)
-        self._last, upper = instants[-1:], int(instants[-1]) + 1
-        self._handed = {name: self._moves(name, upper, before) for name in self._next}
-        told = [self._by_tick(name, instants, upper) for name in self._told]
-        sent = [self._by_tick(name, instants, upper) for name in self._sent]
+            if len(instants) > 1:
+                among = int(instants[-2]) + 1
+                for name in [*self._next_of(engine.due(among)), *before]:
+                    self._hand_on(name, self._moves(name, among, before), instants)
+        return self._finished(instants, before)
+
+    def _next_of(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self._next]
+
+    def _finished(self, instants: I64Array, before: dict[str, I64Array]) -> list[TickAnswer]:
+        """Changes of each tick, once all of them are at rest."""
+        engine, upper = self.engine, int(instants[-1]) + 1
+        due = engine.due(upper)
+        self._last, self._anew = instants[-1:], None
+        names = dict.fromkeys([*self._next_of(due), *before])
+        found = ((name, self._moves(name, upper, before)) for name in names)
+        self._handed = {name: moves for name, moves in found if len(moves)}
+        told: list[list[tuple[Record, int]]] = [[] for _ in instants]
+        sent: list[list[tuple[Record, int]]] = [[] for _ in instants]
+        for name in due:
+            if name not in self._next:
+                self._by_tick(name, instants, upper, sent if name in self._sent else told)
         engine.finish(upper)
-        engine.allowance.settle(engine.nbytes)
+        engine.forget_values(self._in_hand())
         failed = self._failed(instants)
         return [
-            TickAnswer(
-                [item for found in told for item in found[number].items() if item[1]],
-                failed[number],
-                self._messages([found[number] for found in sent], at),
-            )
+            TickAnswer(told[number], failed[number], self._messages(sent[number], at))
             for number, at in enumerate(instants.tolist())
         ]
+
+    def _in_hand(self) -> Iterable[tuple[Schema, I64Array]]:
+        """Rows that are handed on, and those that were and are not written yet."""
+        for name, moves in self._handed.items():
+            yield self.engine.schemas[name], moves
+        for name, parts in self._unsaved.items():
+            yield from ((self.engine.schemas[name], moves) for moves in parts)
 
     def _restore(self, at: int) -> dict[str, I64Array]:
         """Go on at the first tick after a restart; moves that take away what was handed to it.
@@ -202,10 +223,7 @@ class DataflowTicker:
     def _hand_on(self, name: str, moves: I64Array, ticks: I64Array) -> None:
         """Feed what some ticks say of the ones that follow them, each row one tick later."""
         if len(moves):
-            change = at_ticks(moves, ticks)
-            change[:, -3] = ticks[np.searchsorted(ticks, change[:, -3]) + 1]
-            change[:, -2] = change[:, self.engine.schemas[name].expiry]
-            change = change[change[:, -3] < change[:, -2]]
+            change = delayed(moves, ticks, self.engine.schemas[name].expiry)
             schema, into = self.engine.schemas[name], self.engine.schema_of(name.removeprefix(NEXT))
             if into is not None and into.carrying and not schema.carrying:
                 bare = np.zeros((len(change), into.columns + 3), np.int64)
@@ -225,35 +243,44 @@ class DataflowTicker:
     @property
     def hands_on_anew(self) -> bool:
         """Whether the next tick is handed something else than the last one was."""
-        return any(len(self._net(name)) for name in self._handed)
+        if self._anew is None:
+            self._anew = any(map(self._stirs, self._handed))
+        return self._anew
 
     @property
     def soonest(self) -> Instant:
         """The instant from which on time alone may change an answer."""
         return self.engine.soonest
 
-    def _net(self, name: str) -> I64Array:
-        """Moves of a predicate between what two ticks hand on, without rows that end by then."""
-        moves = self._handed[name]
-        moves = moves[moves[:, self.engine.schemas[name].expiry] > self._last[-1]]
+    def _stirs(self, name: str) -> bool:
+        """True if two ticks hand on different rows of a predicate; those that end by then apart."""
+        moves, expiry = self._handed[name], self.engine.schemas[name].expiry
+        if moves[0, -2] == moves[-1, -2]:  # no two of one row
+            return bool(moves[:, expiry].max() > self._last[-1])
+        moves = moves[moves[:, expiry] > self._last[-1]]
         moves[:, -2] = 0
-        return net_moves(moves)
+        return len(net_moves(moves)) > 0
 
-    def _by_tick(self, name: str, instants: I64Array, upper: int) -> list[Counter[Record]]:
-        """The changes of a predicate, tick by tick."""
-        found: list[Counter[Record]] = [Counter() for _ in instants]
+    def _by_tick(
+        self, name: str, instants: I64Array, upper: int, into: Sequence[list[tuple[Record, int]]]
+    ) -> None:
+        """Tell the changes of a predicate, tick by tick."""
         moves = self.engine.moves(name, upper)
-        numbers = np.searchsorted(instants, moves[:, -2]).tolist()
-        schema, texts = self.engine.schemas[name], self.engine.texts
-        for number, move in zip(numbers, moves.tolist(), strict=True):
-            found[number][record_of(schema, move, texts)] += move[-1]
-        return found
+        if len(moves) and moves[0, -2] != moves[-1, -2]:
+            moves[:, -2] = instants[instants.searchsorted(moves[:, -2])]
+            moves = net_moves(moves)
+        schema, texts, number = self.engine.schemas[name], self.engine.texts, 0
+        for move in moves.tolist():
+            while instants[number] < move[-2]:
+                number += 1
+            into[number].append((record_of(schema, move, texts), move[-1]))
 
-    def _messages(self, changes: Iterable[Counter[Record]], at: int) -> tuple[Message, ...]:
+    def _messages(self, change: Iterable[tuple[Record, int]], at: int) -> tuple[Message, ...]:
         """The messages of a tick: one for each row that it derives, new or not."""
-        for change in changes:
-            self._sending.update(change)
-        self._sending = +self._sending
+        if change:
+            for record, diff in change:
+                self._sending[record] += diff
+            self._sending = +self._sending
         return tuple(
             Message(record.arguments[0], _as_sent(record))
             for record in self._sending
@@ -262,12 +289,13 @@ class DataflowTicker:
 
     def _failed(self, instants: I64Array) -> list[list[tuple[str, int]]]:
         """Errors that begin or end with each tick; those between two ticks have never been."""
-        changes: list[Counter[str]] = [Counter() for _ in instants]
-        for text, at, diff in self.engine.tell_errors():
+        found = self.engine.tell_errors()
+        changes: list[Counter[str]] = [Counter() for _ in instants] if found else []
+        for text, at, diff in found:
             changes[int(np.searchsorted(instants, at))][text] += diff
         return [
             sorted((item for item in each.items() if item[1]), key=_ends_first) for each in changes
-        ]
+        ] or [[] for _ in instants]
 
 
 def _ends_first(change: tuple[str, int]) -> tuple[int, str]:

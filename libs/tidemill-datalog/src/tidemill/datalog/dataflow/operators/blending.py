@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Arrangement, Change, Merged, replaced
+from tidemill.arrangement.interval_updates import Arrangement, Change, Merged, net_moves, replaced
 from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.reducing import Failing
-from tidemill.datalog.dataflow.operators.regrouping import Regrouped, differing
+from tidemill.datalog.dataflow.operators.regrouping import Regrouped
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.values import Failed
 
@@ -63,7 +63,7 @@ class Blended:
                 rows.append(row)
         found = np.array(rows, np.int64).reshape(-1, schema.columns + 3)
         gone = replaced(touched.groups, touched.since, self.facts, 0, schema.expiry)
-        return differing(self._merged.take(differing(np.concatenate([found, gone]))))
+        return net_moves(self._merged.take(net_moves(np.concatenate([found, gone]))))
 
     def numbers(self) -> set[int]:
         """The numbers of values that derivations have."""

@@ -68,6 +68,12 @@ class OpenClock:
         matches = np.concatenate([rows[:, :-5], rows[:, -3:], ones], axis=1)
         return matches, rows[:, -5].copy(), rows[:, -4].copy()
 
+    def words(self) -> list[int]:
+        """The different words of the matches."""
+        parts = [self._matches.facts.living(), self._matches.spare.living()]
+        found: list[int] = np.unique(np.concatenate(parts)).tolist()
+        return found
+
     @property
     def soonest(self) -> int:
         """The first tick that has not come, the greatest word for none."""

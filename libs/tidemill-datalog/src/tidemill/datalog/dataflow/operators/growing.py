@@ -12,10 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Arrangement, Change
+from tidemill.arrangement.interval_updates import Arrangement, Change, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.operators.iterating import Derive
-from tidemill.datalog.dataflow.operators.regrouping import differing
 from tidemill.datalog.dataflow.plan import DeltaPlan
 from tidemill.datalog.evaluation.limits import LimitPassed
 
@@ -98,7 +97,7 @@ class Growth:
             for name, grown in self._grown.items():
                 after = from_instant(grown.facts.living(), anew, 1)
                 told[name] = [before[name], after]
-        return [(name, differing(np.concatenate(parts))) for name, parts in told.items()]
+        return [(name, net_moves(np.concatenate(parts))) for name, parts in told.items()]
 
     def _begin_again(self, first: int, facts: Mapping[str, Arrangement]) -> dict[str, Change]:
         """Forget what holds from an instant on, and what waits, and match the inputs again."""

@@ -163,6 +163,8 @@ class Matches:
         upper limit.
         """
         self._upper = upper
+        if not self._open:
+            return no_change(self.plan.columns.width)
         for open_ in self._open.values():
             open_.go_on(upper)
         nothing = no_change(self.plan.columns.width)
@@ -178,6 +180,10 @@ class Matches:
     def soonest(self) -> int:
         """The first tick to come of a clock without an upper limit."""
         return min((open_.soonest for open_ in self._open.values()), default=END_WORD)
+
+    def words(self) -> set[int]:
+        """The words of the matches that open clocks keep, which may be numbers of values."""
+        return {word for open_ in self._open.values() for word in open_.words()}
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""

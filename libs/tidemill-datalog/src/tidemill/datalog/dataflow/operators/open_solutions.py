@@ -8,7 +8,7 @@ In a ticked program each is a row by itself, as the other engines write it.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -86,6 +86,10 @@ class OpenSolutions:
     def nbytes(self) -> int:
         """The bytes of the blocks that were written."""
         return sum(len(row[2]) for _, row in self._blocks)
+
+    def words(self, columns: Sequence[int]) -> set[int]:
+        """The words that stand in some columns of the matches that are to be written."""
+        return self._output.words(columns)
 
     def take(self, change: Change) -> None:
         """Solutions that are established, or not after all."""

@@ -32,7 +32,7 @@ class Output:
 
         Cost: O(moves told · log of them), and for each move to come O(log moves to come) in all.
         """
-        parts = []
+        parts: list[I64Array] = []
         for change in self._taken:
             now, later = cut_moves(change, upper)
             if len(now):
@@ -46,9 +46,15 @@ class Output:
             return np.empty((0, self._columns + 2), np.int64)
         return net_moves(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
+    @property
+    def soonest(self) -> int | None:
+        """The first instant of the moves that `tell` has left for later, None for none."""
+        return min((first for first, _ in self._runs), default=None)
+
     def words(self, columns: Sequence[int]) -> set[int]:
         """The words that stand in some columns of the moves to come."""
         kept = [run[:, list(columns)] for _, run in self._runs]
+        kept += [change[:, list(columns)] for change in self._taken]
         return {word for each in kept for word in np.unique(each).tolist()}
 
     def _defer(self, moves: I64Array) -> None:

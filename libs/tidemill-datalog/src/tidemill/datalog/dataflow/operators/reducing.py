@@ -31,7 +31,7 @@ from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.matching import Matches
-from tidemill.datalog.dataflow.operators.regrouping import Regrouped
+from tidemill.datalog.dataflow.operators.regrouping import Regrouped, words_in
 from tidemill.datalog.dataflow.plan import Reduce
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.evaluation.failures import fact_text
@@ -100,8 +100,13 @@ class Reduction:
         return np.concatenate([*found, self._before(groups, starts, facts)])
 
     def numbers(self) -> set[int]:
-        """The numbers of parafacts that are kept."""
-        return self._contributions.numbers([self._groups + 2]) if self._plan.carried else set()
+        """Words of the solutions that are kept which may be numbers of values."""
+        columns = [at - self._first for at in self._schema.numbered if at < self._schema.expiry]
+        columns = [at for at in columns if at >= 0]
+        if self._sums is not None and columns:
+            return set(words_in(self._sums.rows.rows[: len(self._sums.rows)], columns))
+        columns += [self._groups + 2] if self._plan.carried else []
+        return self._contributions.numbers(columns) if columns else set()
 
     def cut(self, first: int) -> None:
         """Forget what holds from an instant on."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import (
     END_WORD,
-    Arrangement,
     Change,
     JoinShape,
     Merged,
@@ -60,25 +59,24 @@ class Regrouped:
 
         Raises: NegativeRow. Cost: the rows of these groups.
         """
-        taken = Arrangement.of_change(change)
-        slots = taken.index(range(self._groups)).slots
-        groups = taken.rows[slots[slots >= 0]]
-        firsts: dict[tuple[int, ...], int] = {}
+        found: dict[tuple[int, ...], tuple[list[int], int]] = {}
         for row in change.tolist():
             key = self.group_of(row)
-            firsts[key] = min(firsts.get(key, END_WORD), row[-3])
-        since = np.array([firsts[self.group_of(row)] for row in groups.tolist()], np.int64)
+            _, first = found.get(key, (row, END_WORD))
+            found[key] = row[:-1], min(first, row[-3])
+        groups = np.array([row for row, _ in found.values()], np.int64)
+        since = np.array([first for _, first in found.values()], np.int64)
         self.kept.take(change)
         left = np.zeros((len(groups), self._width + 3 + 2), np.int64)
         left[:, : self._groups] = groups[:, : self._groups]
         left[:, -4] = groups[:, -3] & ((1 << self._groups) - 1)
         left[:, -3], left[:, -2], left[:, -1] = since, END_WORD, 1
-        found: dict[tuple[int, ...], list[list[int]]] = {}
+        rows: dict[tuple[int, ...], list[list[int]]] = {}
         for kept in (self.kept.facts, self.kept.spare):
             for match in join(left, kept, self._mine).tolist():
                 row = [*match[: self._width - 1], match[-4], *match[-3:]]
-                found.setdefault(self.group_of(row), []).append(row)
-        return Touched(groups, since, list(found.values()))
+                rows.setdefault(self.group_of(row), []).append(row)
+        return Touched(groups, since, list(rows.values()))
 
     def numbers(self, columns: Sequence[int]) -> set[int]:
         """The words that stand in some columns of the rows."""
@@ -95,19 +93,3 @@ def words_in(rows: I64Array, columns: Sequence[int]) -> list[int]:
     """The different words in some columns. Cost: O(n log n)."""
     found: list[int] = np.unique(rows[:, list(columns)]).tolist()
     return found
-
-
-def differing(change: Change) -> Change:
-    """A change without updates that cancel. Cost: O(n log n)."""
-    if len(change) < 2:
-        return change
-    order = np.lexsort(change[:, :-1].T)
-    change = change[order]
-    apart = np.ones(len(change), np.bool_)
-    apart[1:] = (change[1:, :-1] != change[:-1, :-1]).any(axis=1)
-    firsts = apart.nonzero()[0]
-    diffs = np.add.reduceat(change[:, -1], firsts)
-    found = change[firsts]
-    found[:, -1] = diffs
-    rest: Change = found[diffs != 0]
-    return rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -11,6 +12,8 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.schema import instant_of
 from tidemill.datalog.presence import Instant
+
+_FEW = 16
 
 
 def at_ticks(moves: I64Array, ticks: I64Array) -> Change:
@@ -35,6 +38,15 @@ class Sampled:
         """Add matches on their intervals, or take them away."""
         self._moves.take(change)
 
+    def words(self, columns: Sequence[int]) -> set[int]:
+        """The words that stand in some columns of the matches to come."""
+        return self._moves.words(columns)
+
+    @property
+    def soonest(self) -> int | None:
+        """The instant at which a match begins or ends by itself, None for none."""
+        return self._moves.soonest
+
     def tell(self, ticks: I64Array) -> Change:
         """Matches that begin or end for the ticks, each once."""
         return at_ticks(self._moves.tell(int(ticks[-1]) + 1), ticks)
@@ -49,9 +61,9 @@ class Agenda:
 
     def note(self, change: Change, last: int) -> None:
         """The begins and ends of a change after an instant. Cost: O(change · log)."""
-        borders = np.unique(change[:, -3:-1])
-        for at in borders[(borders > last) & (borders < END_WORD)].tolist():
-            if at not in self._known:
+        borders = change[:, -3:-1]
+        for at in (np.unique(borders) if len(change) > _FEW else borders.ravel()).tolist():
+            if last < at < END_WORD and at not in self._known:
                 self._known.add(at)
                 heappush(self._instants, at)
 

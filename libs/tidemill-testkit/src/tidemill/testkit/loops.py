@@ -27,7 +27,7 @@ def main() -> None:
                 found[wanted.module][wanted.loop].add(wanted.arguments)
     for folder in FOLDERS.readable():
         for file in folder.iterdir():
-            with suppress(ImportError, AttributeError, EOFError):  # torn
+            with suppress(ImportError, AttributeError, EOFError, TypeError):  # torn, or no text
                 module, name, arguments = compiled_for(FOLDERS.read(file.name) or b"")
                 loop = getattr(import_module(module), name)
                 if module.startswith("tidemill.") and file.name.endswith(loop._cache.source):

@@ -60,6 +60,7 @@ class Ticked:
         self._plan: TickPlan = target.ticks
         self._settings = settings
         self._shared = shared or SharedInputs()
+        self._mode = _mode_of(target, settings)
         self._texts: Texts | None = None
         self._ticks_max = settings.window_ticks_max
         self._changes_max = settings.step_changes_max
@@ -75,8 +76,7 @@ class Ticked:
     @property
     def mode(self) -> str:
         """The engine that runs the ticks."""
-        engine = self._target.engine
-        return engine if engine in ("scratch", "dataflow") else "incremental"
+        return self._mode
 
     @property
     def outdated(self) -> bool:
@@ -118,7 +118,7 @@ class Ticked:
                 target.program, handed=handed, strategy=target.strategy, limits=target.limits,
                 allowance=allowance, texts=self._texts, told=target.outputs, keeps_state=True,
             )  # fmt: skip
-        if target.engine == "scratch":
+        if self._mode == "scratch":
             return ScratchNode(target.program, handed, target.limits, allowance)
         return IncrementalNode(target.program, handed, target.limits, target.strategy, allowance)
 
@@ -187,3 +187,14 @@ class Ticked:
             gone += [of_node(row, node.number) for row in left - entered]
             come += [of_node(row, node.number) for row in entered - left]
         return moved_rows(gone, come, at)
+
+
+def _mode_of(target: ViewTarget, settings: ComputeSettings) -> str:
+    """The engine of the ticks; the dataflow if nobody asks for another and it has all operators."""
+    if target.engine != "auto":
+        return "incremental" if target.engine == "local" else target.engine
+    if settings.maintenance != "auto":
+        return "incremental"
+    from tidemill.datalog.dataflow import missing_in  # imports numba
+
+    return "incremental" if missing_in(target.program) is not None else "dataflow"

@@ -107,6 +107,19 @@ def test_a_setting_that_no_service_has_is_refused_by_each(tmp_path: Path) -> Non
     assert 'unknown setting "computer"' in done.stderr
 
 
+@pytest.mark.parametrize("program", ["tidemill_remap", "tidemill_operator", "tidemill.client"])
+def test_a_variable_that_no_command_knows_ends_each_program_with_status_2(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", program, "get"], capture_output=True, text=True, check=False,
+        env={**os.environ, "TIDEMILL_UP_DIRECTROY": "/state"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "tidemill: no command knows the environment variable TIDEMILL_UP_DIRECTROY; "
+        "did you mean TIDEMILL_UP_DIRECTORY?\n"
+    )
+
+
 def test_a_service_refuses_roles_and_files_of_others(tmp_path: Path) -> None:
     for option, says in (
         ("--role=query", "does not have the role query"),

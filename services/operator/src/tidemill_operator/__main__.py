@@ -118,4 +118,5 @@ def operator(
 
 
 if __name__ == "__main__":
+    settings.check_environment()
     typer.run(operator)

@@ -15,6 +15,7 @@ from tidemill.client.settings import (
     TLS_KEY_VARIABLE,
     TLS_NAME_VARIABLE,
     TOKEN_FILE_VARIABLE,
+    check_environment,
     place_from_environment,
 )
 
@@ -34,8 +35,8 @@ A first round:
 Instants are milliseconds, ISO-8601 (UTC), or latest: the last instant that is definite. Options of the
 connection (--address, --tls-…, --token-file) may stand anywhere on the line.
 
-Exit codes: 0 done, 1 refused, 2 wrong command line, 3 not definite yet or no longer known,
-4 server not reachable, 5 failed.
+Exit codes: 0 done, 1 refused, 2 wrong command line or variable, 3 not definite yet or no
+longer known, 4 server not reachable, 5 failed.
 """
 
 app = typer.Typer(
@@ -90,7 +91,8 @@ def tidemill(
         typer.Option(help=f"File with the token of the caller; also by {TOKEN_FILE_VARIABLE}."),
     ] = None,
 ) -> None:
-    """Remember how the server is called for the subcommand."""
+    """Remember how the server is called for the subcommand; refuse unknown variables."""
+    check_environment()
     context.obj = place_from_environment(address, tls_ca, tls_cert, tls_key, tls_name, token_file)
 
 

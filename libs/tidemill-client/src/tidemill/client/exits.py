@@ -15,7 +15,7 @@ class Exit(IntEnum):
     """The server, or the check of a document, has refused."""
 
     COMMAND_LINE = 2
-    """The command line is wrong."""
+    """The command line is wrong, or no command knows a variable that begins with TIDEMILL_."""
 
     OUTSIDE_OF_TIME = 3
     """The instant is not definite yet, or no longer known."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from tidemill.errors.variables import refuse_unknown_variables
+
 ADDRESS_VARIABLE = "TIDEMILL_ADDRESS"
 """Server to call, host:port; 127.0.0.1:7474 if it is not set."""
 ADDRESS_DEFAULT = "127.0.0.1:7474"
@@ -33,6 +35,11 @@ class ServerAccess:
     tls_key: str = ""
     tls_name: str = ""
     token_file: str = ""
+
+
+def check_environment() -> None:
+    """Refuse variables of this process that no command knows. Raises: SystemExit with status 2."""
+    refuse_unknown_variables(os.environ)
 
 
 def address_from_environment() -> str:

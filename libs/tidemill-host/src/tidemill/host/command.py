@@ -112,6 +112,7 @@ def command(
 
 def run_service(struct: type[S], service: Callable[[S], Service], says: str) -> None:
     """Be the program of one service. Raises: SystemExit with its exit status."""
+    settings.check_environment()
     app = typer.Typer(add_completion=False)
     app.command()(command(struct, lambda chosen: [service(chosen)], says))
     app()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
+from tidemill.errors.variables import refuse_unknown_variables
 from tidemill.runtime.documents import Document, Plain, parse_yaml
 from tidemill.runtime.durations import DURATION_RULE, Milliseconds, parse_duration
 from tidemill.runtime.problems import (
@@ -54,9 +55,9 @@ def load(
         document.value.pop(section, None)
     _check_names(struct, document.value, (), document, problems)
     if env_prefix:
-        variables = os.environ if environment is None else environment
+        given = os.environ if environment is None else environment
         not_ours = tuple(f"{variable_of(env_prefix, (section,))}__" for section in foreign)
-        ours = {v: text for v, text in variables.items() if not v.startswith(not_ours)}
+        ours = {v: text for v, text in given.items() if not v.startswith(not_ours)}
         _override(struct, document, env_prefix, ours, problems)
     if not problems:
         try:
@@ -154,13 +155,13 @@ def _override(
     struct: type[msgspec.Struct],
     document: Document,
     prefix: str,
-    variables: Mapping[str, str],
+    given: Mapping[str, str],
     problems: list[Problem],
 ) -> None:
     """Put the values of variables into the document."""
-    known = dict(_variables(struct, prefix.rstrip("_").upper() + "_", ()))
+    known = dict(variables(struct, prefix.rstrip("_").upper() + "_"))
     start = prefix.rstrip("_").upper() + "_"
-    for variable, text in sorted(variables.items()):
+    for variable, text in sorted(given.items()):
         if not variable.startswith(start):
             continue
         place = Position(f"environment variable {variable}")
@@ -175,8 +176,13 @@ def _override(
         document.places[path] = document.keys[path] = place
 
 
-def _variables(
-    struct: type[msgspec.Struct], prefix: str, path: FieldPath
+def check_environment() -> None:
+    """Refuse variables of this process that no command knows. Raises: SystemExit with status 2."""
+    refuse_unknown_variables(os.environ)
+
+
+def variables(
+    struct: type[msgspec.Struct], prefix: str, path: FieldPath = ()
 ) -> list[tuple[str, FieldPath]]:
     """The variable of every field that is not a struct itself."""
     found: list[tuple[str, FieldPath]] = []
@@ -185,7 +191,7 @@ def _variables(
         if nested is None:
             found.append((variable_of(prefix, here), here))
         else:
-            found += _variables(nested, prefix, here)
+            found += variables(nested, prefix, here)
     return found
 
 

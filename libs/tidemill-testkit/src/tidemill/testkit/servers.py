@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # would abort the child now and then. Set before the first import of grpc.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # noqa: TID251
 
-RUN = "TIDEMILL_TEST_RUN"
+RUN = "TESTKIT_RUN"
 """Variable with the pid of the process that began the run, for the processes that share it."""
 FIRST_PORT, LAST_PORT = 20_000, 29_000
 START_S_MAX = 300.0

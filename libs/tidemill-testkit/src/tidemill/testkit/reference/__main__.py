@@ -20,6 +20,7 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
     "docs/reference/resources.md": lambda _: resources.page(),
     "docs/reference/cli.md": commands.page,
     "docs/reference/settings.md": lambda _: settings.page(),
+    "libs/tidemill-errors/src/tidemill/errors/variables.txt": lambda _: settings.known_variables(),
     "docs/reference/metrics.md": monitoring.page,
     "docs/reference/http.md": http_routes.page,
     "docs/reference/grpc.md": grpc_calls.page,

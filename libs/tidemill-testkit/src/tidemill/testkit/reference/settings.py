@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from tidemill.client import settings as client
-from tidemill.runtime.settings import struct_by_name, struct_in, variable_of
+from tidemill.runtime.settings import struct_by_name, struct_in, variable_of, variables
 from tidemill.testkit.reference.pages import (
     code,
     head,
@@ -110,13 +110,25 @@ def _of_client(module: ModuleType) -> Iterator[tuple[str, str]]:
         yield code(getattr(module, name)), meaning
 
 
+def known_variables() -> str:
+    """Every variable that some command reads, one a line."""
+    named = [
+        *(name for name, _ in variables(ServerSettings, SERVER)),
+        *(name for name, _ in variables(OperatorSettings, OPERATOR)),
+        *(getattr(client, name) for name in said_of_constants(client)),
+    ]
+    return "\n".join(named) + "\n"
+
+
 def page() -> str:
     """The whole page."""
     lines = head(
         "Settings",
         "A setting is a key of the file that `--config` names, in TOML or YAML, or a variable of "
-        "the environment, which wins. A list or a mapping in a variable is JSON. An unknown key or "
-        "variable is refused.",
+        "the environment, which wins. A list or a mapping in a variable is JSON. An unknown key is "
+        "refused. A variable that begins with `TIDEMILL_` and that no command knows is refused at "
+        "the start of every command, with the nearest known name and exit status 2. Variables that "
+        "Kubernetes sets for a service of that name (`TIDEMILL_SERVICE_HOST`) are left alone.",
     )
     lines += ["## Server", "", "`tidemill up` and the programs of the services read these."]
     lines += _sections(ServerSettings, SERVER, ())

@@ -116,6 +116,18 @@ def test_get_lists_resources_in_each_form(served: Served) -> None:
     assert all(text in described for text in ("not ready: Waiting", "strata", "kind: View"))
 
 
+def test_a_source_without_records_is_listed_with_its_topic_and_broker(served: Served) -> None:
+    says = "no records in topic t at kafka:9092 yet"
+    served.handlers.resources["Source", "s"] = ResourceStatus(
+        "Source", "s", True, "NoRecords", says, frontier(0), frontier(0)
+    )
+    _, line = served.run("get", "sources").output.splitlines()
+    assert re.split(r"\s{2,}", line.strip()) == ["Source", "s", "yes", "0", "-", "-", "-", says]
+    described = served.run("describe", "source", "s").output
+    assert says in described
+    assert re.search(r"^upper +-", described, re.MULTILINE)
+
+
 def test_get_lists_collections(served: Served) -> None:
     listed = served.run("get", "collections").output
     assert "delays/late" in listed

@@ -41,6 +41,14 @@ def test_a_running_view_shows_its_frontiers() -> None:
     assert status["observedGeneration"] == status["conditions"][0]["observedGeneration"] == 3
 
 
+def test_a_source_without_records_is_ready_and_its_condition_says_where_none_came() -> None:
+    says = "no records in topic flights at kafka:9092 yet"
+    status = written(ONE, replace(RUNS, reason="NoRecords", message=says)).status
+    (condition,) = status["conditions"]
+    assert (condition["status"], condition["reason"]) == ("True", "NoRecords")
+    assert condition["message"] == says
+
+
 def test_frontiers_are_copied_at_most_every_interval() -> None:
     first = written(ONE, RUNS)
     moved = replace(RUNS, upper=frontier(NOW))

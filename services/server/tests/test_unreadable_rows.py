@@ -208,7 +208,7 @@ async def test_s3_a_row_that_cannot_be_read_is_one_broken_resource(
             await process.controller.push("web", [b"{}"])
         assert (await process.controller.describe("source", "web")).reason == "Broken"
         assert await apply(process, SOURCE) == [Outcome.CREATED]
-        await until(process, "Source/web", "Running")
+        await until(process, "Source/web", "Running", "NoRecords")
         await process.controller.push("web", [b'{"n": 3}'])
         await process.controller.delete("view", "alerts")
         assert set(await statuses(process)) == {"Table/base", "View/fine", "Source/web"}
@@ -234,7 +234,7 @@ async def test_s3_each_kind_is_stated_anew_and_deleted(name: str, tmp_path: Path
                 table = name == "Table/base"
                 outcome = Outcome.CONFIGURED if table else Outcome.CREATED
                 assert await apply(process, KINDS[name]) == [outcome]
-                status = await until(process, name, "Running", "Retrying")
+                status = await until(process, name, "Running", "NoRecords", "Retrying")
                 assert status.ready or name == "Action/tell"
                 if name == "Table/base":
                     await until(process, "View/fine", "Running")
@@ -298,7 +298,7 @@ def test_s3_a_row_that_cannot_be_read_is_deleted_offline(tmp_path: Path) -> None
 async def test_s13_a_row_of_an_older_version_says_what_to_write_instead(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLE, VIEW, ALERTS, NEW_SOURCE, ACTION)
-        before = (await until(process, "Source/web", "Running")).upper
+        before = (await until(process, "Source/web", "Running", "NoRecords")).upper
         assert before is not None
     await rewrite(tmp_path, "Source/web", {"document": json.dumps(OLD_SOURCE)})
     await rewrite(tmp_path, "Action/tell", {"document": json.dumps(OLD_ACTION)})
@@ -322,7 +322,7 @@ async def test_s13_a_row_of_an_older_version_says_what_to_write_instead(tmp_path
         (row,) = await rows_of(process, "Source/web")
         assert row["incarnation"] == 1  # over the collections that it has
     async with running(tmp_path) as process:
-        after = (await until(process, "Source/web", "Running")).upper
+        after = (await until(process, "Source/web", "Running", "NoRecords")).upper
         assert after is not None
         assert sole_time(after) >= sole_time(before)
         await insert_and_ask(process, 2)

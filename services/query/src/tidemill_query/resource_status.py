@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.catalog.entry import SYSTEM, read_name
 from tidemill.catalog.made.making import made_by
+from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.errors import (
@@ -20,7 +21,7 @@ from tidemill.errors import (
 from tidemill.host.context import Context
 from tidemill.host.reports import PartReports, Reports, combined
 from tidemill.host.roles import parts_for
-from tidemill.host.supervised import Health
+from tidemill.host.supervised import RUNNING, Health
 from tidemill.rpc.messages import Json, ResourceStatus
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
@@ -104,6 +105,8 @@ class ResourceStatuses:
     async def _status(self, stored: Stored, said: PartReports) -> ResourceStatus:
         resource = stored.resource
         health, details = self._health(stored, said)
+        if health == RUNNING and isinstance(resource.spec, SourceSpec) and _is_unused(details):
+            health = Health(True, "NoRecords", f"no records in {self._origin(stored)} yet")
         since = upper = lag_ms = None
         try:
             since, upper, timeline = await self._frontiers(stored)
@@ -125,6 +128,16 @@ class ResourceStatuses:
             document_yaml=yaml_of(resource.to_document()),
             details=details,
         )
+
+    def _origin(self, stored: Stored) -> str:
+        """The topic of a source and its broker, or its files, in words."""
+        spec = stored.resource.spec
+        assert isinstance(spec, SourceSpec)
+        if spec.file is not None:
+            return "its files"
+        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
+        own = self._context.settings.log.removeprefix("kafka:")
+        return f"topic {topic_of(stored)} at {bootstrap or own or 'the own log'}"
 
     async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
         """The least since and upper of what a resource makes, and the timeline."""
@@ -155,6 +168,14 @@ class ResourceStatuses:
         if timeline == SYSTEM:
             return max(0, self._context.clock.now_ms() - sole_time(upper))
         return max(0, await self._context.timeline_frontier(timeline) - sole_time(upper))
+
+
+def _is_unused(details: Mapping[str, Json]) -> bool:
+    """Whether the log of a source was looked at, and has never had a record."""
+    known = details.get("offsetsKnown")
+    return (
+        isinstance(known, dict) and bool(known or details["bindings"]) and not any(known.values())
+    )
 
 
 def live(store: ResourceStore, kind: str, name: str) -> Stored:

@@ -20,6 +20,8 @@ from tidemill.rpc.messages import (
 from tidemill.time import Frontier, partition_offsets, shown_offsets
 
 RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON")
+NO_RECORDS = "NoRecords"
+"""Reason of a source whose log has never had a record; its message says which log."""
 COLLECTIONS = (
     "COLLECTION", "KIND", "TIMELINE", "SINCE", "UPPER", "LAG", "UPDATES", "HELD BY", "WRITTEN BY",
 )  # fmt: skip
@@ -38,15 +40,21 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
             Text(status.name, style="bold"),
             Text("yes", style="green") if status.ready else Text("no", style="yellow"),
             Text(frontier(status.since)),
-            Text(frontier(status.upper)),
+            Text("-" if _is_unmoved(status) else frontier(status.upper)),
             Text(shown_duration(status.lag_ms)),
             Text(shown_duration(status.age_ms)),
-            Text(status.reason),
+            Text(status.message if status.reason == NO_RECORDS and not wide else status.reason),
         ]
         if wide:
             cells.append(Text(status.message))
         table.add_row(*cells)
     console().print(table)
+
+
+def _is_unmoved(status: ResourceStatus) -> bool:
+    """Whether upper stands at the beginning for want of records."""
+    upper = status.upper
+    return status.reason == NO_RECORDS and upper is not None and [*upper] in ([0], [1])
 
 
 def print_resources_json(found: Sequence[ResourceStatus]) -> None:
@@ -65,7 +73,7 @@ def print_description(status: ResourceStatus) -> None:
     table = grid(("", ""))
     table.show_header = False
     table.add_row("since", Text(shown_frontier(status.since)))
-    table.add_row("upper", Text(shown_frontier(status.upper)))
+    table.add_row("upper", Text("-" if _is_unmoved(status) else shown_frontier(status.upper)))
     table.add_row("lag", shown_duration(status.lag_ms))
     table.add_row("age", shown_duration(status.age_ms))
     for name, value in status.details.items():

@@ -8,7 +8,7 @@ from tidemill.catalog.store import Key, Stored
 from tidemill.host.claimed_work import ClaimedWork
 from tidemill.host.peers import Peers
 from tidemill.host.roles import CLAIMED
-from tidemill.host.supervised import Health
+from tidemill.host.supervised import RUNNING, Health
 from tidemill.rpc.messages import Work
 
 
@@ -27,7 +27,7 @@ def combined(said: Mapping[str, Work | None]) -> Health:
     for work in sorted(failing, key=lambda work: _RANK.get(work.reason, 0)):
         named = f"{work.role}: " if len(said) > 1 else ""
         return Health(False, work.reason, f"{named}{work.message}")
-    return Health(True, "Running", "")
+    return RUNNING
 
 
 _RANK = {"Stalled": -2, "Broken": -1, "Starting": 1}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -126,6 +126,27 @@ def test_a_source_without_records_is_listed_with_its_topic_and_broker(served: Se
     described = served.run("describe", "source", "s").output
     assert says in described
     assert re.search(r"^upper +-", described, re.MULTILINE)
+
+
+def test_speed_records_behind_and_time_left_are_shown_while_a_source_catches_up(
+    served: Served,
+) -> None:
+    caught_up = ResourceStatus("Source", "s", True, "Running", records_per_s=0.0, records_behind=0)
+    behind = replace(caught_up, records_per_s=12_345.6, records_behind=2_000_000, left_ms=162_000)
+    resources = served.handlers.resources
+    resources["Source", "s"] = caught_up
+    assert "BEHIND" not in served.run("get", "sources").output
+    assert "BEHIND" in served.run("get", "sources", "-o", "wide").output
+    resources["Source", "s"], resources["View", "v"] = behind, ResourceStatus("View", "v", True)
+    heading, source, view = served.run("get").output.splitlines()
+    assert heading.split()[5:9] == ["LAG", "RATE", "BEHIND", "LEFT"]
+    assert re.split(r"\s{2,}", source.strip())[6:9] == ["12,346/s", "2,000,000", "2m 42s"]
+    assert view.split()[6:9] == ["-", "-", "-"]
+    described = served.run("describe", "source", "s").output
+    assert all(text in described for text in ("12,346/s", "2,000,000", "2m 42s"))
+    resources["Source", "s"] = replace(behind, left_ms=None)
+    (listed,) = json.loads(served.run("get", "sources", "-o", "json").output)
+    assert (listed["records_behind"], listed["left_ms"]) == (2_000_000, None)
 
 
 def test_get_lists_collections(served: Served) -> None:

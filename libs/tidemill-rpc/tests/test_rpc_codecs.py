@@ -76,7 +76,7 @@ def test_a_collection_keeps_what_is_none_and_what_is_zero_apart() -> None:
         ResourceStatus("View", "v", ready=False),
         ResourceStatus(
             "Source", "s", True, "Running", "ok", frontier(1), frontier(), 0, 5, "kind: Source",
-            {"partitions": [{"partition": 0, "bound": 12}], "rate": 1.5},
+            {"partitions": [{"partition": 0, "bound": 12}], "rate": 1.5}, 0.0, 7, 9_000,
         ),
     ],
 )  # fmt: skip

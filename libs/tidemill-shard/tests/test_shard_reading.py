@@ -452,6 +452,18 @@ async def test_a_backlog_is_read_in_pieces_as_it_is_stored(compacted: bool) -> N
     assert await world.store.upper_of_rows("c", 0, 40, 10_000) == 40
 
 
+async def test_updates_between_instants_are_counted_without_a_read() -> None:
+    """Exactly between the ends of appends, evenly within one."""
+    world = World()
+    await world.create()
+    assert world.store.count_updates("c", 0, 100) == 0
+    await world.write(0, 10, [(n, "x", n, 1) for n in range(10)])
+    await world.write(10, 20, [(n, "x", 10 + n % 10, 1) for n in range(40)])
+    for lower, upper, updates in ((0, 99, 50), (0, 10, 10), (10, 15, 20), (20, 99, 0)):
+        assert world.store.count_updates("c", lower, upper) == updates
+    assert world.store.count_updates("none", 0, 100) == 0
+
+
 async def test_the_time_before_the_first_row_is_one_piece_with_it() -> None:
     world, begins = World(), 1_700_000_000_000
     await world.create()

@@ -49,6 +49,15 @@ def test_a_source_without_records_is_ready_and_its_condition_says_where_none_cam
     assert condition["message"] == says
 
 
+def test_a_source_that_catches_up_shows_its_speed_and_what_is_left() -> None:
+    behind = replace(RUNS, records_per_s=1_234.5, records_behind=90_000, left_ms=75_250)
+    status = written(ONE, behind).status
+    assert (status["recordsPerSecond"], status["recordsBehind"]) == (1_234, 90_000)
+    assert status["timeLeft"] == "1m15s"
+    assert "timeLeft" not in written(ONE, replace(behind, left_ms=None)).status
+    assert "recordsBehind" not in written(ONE, RUNS).status
+
+
 def test_frontiers_are_copied_at_most_every_interval() -> None:
     first = written(ONE, RUNS)
     moved = replace(RUNS, upper=frontier(NOW))

@@ -23,6 +23,12 @@ spec:
   timestampInterval: 50ms
   retain: 10m
 """
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: seen}
+spec: {retain: all, program: seen(h) := pings(h);}
+"""
 
 
 @asynccontextmanager
@@ -60,3 +66,22 @@ async def test_a_source_that_has_never_seen_a_record_says_so_with_topic_and_log(
     async with running(tmp_path) as process:
         status = await until(process, "Source", "pings", lambda s: s.ready)
         assert status.reason == "Running", "records before a restart count"
+
+
+async def test_a_source_and_a_view_say_their_speed_and_that_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as process:
+        documents = [ResourceDocument(text, "test.yaml") for text in (SOURCE, VIEW)]
+        await process.controller.apply(documents)
+        rows = [b'{"host": "h%d"}' % number for number in range(500)]
+        await process.controller.push("pings", rows)
+        for kind, name in (("Source", "pings"), ("View", "seen")):
+            status = await until(process, kind, name, _has_caught_up)
+            assert status.left_ms == 0
+            assert (await process.controller.describe(kind, name)).records_behind == 0
+
+
+def _has_caught_up(status: ResourceStatus) -> bool:
+    """Whether records were taken in, and none is behind."""
+    return bool(status.records_per_s) and status.records_behind == 0

@@ -133,6 +133,9 @@ class KnownResource:
     oldest_holder: str = ""
     batches: int | None = None
     bytes: int | None = None
+    records_per_s: float | None = None
+    records_behind: int | None = None
+    left_ms: int | None = None
 
     @property
     def namespace(self) -> str | None:

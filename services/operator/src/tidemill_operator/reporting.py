@@ -166,6 +166,9 @@ def _numbers(there: KnownResource) -> Json:
         "oldestHolder": there.oldest_holder or None,
         "batches": there.batches,
         "bytes": there.bytes,
+        "recordsPerSecond": None if there.records_per_s is None else round(there.records_per_s),
+        "recordsBehind": there.records_behind,
+        "timeLeft": None if there.left_ms is None else lag(there.left_ms),
     }
     return {name: value for name, value in shown.items() if value is not None}
 

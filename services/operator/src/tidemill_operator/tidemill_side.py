@@ -97,6 +97,9 @@ def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> Kno
         oldest_holder=owners[0] if owners else "",
         batches=sum(each.batches for each in collections) if collections else None,
         bytes=sum(each.bytes for each in collections) if collections else None,
+        records_per_s=status.records_per_s,
+        records_behind=status.records_behind,
+        left_ms=status.left_ms,
     )
 
 

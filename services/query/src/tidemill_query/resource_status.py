@@ -33,6 +33,7 @@ from tidemill.runtime.resources import (
 )
 from tidemill.time import Frontier, sole_time
 from tidemill_query.listing import NOTHING_BOUND
+from tidemill_query.progress import progress_of
 from tidemill_query.retention_report import who_holds, why_kept
 
 
@@ -127,6 +128,7 @@ class ResourceStatuses:
             age_ms=max(0, self._context.clock.now_ms() - stored.created_ms),
             document_yaml=yaml_of(resource.to_document()),
             details=details,
+            **progress_of(details),
         )
 
     def _origin(self, stored: Stored) -> str:

@@ -15,6 +15,7 @@ from tidemill.catalog.places import check_source
 from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_book
 from tidemill.errors import DeadlinePassed, Unavailable, UsageError
+from tidemill.host.speed import Speed
 from tidemill.reclock import KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
@@ -95,16 +96,38 @@ class WritePart(SourcePart):
         self.driver.broke = lambda count: context.metrics.increment(
             DECODE_ERRORS, count, source=made.source
         )
-        self.driver.timed = lambda seconds: context.metrics.observe(
-            RECLOCK_DURATION, seconds, source=made.source
-        )
+        self.driver.timed = self._measure
         self.writing = False
         """Whether this process writes the rows now."""
         self._backfilled = 0
+        self._began: dict[int, int] = {}
+        """The offset at which this process began to read each partition."""
+        self._speed = Speed(context.clock)
 
     def details(self) -> dict[str, object]:
-        """Count of records that jobs have written."""
-        return {"backfilled": self._backfilled}
+        """Count of records that jobs have written; offsets and speed of those that this process
+        writes.
+        """
+        found: dict[str, object] = {"backfilled": self._backfilled}
+        if self.writing and self._began:
+            written = sorted(self._written().items())
+            found["offsetsWritten"] = {str(p): offset for p, offset in written}
+            found["writesPerSecond"] = round(self._speed.per_s(), 1)
+        return found
+
+    def _written(self) -> dict[int, int]:
+        """Offset of each partition that is read, before which all is written or was never there."""
+        committed = self.driver.committed()
+        return {p: max(first, committed.get(p, 0)) for p, first in self._began.items()}
+
+    def _measure(self, seconds: float) -> None:
+        """Note an append and how long it took."""
+        self._context.metrics.observe(RECLOCK_DURATION, seconds, source=self.made.source)
+        self._note_speed()
+
+    def _note_speed(self) -> None:
+        written, began = self._written(), self._began
+        self._speed.note(sum(written[p] - began[p] for p in began))
 
     def committed(self) -> dict[int, int]:
         """The offsets up to which everything is written; none before the source has begun."""
@@ -117,6 +140,7 @@ class WritePart(SourcePart):
     async def work(self, ready: Callable[[], None]) -> None:
         """Write until cancelled."""
         made = self.made
+        self._began = {}
         try:
             await self._context.collections.wait_for_upper(made.remap, made.stored.begins + 1, 60.0)
             starts = await self._write_backlog(await self.driver.resume())
@@ -143,6 +167,9 @@ class WritePart(SourcePart):
                 "has now",
                 reason="elsewhere",
             )
+        if not delivered.positions.keys() <= self._began.keys():
+            self._began = {**delivered.positions, **self._began}
+            self._note_speed()
         await self.driver.take(delivered)
 
     def _from(self, starts: dict[int, int]) -> dict[int, int]:

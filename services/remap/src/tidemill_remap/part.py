@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemill.catalog.made.sources import SourceCollections, SourcePart
+from tidemill.host.speed import Speed
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill_remap.driver import Probe, RemapDriver
@@ -31,6 +32,7 @@ class BindPart(SourcePart):
         super().__init__(made, part)
         self._probe = probe
         self._context = context
+        self._arriving = Speed(context.clock)
         stored = made.stored
         self.driver = RemapDriver(
             made.source, made.remap, context.collections, context.clock, self._interval_ms,
@@ -60,7 +62,13 @@ class BindPart(SourcePart):
     async def work(self, ready: Callable[[], None]) -> None:
         """Bind until cancelled."""
         ready()
-        await self.driver.mint_forever(self._probe)
+        await self.driver.mint_forever(self._probe_and_note)
+
+    async def _probe_and_note(self) -> dict[int, int]:
+        """The offsets that a probe finds; their growth is noted."""
+        known = await self._probe()
+        self._arriving.note(sum(known.values()))
+        return known
 
     def details(self) -> dict[str, object]:
         """Offsets, counts, and which bindings it shares."""
@@ -68,6 +76,7 @@ class BindPart(SourcePart):
         found: dict[str, object] = {
             "offsetsKnown": _by_partition(counts.known),
             "offsetsBound": _by_partition(counts.bound),
+            "arrivesPerSecond": round(self._arriving.per_s(), 1),
             "bindings": counts.minted,
             "mintsLost": counts.lost,
         }

@@ -19,7 +19,9 @@ from tidemill.rpc.messages import (
 )
 from tidemill.time import Frontier, partition_offsets, shown_offsets
 
-RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON")
+PROGRESS = ("RATE", "BEHIND", "LEFT")
+"""Columns that are shown while a source or view is behind: records per second, records, time."""
+RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", *PROGRESS, "AGE", "REASON")
 NO_RECORDS = "NoRecords"
 """Reason of a source whose log has never had a record; its message says which log."""
 COLLECTIONS = (
@@ -32,7 +34,10 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
     if not found:
         console().print("nothing here yet: `tidemill apply -f FILE` creates resources")
         return
-    table = grid((*RESOURCES, *(("MESSAGE",) if wide else ())), right=("LAG", "AGE"))
+    behind = wide or any(status.records_behind for status in found)
+    columns = [name for name in RESOURCES if behind or name not in PROGRESS]
+    right = ("LAG", *PROGRESS, "AGE")
+    table = grid((*columns, *(("MESSAGE",) if wide else ())), right=right)
     frontier = shown_frontier if wide else short_frontier
     for status in found:
         cells = [
@@ -42,6 +47,7 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
             Text(frontier(status.since)),
             Text("-" if _is_unmoved(status) else frontier(status.upper)),
             Text(shown_duration(status.lag_ms)),
+            *(Text(cell) for cell in _progress(status) if behind),
             Text(shown_duration(status.age_ms)),
             Text(status.message if status.reason == NO_RECORDS and not wide else status.reason),
         ]
@@ -49,6 +55,14 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
             cells.append(Text(status.message))
         table.add_row(*cells)
     console().print(table)
+
+
+def _progress(status: ResourceStatus) -> tuple[str, str, str]:
+    """Records per second, records that are behind, and the time left; dashes for none."""
+    if status.records_per_s is None or status.records_behind is None:
+        return "-", "-", "-"
+    left = shown_duration(status.left_ms)
+    return f"{status.records_per_s:,.0f}/s", f"{status.records_behind:,}", left
 
 
 def _is_unmoved(status: ResourceStatus) -> bool:
@@ -75,6 +89,9 @@ def print_description(status: ResourceStatus) -> None:
     table.add_row("since", Text(shown_frontier(status.since)))
     table.add_row("upper", Text("-" if _is_unmoved(status) else shown_frontier(status.upper)))
     table.add_row("lag", shown_duration(status.lag_ms))
+    if status.records_behind is not None:
+        for name, shown in zip(PROGRESS, _progress(status), strict=True):
+            table.add_row(name.lower(), Text(shown))
     table.add_row("age", shown_duration(status.age_ms))
     for name, value in status.details.items():
         lines = value if isinstance(value, list) else [value]
@@ -160,6 +177,9 @@ def _resource(status: ResourceStatus) -> dict[str, object]:
         "lag_ms": status.lag_ms,
         "age_ms": status.age_ms,
         "details": dict(status.details),
+        "records_per_s": status.records_per_s,
+        "records_behind": status.records_behind,
+        "left_ms": status.left_ms,
     }
 
 

@@ -54,6 +54,8 @@ _COLUMNS = (
     ("HOLDERS", "integer", ".status.holders", 1),
     ("BATCHES", "integer", ".status.batches", 1),
     ("BYTES", "integer", ".status.bytes", 1),
+    ("BEHIND", "integer", ".status.recordsBehind", 1),
+    ("LEFT", "string", ".status.timeLeft", 1),
     ("REASON", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),
 )
 
@@ -181,11 +183,14 @@ def status_schema() -> Schema:
         "holders": "Who holds since back.",
         "batches": "Batches of the collections.",
         "bytes": "Stored bytes of the collections.",
+        "recordsPerSecond": "Records that it writes, or changes that it takes in, per second.",
+        "recordsBehind": "About how many of them are known and not there yet.",
     }
     texts = {
         "since": "The oldest instant at which the collection is exact.",
         "upper": "The first instant that may still change.",
         "lag": "How far upper was behind when this was written.",
+        "timeLeft": "Estimated time until none is behind; unset where the end comes no nearer.",
         "oldestHolder": "Who holds since back the furthest.",
     }
     return {

@@ -286,6 +286,9 @@ def resource_out(status: ResourceStatus) -> catalog.ResourceStatus:
         age_ms=status.age_ms,
         document_yaml=status.document_yaml,
         details_json=json_out(dict(status.details)) if status.details else "",
+        records_per_s=status.records_per_s,
+        records_behind=status.records_behind,
+        left_ms=status.left_ms,
     )
 
 
@@ -303,4 +306,7 @@ def resource_in(message: catalog.ResourceStatus) -> ResourceStatus:
         age_ms=message.age_ms if message.HasField("age_ms") else None,
         document_yaml=message.document_yaml,
         details=json.loads(message.details_json) if message.details_json else {},
+        records_per_s=message.records_per_s if message.HasField("records_per_s") else None,
+        records_behind=message.records_behind if message.HasField("records_behind") else None,
+        left_ms=message.left_ms if message.HasField("left_ms") else None,
     )

@@ -178,6 +178,12 @@ class ResourceStatus:
     age_ms: int | None = None
     document_yaml: str = ""
     details: Mapping[str, Json] = field(default_factory=dict)
+    records_per_s: float | None = None
+    """Records that a source writes, or changes that a view takes in, per second."""
+    records_behind: int | None = None
+    """About how many of them are known and not there yet."""
+    left_ms: int | None = None
+    """Estimated time until none is behind; None where the end comes no nearer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from tidemill.shard.pace_commands import PaceCommands
 from tidemill.shard.part_store import LIMITS, Limits, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.read_commands import ReadCommands
+from tidemill.shard.reading import updates_between
 from tidemill.shard.state import State
 from tidemill.shard.versions import Core, Versions
 from tidemill.shard.write_commands import WriteCommands
@@ -85,6 +86,14 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
     async def state(self, collection: str) -> State:
         """The newest version. Raises: UnknownCollection."""
         return await self._core.versions.state(collection)
+
+    def count_updates(self, collection: str, lower: int, upper: int) -> int:
+        """About the number of updates from `lower` to before `upper`, in the newest version seen.
+
+        Cost: no read; O(p) for p parts.
+        """
+        known = self._core.versions.cached(collection)
+        return 0 if known is None else round(updates_between(known.state.parts(), lower, upper))
 
     async def compact(self, collection: str) -> None:
         """Run all physical and logical compaction that is allowed now; contents do not change

@@ -275,24 +275,34 @@ def _refuse_negative(present: pa.Table) -> None:
     raise Corrupt(f"the row {row} has the multiplicity {multiplicity}", row=row)
 
 
+def updates_between(parts: Sequence[Part], lower: int, upper: int) -> float:
+    """About the number of updates from `lower` to before `upper`.
+
+    The updates of a part are taken to be spread evenly over its times. Cost: O(p).
+    """
+    return sum(
+        part.rows
+        * (min(upper, part.time_max + 1) - max(part.time_min, lower))
+        / (part.time_max + 1 - part.time_min)
+        for part in parts
+        if part.meets(lower, upper)
+    )
+
+
 def upper_of_rows(parts: Sequence[Part], lower: int, upper: int, rows_max: int) -> int:
     """An instant in (lower, upper] below which about `rows_max` updates from `lower` on lie.
 
     The updates of a part are taken to be spread evenly over its times. Cost: O(p log p).
     """
     met = [part for part in parts if part.meets(lower, upper)]
-    spans = [(max(part.time_min, lower), part.time_max + 1, part) for part in met]
+    spans = [(max(part.time_min, lower), part.time_max + 1) for part in met]
 
     def below(bound: int) -> float:
-        return sum(
-            part.rows * min(1.0, (bound - first) / (part.time_max + 1 - part.time_min))
-            for first, _, part in spans
-            if first < bound
-        )
+        return updates_between(met, lower, bound)
 
     if below(upper) <= rows_max:
         return upper
-    ends = {end for first, last, _ in spans for end in (first, last) if lower < end < upper}
+    ends = {end for first, last in spans for end in (first, last) if lower < end < upper}
     borders = sorted({lower + 1, upper, *ends})
     at = bisect_right(borders, rows_max, key=lambda bound: int(below(bound)))
     first = borders[max(at - 1, 0)]

@@ -12,8 +12,10 @@ from tidemill.catalog.store import Stored
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.errors import Fenced
+from tidemill.host.speed import Speed
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec
+from tidemill.time import U64_MAX
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.takeover import Change, Takeover
@@ -37,6 +39,8 @@ class ViewPart:
         self.name = made.name
         self._made = made
         self._context = context
+        self._speed = Speed(context.host.clock, 0)
+        self._taken = 0
         self._takeover = None if made.changed is None else self._take_over(made.changed)
         self._driver = self._drive(self._target(made.view, made.base))
         host, prefix = context.host, made.stored.prefix
@@ -70,6 +74,8 @@ class ViewPart:
             "changes": progress.changes,
             "evaluationSeconds": round(progress.seconds, 3),
             "inputs": dict(progress.inputs),
+            "changesPerSecond": round(self._speed.per_s(), 1),
+            "changesBehind": self._count_changes(progress.lower, U64_MAX),
             "sharedWith": self.driver.shared_with,
             **self._versions(),
         }
@@ -111,6 +117,15 @@ class ViewPart:
     def _measure(self, seconds: float) -> None:
         name = self._made.stored.resource.name
         self._context.host.metrics.observe(VIEW_STEP_DURATION, seconds, view=name)
+        progress = self.driver.progress
+        self._taken += self._count_changes(progress.before, progress.lower)
+        self._speed.note(self._taken)
+
+    def _count_changes(self, lower: int, upper: int) -> int:
+        """About the number of changes of the inputs between two instants. Cost: no read."""
+        inputs = {named.collection for named in self._made.view.inputs.values()}
+        count = self._context.host.collections.count_updates
+        return sum(count(each, lower, upper) for each in inputs)
 
     def _take_over(self, changed: PlannedView) -> Takeover:
         made, context, host = self._made, self._context, self._context.host

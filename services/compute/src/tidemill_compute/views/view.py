@@ -45,6 +45,8 @@ class ViewProgress:
     """Progress of the view: for status and metrics."""
 
     lower: int = 0
+    before: int = 0
+    """Instant at which the last step began."""
     inputs: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     changes: int = 0
@@ -377,7 +379,7 @@ class ViewDriver:
         for failed in await asyncio.gather(*appends, return_exceptions=True):
             if failed is not None:
                 raise failed
-        self.progress.lower = step.upper
+        self.progress.before, self.progress.lower = lower, step.upper
         self.progress.windows += 1
         self.progress.followed += self.followed
         self.progress.changes += sum(table.num_rows for _, table in step.updates)

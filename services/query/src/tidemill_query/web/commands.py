@@ -63,6 +63,9 @@ class Resource(msgspec.Struct, frozen=True):
     age_ms: int | None
     document: str
     details: dict[str, Any]
+    records_per_s: float | None
+    records_behind: int | None
+    left_ms: int | None
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -120,6 +123,7 @@ def _resource(status: ResourceStatus) -> Resource:
         None if status.since is None else frontier_of(status.since),
         None if status.upper is None else frontier_of(status.upper),
         status.lag_ms, status.age_ms, status.document_yaml, dict(status.details),
+        status.records_per_s, status.records_behind, status.left_ms,
     )  # fmt: skip
 
 

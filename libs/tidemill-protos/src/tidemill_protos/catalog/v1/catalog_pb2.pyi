@@ -209,6 +209,9 @@ class ResourceStatus(_message.Message):
     AGE_MS_FIELD_NUMBER: _builtins.int
     DOCUMENT_YAML_FIELD_NUMBER: _builtins.int
     DETAILS_JSON_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_S_FIELD_NUMBER: _builtins.int
+    RECORDS_BEHIND_FIELD_NUMBER: _builtins.int
+    LEFT_MS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the resource."""
     name: _builtins.str
@@ -227,6 +230,14 @@ class ResourceStatus(_message.Message):
     """The document that was applied."""
     details_json: _builtins.str
     """An object, kind by kind."""
+    records_per_s: _builtins.float
+    """Records of a source that became durable, or changes of its inputs that a view took in, per second of the
+    last half minute.
+    """
+    records_behind: _builtins.int
+    """About how many of them are known and not there yet."""
+    left_ms: _builtins.int
+    """Estimated time until none is behind, at the present speed. Unset where the end comes no nearer."""
     @_builtins.property
     def since(self) -> _storage_pb2.Frontier:
         """The oldest instant at which it is exact."""
@@ -249,19 +260,34 @@ class ResourceStatus(_message.Message):
         age_ms: _builtins.int | None = ...,
         document_yaml: _builtins.str = ...,
         details_json: _builtins.str = ...,
+        records_per_s: _builtins.float | None = ...,
+        records_behind: _builtins.int | None = ...,
+        left_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_lag_ms", b"_lag_ms", "age_ms", b"age_ms", "lag_ms", b"lag_ms", "since", b"since", "upper", b"upper"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_lag_ms", b"_lag_ms", "_left_ms", b"_left_ms", "_records_behind", b"_records_behind", "_records_per_s", b"_records_per_s", "age_ms", b"age_ms", "lag_ms", b"lag_ms", "left_ms", b"left_ms", "records_behind", b"records_behind", "records_per_s", b"records_per_s", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_lag_ms", b"_lag_ms", "age_ms", b"age_ms", "details_json", b"details_json", "document_yaml", b"document_yaml", "kind", b"kind", "lag_ms", b"lag_ms", "message", b"message", "name", b"name", "ready", b"ready", "reason", b"reason", "since", b"since", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms", "_lag_ms", b"_lag_ms", "_left_ms", b"_left_ms", "_records_behind", b"_records_behind", "_records_per_s", b"_records_per_s", "age_ms", b"age_ms", "details_json", b"details_json", "document_yaml", b"document_yaml", "kind", b"kind", "lag_ms", b"lag_ms", "left_ms", b"left_ms", "message", b"message", "name", b"name", "ready", b"ready", "reason", b"reason", "records_behind", b"records_behind", "records_per_s", b"records_per_s", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__age_ms: _TypeAlias = _typing.Literal["age_ms"]  # noqa: Y015
     _WhichOneofArgType__age_ms: _TypeAlias = _typing.Literal["_age_ms", b"_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__lag_ms: _TypeAlias = _typing.Literal["lag_ms"]  # noqa: Y015
     _WhichOneofArgType__lag_ms: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms"]  # noqa: Y015
+    _WhichOneofReturnType__left_ms: _TypeAlias = _typing.Literal["left_ms"]  # noqa: Y015
+    _WhichOneofArgType__left_ms: _TypeAlias = _typing.Literal["_left_ms", b"_left_ms"]  # noqa: Y015
+    _WhichOneofReturnType__records_behind: _TypeAlias = _typing.Literal["records_behind"]  # noqa: Y015
+    _WhichOneofArgType__records_behind: _TypeAlias = _typing.Literal["_records_behind", b"_records_behind"]  # noqa: Y015
+    _WhichOneofReturnType__records_per_s: _TypeAlias = _typing.Literal["records_per_s"]  # noqa: Y015
+    _WhichOneofArgType__records_per_s: _TypeAlias = _typing.Literal["_records_per_s", b"_records_per_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__age_ms) -> _WhichOneofReturnType__age_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lag_ms) -> _WhichOneofReturnType__lag_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__left_ms) -> _WhichOneofReturnType__left_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__records_behind) -> _WhichOneofReturnType__records_behind | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__records_per_s) -> _WhichOneofReturnType__records_per_s | None: ...
 
 Global___ResourceStatus: _TypeAlias = ResourceStatus  # noqa: Y015
 

@@ -76,7 +76,8 @@ def backlog(name: str, options: Options, chosen: argparse.Namespace) -> dict[str
         if expected is not None:
             compare(name, mine[-1].answers, since(expected, mine[-1].first, workload))
             tell(f"{name}: {mine[-1].answers.num_rows:,} answers are equal")
-    found = {"ours": medians(mine), "stages": mine[-1].stages, "runs": len(mine)}
+    found = {"ours": medians(mine), "stages": mine[-1].stages}
+    found |= {"stage_rows": mine[-1].stage_rows, "runs": len(mine)}
     return found | ({"flink": medians(theirs)} if theirs else {})
 
 

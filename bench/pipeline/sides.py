@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 
 from bench.pipeline import records
 from bench.pipeline.peers import PEER, PYTHON, connector
-from bench.pipeline.stages import Profile, stage_seconds
+from bench.pipeline.stages import Profile, stages_of
 from bench.pipeline.system import System, running
 from bench.pipeline.usage import Usage
 from bench.pipeline.workloads import CLOCK_MS, RESOURCES, SKEW_MS, Workload
 from tidemill.client import Client
 from tidemill.errors import BeforeSince
 from tidemill.rpc.messages import Changes, ResourceDocument
+from tidemill.runtime.metrics import STAGE_ROWS, STAGE_SECONDS
 from tidemill.testkit.schema_registry import schema_registry
 
 LOOK_S = 0.5
@@ -44,6 +45,8 @@ class Run:
     first: int = 0
     """The instant from which on the answers can still be read: older history is forgotten."""
     stages: dict[str, float] = field(default_factory=dict)
+    """Seconds by stage."""
+    stage_rows: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,12 @@ def ours(name: str, workload: Workload, options: Options, roles: bool = False) -
                 Profile(system.pids, options.profile) as profile,
             ):
                 figures = caught_up(system, text, workload, options)
-                stages = stage_seconds(system.metrics())
+                metrics = system.metrics()
             figures |= {"processor_s": usage.processor_s, "peak_mb": usage.peak_mb}
             with Client(system.grpc(), timeout_s=CALL_S) as client:
                 answers, first = kept_answers_of(client, workload, options.count)
-    return Run(figures, answers, first, stages | profile.shares)
+    seconds = stages_of(metrics, STAGE_SECONDS.name) | profile.shares
+    return Run(figures, answers, first, seconds, stages_of(metrics, STAGE_ROWS.name))
 
 
 def caught_up(system: System, text: str, workload: Workload, options: Options) -> dict[str, float]:

@@ -10,12 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.pipeline.system import Metrics
-
-MEASURED = {
-    "records to durable rows (bind, stage, sort, encode, write)": "tidemill_reclock_duration_seconds_sum",
-    "windows of views (read, operators, commit)": "tidemill_view_step_duration_seconds_sum",
-}
-"""Stages that the product measures, each with its metric; seconds of the clock, which overlap."""
+from tidemill.shard.stages import STAGES
 
 FRAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("decode", ("runtime/formats/",)),
@@ -36,9 +31,11 @@ PER_S = 50
 TOOL = Path(".cache/bench-pyspy")
 
 
-def stage_seconds(metrics: Metrics) -> dict[str, float]:
-    """Seconds of the stages that the product measures."""
-    return {stage: metrics.total(metric) for stage, metric in MEASURED.items()}
+def stages_of(metrics: Metrics, counter: str) -> dict[str, float]:
+    """Seconds or rows of the stages that the product counts; seconds are of the clock, and
+    overlap.
+    """
+    return {stage: metrics.total(counter, stage=stage) for stage in STAGES}
 
 
 def stage_of(stack: str) -> str:

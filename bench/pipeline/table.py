@@ -46,14 +46,20 @@ def write(name: str, found: dict[str, Any], about: dict[str, str]) -> None:
     lines = ["# From records in Kafka to definite answers", ""]
     lines += [f"* {key}: {value}" for key, value in about.items()]
     lines += ["", *HEAD, *(line_of(key, job, job["measured"]) for key, job in every.items())]
-    lines += ["", "| job | stage of ours | seconds |", "|---|---|---|"]
+    lines += ["", "| job | stage of ours | seconds | rows |", "|---|---|---|---|"]
     lines += [line for key, job in every.items() for line in stages_of(key, job)]
     RESULTS.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
 def stages_of(name: str, job: dict[str, Any]) -> list[str]:
     """A line for each stage of a job."""
-    return [f"| {name} | {stage} | {seconds:.1f} |" for stage, seconds in job["stages"].items()]
+    rows = job.get("stage_rows", {})
+    return [
+        f"| {name} | {stage} | {seconds:.1f} | {rows[stage]:,.0f} |"
+        if stage in rows
+        else f"| {name} | {stage} | {seconds:.1f} | |"
+        for stage, seconds in job["stages"].items()
+    ]
 
 
 def line_of(name: str, job: dict[str, Any], measured: str = "") -> str:

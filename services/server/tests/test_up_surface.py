@@ -14,6 +14,7 @@ from tidemill.rpc import call_metrics
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Appended, Changes, CollectionShape
 from tidemill.runtime.metrics import CATALOGUE, Kind
+from tidemill.shard.stages import STAGES
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill.time import frontier, sole_time
 
@@ -46,6 +47,8 @@ QUIET = {"tidemill_store_not_durable", "tidemill_insecure"}
 """Names that have a sample only while a store is at fault, or a port open."""
 
 
+STAGED = tuple(f'tidemill_stage_rows_total{{stage="{stage}"}} 0.0' for stage in STAGES)
+"""Samples of stages that nothing has come to."""
 COUNTED = (
     'tidemill_decode_errors_total{source="flights"} 1.0',
     'tidemill_actions_fired_total{action="tell"} 1.0',
@@ -82,6 +85,9 @@ def test_every_metric_of_the_catalogue_has_a_sample(tmp_path: Path) -> None:
         wanted = {metric.name for metric in CATALOGUE} - QUIET
         server.until(lambda _: True if not missing(scraped(server), wanted) else None)
         server.until(lambda _: True if all(line in scraped(server) for line in COUNTED) else None)
+        text = scraped(server)
+        idle = {stage for stage, line in zip(STAGES, STAGED, strict=True) if line in text}
+        assert idle <= {"write", "read"}, "small appends stay in the log; all else has had rows"
 
 
 def missing(text: str, wanted: set[str]) -> set[str]:

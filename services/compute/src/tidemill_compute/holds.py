@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, concatenate, stamp
 from tidemill.datalog.pushdown import EVERYTHING, Reading
 from tidemill.shard import Collections, ReadCapability
+from tidemill.shard.stages import StageTimes
 from tidemill.time import U64_MAX, Frontier, sole_time
 
 AT_REST_MS = 3_600_000
@@ -27,6 +28,11 @@ class Holds:
         self._collections = collections
         self._owner = owner
         self._held: dict[str, ReadCapability] = {}
+
+    @property
+    def stages(self) -> StageTimes:
+        """Seconds and rows of this process, by stage."""
+        return self._collections.stages
 
     async def take(self, collection: str, at: Frontier | None = None) -> Frontier:
         """Hold `collection` where it was held before, else from `at` or its since on."""

@@ -65,7 +65,8 @@ class ReadPart(SourcePart):
         decoder = open_decoder(made.spec, made.shape, decisions, context.places)
 
         async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
-            rows, letters = await decoder.decode(records)
+            with context.collections.stages.timed("decode", len(records)):
+                rows, letters = await decoder.decode(records)
             self._count(records, letters)
             return rows, letters
 

@@ -330,15 +330,16 @@ class ReclockDriver:
         if count and not self._prepared:
             await asyncio.to_thread(prepare_mapping)
             self._prepared = True
-        reached = await compute_beside(
-            count + self.unbound,
-            lambda: [
-                output.step(
-                    pa.concat_tables(tables) if tables else None, bindings, remap_upper, source
-                )
-                for output, tables in outputs
-            ],
-        )
+        with self._collections.stages.timed("bind", count):
+            reached = await compute_beside(
+                count + self.unbound,
+                lambda: [
+                    output.step(
+                        pa.concat_tables(tables) if tables else None, bindings, remap_upper, source
+                    )
+                    for output, tables in outputs
+                ],
+            )
         if self._keyed is not None:
             if await self._write_keyed(self._keyed, reached[0].meet(reached[1])):
                 self.timed(self._clock.monotonic_s() - began_s)

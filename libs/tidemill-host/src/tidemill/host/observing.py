@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from tidemill.catalog.made.making import made_by
 from tidemill.host.exposing import exposed
@@ -29,6 +30,8 @@ from tidemill.runtime.metrics import (
     RESOURCE_RETRIES,
     SPARK_JOBS,
     SPARK_RETRIES,
+    STAGE_ROWS,
+    STAGE_SECONDS,
     STORE_NOT_DURABLE,
     CollectionReading,
     Metrics,
@@ -65,6 +68,9 @@ def watch(process: Process) -> None:
         lambda: [({"failure": str(kind)}, board.retries[kind]) for kind in FailureKind],
     )
     metrics.watch(APPEND_MISMATCHES, lambda: by_collection(collections, collections.mismatches))
+    stages = collections.stages
+    for metric, counts in ((STAGE_SECONDS, stages.seconds), (STAGE_ROWS, stages.rows)):
+        metrics.watch(metric, partial(_by_stage, counts))
     for parts in process.parts:
         parts.watch(running)
     watch_claims(metrics, process.work.claimants())
@@ -144,6 +150,10 @@ def by_collection(collections: Collections, counts: Mapping[str, int]) -> list[R
     """Counts by collection, 0 where there is none: an increase is seen from the first on."""
     found = dict.fromkeys(collections.known(), 0) | dict(counts)
     return [({"collection": collection}, count) for collection, count in found.items()]
+
+
+def _by_stage(counts: Mapping[str, float]) -> list[Reading]:
+    return [({"stage": stage}, count) for stage, count in counts.items()]
 
 
 def uppers(collections: Collections) -> dict[str, int]:

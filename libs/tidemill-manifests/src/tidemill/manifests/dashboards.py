@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.manifests.panels import Board, Panel, Query
+from tidemill.manifests.stage_panels import STAGES
 
 _LAG_S = (5.0, 60.0)
 """Yellow and red for a lag: the objective, and where the alert begins."""
@@ -38,11 +39,8 @@ _LAG = Panel(
     "How far each collection on the system timeline is behind the present: now − upper. A line that "
     "climbs at 45° is a frontier that stands still.",
     (Query(_FRESHEST.format(agg="max"), "{{collection}}"),),
-    unit="s",
-    width=24,
-    height=12,
-    limits=_LAG_S,
-)
+    unit="s", width=24, height=12, limits=_LAG_S,
+)  # fmt: skip
 
 OVERVIEW = Board(
     "tidemill-overview",
@@ -93,6 +91,7 @@ OVERVIEW = Board(
             ),
         ),
         ("Freshness", (_LAG,)),
+        STAGES,
         (
             "Work",
             (

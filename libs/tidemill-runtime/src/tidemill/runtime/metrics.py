@@ -164,6 +164,13 @@ RECLOCK_DURATION = _histogram(
 APPEND_MISMATCHES = _counter(
     "tidemill_append_mismatches_total", "Appends that another writer was ahead of.", "collection"
 )
+STAGE_SECONDS = _counter(
+    "tidemill_stage_seconds_total",
+    "Time of the stages decode, bind, stage, sort, encode, write, read, operators, commit; waits "
+    "included, and stages overlap.",
+    "stage",
+)
+STAGE_ROWS = _counter("tidemill_stage_rows_total", "Rows that a stage took in.", "stage")
 COMPACTION_FUEL = _counter(
     "tidemill_compaction_fuel_used_total", "Updates that compaction has rewritten.", "collection"
 )

@@ -11,6 +11,7 @@ from tidemill.shard.part_store import LIMITS, Limits, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.read_commands import ReadCommands
 from tidemill.shard.reading import updates_between
+from tidemill.shard.stages import StageTimes
 from tidemill.shard.state import State
 from tidemill.shard.versions import Core, Versions
 from tidemill.shard.write_commands import WriteCommands
@@ -37,7 +38,9 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         limits: Limits = LIMITS,
     ) -> None:
         versions = Versions(consensus, blob, clock, ids)
-        parts = PartStore(blob, ids, limits, now_ms=clock.now_ms)
+        self.stages = StageTimes(clock.monotonic_s)
+        """Seconds and rows of this process, by stage: for metrics."""
+        parts = PartStore(blob, ids, limits, now_ms=clock.now_ms, stages=self.stages)
         core = Core(versions, parts, clock, ids, poll_interval_s)
         PaceCommands.__init__(self, core)
         WriteCommands.__init__(self, core)

@@ -24,6 +24,7 @@ from tidemill.shard.parts import (
     sorted_updates,
 )
 from tidemill.shard.ports import Blob
+from tidemill.shard.stages import StageTimes
 from tidemill.shard.state import Description
 
 
@@ -61,8 +62,10 @@ class PartStore:
         limits: Limits = LIMITS,
         *,
         now_ms: Callable[[], int] = lambda: 0,
+        stages: StageTimes | None = None,
     ) -> None:
         self.blob = blob
+        self.stages = stages or StageTimes(lambda: 0.0)
         self.limits = limits
         self._now_ms = now_ms
         self._unique = unique
@@ -87,21 +90,24 @@ class PartStore:
         inline_max = self.limits.inline_bytes_max if inline else 0
 
         def encoded() -> list[tuple[Part, bytes]]:
-            table = sorted_updates(updates, key)
-            return list(
-                encode_parts(
-                    table,
-                    key,
-                    inline_bytes_max=inline_max,
-                    part_bytes_max=self.limits.part_bytes_max,
+            with self.stages.timed("sort", updates.num_rows):
+                table = sorted_updates(updates, key)
+            with self.stages.timed("encode", table.num_rows):
+                return list(
+                    encode_parts(
+                        table,
+                        key,
+                        inline_bytes_max=inline_max,
+                        part_bytes_max=self.limits.part_bytes_max,
+                    )
                 )
-            )
 
         written = []
         for part, data in await compute_beside(updates.num_rows, encoded):
             if part.inline is None:
                 name = part_key(collection, self._unique(), self._now_ms())
-                await self._put(name, data)
+                with self.stages.timed("write", part.rows):
+                    await self._put(name, data)
                 part = placed(part, name)
             written.append(part)
         return tuple(written)
@@ -152,10 +158,11 @@ class PartStore:
         held = self.cached(part, schema)
         if held is not None:
             return held
-        data = await self.data(part)
-        table = await compute_beside(
-            part.rows, lambda: decode_part(data, part, schema, arrived).combine_chunks()
-        )
+        with self.stages.timed("read", part.rows):
+            data = await self.data(part)
+            table = await compute_beside(
+                part.rows, lambda: decode_part(data, part, schema, arrived).combine_chunks()
+            )
         if part.key is not None and keep:
             self._remember(part.key, table)
         return table

@@ -199,8 +199,10 @@ class WriteCommands:
         transition: Callable[[Write], Transition[Outcome]],
     ) -> Outcome:
         """Commit an append; objects that it turns out not to name are deleted."""
+        commit = self._core.versions.commit_counted
         try:
-            outcome, made = await self._core.versions.commit_counted(collection, transition(write))
+            with self._core.parts.stages.timed("commit", sum(part.rows for part in write.parts)):
+                outcome, made = await commit(collection, transition(write))
         except Indeterminate:
             raise
         except TidemillError:

@@ -81,7 +81,8 @@ class EventHistory:
         rows = self._known(await self.holds.changes(self.target.raw, lower, upper))
         bindings = bindings_of_rows(await self.holds.changes(self.target.remap, lower, upper))
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
-        fold.step(rows, counts, upper, decided)
+        with self.holds.stages.timed("stage", rows.num_rows):
+            fold.step(rows, counts, upper, decided)
 
     async def read_decided(self, lower: int, upper: int) -> dict[int, int]:
         """Instant → frontier to which silence brought it, from the map of an interval."""

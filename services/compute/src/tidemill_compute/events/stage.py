@@ -135,7 +135,9 @@ class EventStage:
         undecodable = await self._holds.changes(target.raw_letters, lower, upper)
         await self._append(target.letters, concatenate([undecodable, refused]), upper)
         reached = fold.progress.frontier
-        await self._append(target.events, fold.buffer.release(reached), reached)
+        with self._holds.stages.timed("stage", 0):
+            released = fold.buffer.release(reached)
+        await self._append(target.events, released, reached)
         self.folded, self.reached = upper, reached
         self.moved_by = fold.moved_by or self.moved_by
         return True

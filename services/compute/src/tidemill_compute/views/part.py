@@ -40,7 +40,6 @@ class ViewPart:
         self._made = made
         self._context = context
         self._speed = Speed(context.host.clock, 0)
-        self._taken = 0
         self._takeover = None if made.changed is None else self._take_over(made.changed)
         self._driver = self._drive(self._target(made.view, made.base))
         host, prefix = context.host, made.stored.prefix
@@ -75,7 +74,7 @@ class ViewPart:
             "evaluationSeconds": round(progress.seconds, 3),
             "inputs": dict(progress.inputs),
             "changesPerSecond": round(self._speed.per_s(), 1),
-            "changesBehind": self._count_changes(progress.lower, U64_MAX),
+            "changesBehind": self.driver.count_changes(progress.lower, U64_MAX),
             "sharedWith": self.driver.shared_with,
             **self._versions(),
         }
@@ -117,15 +116,7 @@ class ViewPart:
     def _measure(self, seconds: float) -> None:
         name = self._made.stored.resource.name
         self._context.host.metrics.observe(VIEW_STEP_DURATION, seconds, view=name)
-        progress = self.driver.progress
-        self._taken += self._count_changes(progress.before, progress.lower)
-        self._speed.note(self._taken)
-
-    def _count_changes(self, lower: int, upper: int) -> int:
-        """About the number of changes of the inputs between two instants. Cost: no read."""
-        inputs = {named.collection for named in self._made.view.inputs.values()}
-        count = self._context.host.collections.count_updates
-        return sum(count(each, lower, upper) for each in inputs)
+        self._speed.note(self.driver.progress.taken)
 
     def _take_over(self, changed: PlannedView) -> Takeover:
         made, context, host = self._made, self._context, self._context.host

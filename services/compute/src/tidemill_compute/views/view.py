@@ -45,8 +45,8 @@ class ViewProgress:
     """Progress of the view: for status and metrics."""
 
     lower: int = 0
-    before: int = 0
-    """Instant at which the last step began."""
+    taken: int = 0
+    """About the number of changes of the inputs that steps took in."""
     inputs: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     changes: int = 0
@@ -364,7 +364,7 @@ class ViewDriver:
         if self._maintainer.outdated:
             return False
         try:
-            step = await self._compute(self._evaluate, lower, common, half_written)
+            step, taken = await self._take_in(lower, common, half_written)
         except Exhausted as error:
             if not self._maintainer.fewer():
                 raise
@@ -379,7 +379,8 @@ class ViewDriver:
         for failed in await asyncio.gather(*appends, return_exceptions=True):
             if failed is not None:
                 raise failed
-        self.progress.before, self.progress.lower = lower, step.upper
+        self.progress.lower = step.upper
+        self.progress.taken += taken
         self.progress.windows += 1
         self.progress.followed += self.followed
         self.progress.changes += sum(table.num_rows for _, table in step.updates)
@@ -434,6 +435,20 @@ class ViewDriver:
     async def _append(self, update: tuple[str, pa.Table], upper: int) -> None:
         collection, table = update
         await append_through(self._collections, collection, table, upper, self._target.name)
+
+    async def _take_in(self, lower: int, common: int, half_written: int | None) -> tuple[Step, int]:
+        """A step, and about how many changes of the inputs it took in."""
+        stages = self._collections.stages
+        with stages.timed("operators", 0):
+            step = await self._compute(self._evaluate, lower, common, half_written)
+        taken = self.count_changes(lower, step.upper)
+        stages.add("operators", 0.0, taken)
+        return step, taken
+
+    def count_changes(self, lower: int, upper: int) -> int:
+        """About the number of changes of the inputs between two instants. Cost: no read."""
+        count = self._collections.count_updates
+        return sum(count(each, lower, upper) for each in self._input_collections())
 
     def _evaluate(self, lower: int, common: int, half_written: int | None) -> Step:
         try:

@@ -143,6 +143,18 @@ async def recreate(server: Server, log: KafkaLog, topic: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def test_a_source_whose_topic_is_empty_names_the_topic_and_the_broker(
+    broker: tuple[Server, Path], tmp_path: Path
+) -> None:
+    server, _ = broker
+    async with topic_of(server) as (log, topic), running(tmp_path) as process:
+        await apply(process, source(topic, server.address))
+        says = f"NoRecords no records in topic {topic} at {server.address} yet"
+        assert (await until_says(process, says)).ready
+        await append(log, topic, [1])
+        assert (await until_says(process, "Running")).message == ""
+
+
 async def test_partitions_that_are_added_are_read_from_their_beginning(
     broker: tuple[Server, Path], tmp_path: Path
 ) -> None:

@@ -151,10 +151,11 @@ class ReferenceStage:
         rows = await self._holds.changes(target.raw, lower, upper)
         if HEARTBEAT in rows.column_names:
             rows = rows.filter(pc.is_null(rows[HEARTBEAT]))
-        times = pa.array([start] * rows.num_rows, pa.uint64())
-        data = rows.select(target.row_schema.names)
-        updates = data.append_column(TIME, times).append_column(DIFF, rows[DIFF])
-        updates = concatenate([update_schema(target.row_schema).empty_table(), updates])
+        with self._collections.stages.timed("stage", rows.num_rows):
+            times = pa.array([start] * rows.num_rows, pa.uint64())
+            data = rows.select(target.row_schema.names)
+            updates = data.append_column(TIME, times).append_column(DIFF, rows[DIFF])
+            updates = concatenate([update_schema(target.row_schema).empty_table(), updates])
         await self._append(target.rows, updates, reached)
 
 

@@ -218,8 +218,9 @@ async def test_a_broker_that_is_not_there_is_unavailable() -> None:
 async def test_what_was_acknowledged_survives_a_killed_broker() -> None:
     acknowledged: list[bytes] = []
     with kafka_server("killed") as server:
+        async with closing(KafkaLog(server.address)) as patient:
+            await patient.create_topic("t", 1)
         async with closing(KafkaLog(server.address, deadline_s=3)) as log:
-            await log.create_topic("t", 1)
             for number in range(20):
                 await log.append("t", [Entry(None, b"%d" % number, 0)])
                 acknowledged.append(b"%d" % number)

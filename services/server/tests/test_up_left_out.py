@@ -97,6 +97,7 @@ def test_a_resource_that_kills_its_process_twice_is_left_out_and_says_so(
             server.start()
             assert server.ended() in (13, -signal.SIGSEGV)
         assert (tmp_path / "deaths").read_text() == "xx"
+        left_out_before(tmp_path / "state" / "last_tried.json", "View/bad")
         server.start()
         status = said(server, "View/bad", "LeftOut")
         assert "died again within a minute" in status.message
@@ -136,6 +137,13 @@ def test_a_resource_can_be_left_out_by_a_flag_and_deleted_offline(tmp_path: Path
         with server.client() as client, suppress(Unavailable, Indeterminate):
             client.apply(tmp_path / "r.yaml")  # it may die before it answers
         assert server.ended() == 13  # the fault was there all the time
+
+
+def left_out_before(file: Path, name: str) -> None:
+    """Have a resource left out so often that it is left out for an hour now."""
+    known = json.loads(file.read_text())
+    known["left_out"] = {name: {"times": 9, "until_ms": 0}}
+    file.write_text(json.dumps(known))
 
 
 def delete_offline(folder: Path, kind: str, name: str) -> subprocess.CompletedProcess[str]:

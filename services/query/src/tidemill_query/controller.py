@@ -117,6 +117,9 @@ class Controller:
                 raise error from None
             finally:
                 await self.work.take_up()
+        if by != PROCESS:  # its own files are applied at each start: they forgive nothing
+            for resource in read:  # the unchanged ones too
+                self._context.tried.forgive(str(resource))
         for failed in filter(None, away):
             raise failed
         return [

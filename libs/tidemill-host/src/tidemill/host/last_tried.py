@@ -23,8 +23,9 @@ from tidemill.runtime.logs import get_logger
 WATCH_S = 60.0
 """Seconds of running after which a resource is no cause of a death at the start."""
 
-GAP_S = 2.0
-"""Between two resources that may be what the process has died of; all of them begin within WATCH_S.
+GAP_S, GAP_AGAIN_S = 0.5, 2.0
+"""Between two resources that may be what the process has died of, after its first death and later;
+all of them begin within WATCH_S. Most first deaths come from outside: the next start need not wait.
 """
 
 LEFT_OUT_S, LEFT_OUT_S_MAX = 30.0, 3_600.0
@@ -76,7 +77,8 @@ class LastTried:
         if known.deaths > 1:
             for name in suspects[-(1 << min(known.deaths - 2, 30)) :]:
                 self._leave_out(name)
-        gap_s, now_s = min(GAP_S, WATCH_S / len(suspects)), self._clock.monotonic_s()
+        gap_s = min(GAP_S if known.deaths == 1 else GAP_AGAIN_S, WATCH_S / len(suspects))
+        now_s = self._clock.monotonic_s()
         self._turns_s = {name: now_s + n * gap_s for n, name in enumerate(suspects)}
         log.warning("the process died at its start", deaths=known.deaths, begun=",".join(suspects))
         self._write()

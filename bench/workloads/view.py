@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.check import check
-from tidemill.datalog.columnar.columns import Column
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.schema import words_of_column
 from tidemill.datalog.evaluation.forms import Type

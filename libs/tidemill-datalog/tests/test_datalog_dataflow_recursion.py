@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, lower
 from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.evaluation.logical import logical_plan

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidemill.arrangement.interval_updates import Change
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import NotInDataflow, lower
 from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import plan_of

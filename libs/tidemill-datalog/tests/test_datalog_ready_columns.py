@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tidemill.datalog import values
 from tidemill.datalog.columnar import Column, Texts
 from tidemill.datalog.columnar.blocks import Block
-from tidemill.datalog.columnar.columns import Unsuited, absent_times
+from tidemill.datalog.columnar.columns import absent_times
 from tidemill.datalog.columnar.formulas import formula, limit, over
+from tidemill.datalog.columns.column import Unsuited
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
 from tidemill.datalog.evaluation.tables import Bounds

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.datalog.columnar import texts as module
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns import texts as module
+from tidemill.datalog.columns.texts import Texts
 from tidemill.errors import Exhausted
 
 SOME = st.none() | st.sampled_from(["", "a", "b", "ä", "a\x00", "\x00", "aaaaaaaa", "aaaaaaaab"])

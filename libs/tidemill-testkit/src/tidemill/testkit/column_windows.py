@@ -12,11 +12,12 @@ import numpy as np
 
 from tidemill.arrangement.relational import Groups, lasting, lone_rows, turns
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.columns import END_WORD, Columns, Unsuited, surely_endless, words_of
+from tidemill.datalog.columnar.columns import END_WORD, Columns, surely_endless
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columnar.tables import ColumnTable
-from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.columnar.window_columns import WindowColumns
+from tidemill.datalog.columns.column import Unsuited, words_of
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.sharing import Sharing

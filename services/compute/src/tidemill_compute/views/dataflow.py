@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.input_state import InputState, cut_window

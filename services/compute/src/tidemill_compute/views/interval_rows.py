@@ -22,8 +22,8 @@ from tidemill.catalog.record_rows import (
     record_of,
     row_of,
 )
-from tidemill.datalog.columnar.columns import Column
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import Schema, Told
 from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
 from tidemill.datalog.dataflow.schema import column_of, rows_of_presences, words_of_column

@@ -29,7 +29,7 @@ from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
 
 if TYPE_CHECKING:  # importing it imports numba
-    from tidemill.datalog.columnar.texts import Texts
+    from tidemill.datalog.columns.texts import Texts
 
 _ALONE_MAX = 1_000_000
 _TOLD_BYTES = found_bytes(4)

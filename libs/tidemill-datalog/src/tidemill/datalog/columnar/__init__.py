@@ -4,9 +4,10 @@ What it does not take, the row engine does; the answers are equal. Importing it 
 """
 
 from tidemill.datalog.columnar.bulk import Bulk
-from tidemill.datalog.columnar.columns import Column, Columns, Unsuited
+from tidemill.datalog.columnar.columns import Columns
 from tidemill.datalog.columnar.tables import ColumnTable
-from tidemill.datalog.columnar.texts import Texts
 from tidemill.datalog.columnar.window_columns import WindowColumns
+from tidemill.datalog.columns.column import Column, Unsuited
+from tidemill.datalog.columns.texts import Texts
 
 __all__ = ["Bulk", "Column", "ColumnTable", "Columns", "Texts", "Unsuited", "WindowColumns"]

@@ -13,7 +13,8 @@ from itertools import accumulate
 import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.columnar.columns import Column, Unsuited, absent_times, surely_absent
+from tidemill.datalog.columnar.columns import absent_times, surely_absent
+from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.evaluation.forms import Type
 
 

@@ -11,18 +11,19 @@ import numpy as np
 
 from tidemill.arrangement.relational import range_buckets
 from tidemill.datalog.columnar.arrangements import Arrangements
-from tidemill.datalog.columnar.columns import LATTICES_SEEN, Columns, Unsuited, instant_word
+from tidemill.datalog.columnar.columns import LATTICES_SEEN, Columns, instant_word
 from tidemill.datalog.columnar.contributing import Contributions, Gathering
 from tidemill.datalog.columnar.deriving import Derived, derive, merged, narrow
 from tidemill.datalog.columnar.established import EstablishedColumns, Shape, solutions_of
-from tidemill.datalog.columnar.expressions import Failing
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Matching
 from tidemill.datalog.columnar.prefixes import ROWS_MAX, FoundOnce, Piece, commonly, prefixes
 from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.calculator import Failing
+from tidemill.datalog.columns.column import Unsuited
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.allowance import column_bytes
 from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
 from tidemill.datalog.evaluation.forms import RuleForm, Type

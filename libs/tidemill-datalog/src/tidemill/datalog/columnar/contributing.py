@@ -24,17 +24,15 @@ from tidemill.arrangement.relational import (
 from tidemill.datalog.columnar.columns import (
     END_WORD,
     LATTICES_SEEN,
-    Column,
-    Unsuited,
     absent_times,
     concatenated,
     no_ends,
     surely_absent,
     surely_endless,
-    words_of,
 )
 from tidemill.datalog.columnar.deriving import Derived
 from tidemill.datalog.columnar.established import joined
+from tidemill.datalog.columns.column import Column, Unsuited, words_of
 from tidemill.datalog.evaluation.allowance import column_bytes
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.values import INT_MAX

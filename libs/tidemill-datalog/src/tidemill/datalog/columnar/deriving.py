@@ -25,21 +25,24 @@ from tidemill.arrangement.relational import (
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     END_WORD,
-    Column,
     Columns,
-    Unsuited,
     absent_times,
     aligned_words,
     gathered_ends,
     gathered_time,
     no_ends,
-    words_of,
 )
 from tidemill.datalog.columnar.formulas import Formula
 from tidemill.datalog.columnar.joining import Matching, wideness
 from tidemill.datalog.columnar.preparing import PreparedRule
+from tidemill.datalog.columns.column import Column, Unsuited, words_of
 from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable, variables_of
+from tidemill.datalog.evaluation.forms import (
+    RuleForm,
+    Type,
+    matched_variables,
+    variables_of,
+)
 from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.evaluation.writing import head_expressions
 
@@ -204,16 +207,6 @@ def _identity(form: RuleForm, matching: Matching) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def matched_variables(form: RuleForm) -> list[Variable]:
-    """The variables for parafacts other than the time, in the order in which identities have them."""
-    found: list[Variable] = []
-    for atom in form.atoms:
-        for name, terms in atom.lattices:
-            if name != "time":
-                found += [term for term in terms if isinstance(term, Variable)]
-    return found
-
-
 def merged(columns: Columns) -> Columns:
     """The same facts with what alternative derivations of one say together: at each instant the
     latest expiry.
@@ -273,5 +266,5 @@ def _swept(
 
 
 __all__ = [
-    "Derived", "derive", "matched_variables", "merged", "narrow",
+    "Derived", "derive", "merged", "narrow",
 ]  # fmt: skip

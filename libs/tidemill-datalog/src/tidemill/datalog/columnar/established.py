@@ -14,16 +14,10 @@ import numpy as np
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import Groups, best_by_group, extent, within
 from tidemill.datalog.columnar.blocks import Block
-from tidemill.datalog.columnar.columns import (
-    END_WORD,
-    Column,
-    Unsuited,
-    concatenated,
-    instants_of,
-    python_instants,
-)
+from tidemill.datalog.columnar.columns import END_WORD, concatenated, instants_of, python_instants
 from tidemill.datalog.columnar.deriving import Derived
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column, Unsuited
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.state import EstablishedSolution
 

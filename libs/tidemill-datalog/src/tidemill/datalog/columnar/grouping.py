@@ -17,15 +17,7 @@ from tidemill.arrangement.relational import (
     total_of,
     uniform_groups,
 )
-from tidemill.datalog.columnar.columns import (
-    LATTICES_SEEN,
-    Column,
-    Columns,
-    Unsuited,
-    concatenated,
-    joined_ends,
-    words_of,
-)
+from tidemill.datalog.columnar.columns import LATTICES_SEEN, Columns, concatenated, joined_ends
 from tidemill.datalog.columnar.contributing import (
     EXTREMES,
     Added,
@@ -36,7 +28,8 @@ from tidemill.datalog.columnar.contributing import (
     together,
 )
 from tidemill.datalog.columnar.deriving import Derived
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column, Unsuited, words_of
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 
 

@@ -22,17 +22,15 @@ from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     BEGIN_WORD,
     END_WORD,
-    Column,
     Columns,
-    Unsuited,
-    Values,
     aligned_words,
     gathered_time,
 )
-from tidemill.datalog.columnar.expressions import Calculator, Failing
 from tidemill.datalog.columnar.formulas import Formula, Limit, over
 from tidemill.datalog.columnar.prefixes import Found, FoundOnce, Piece, Prefix
 from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep, Source
+from tidemill.datalog.columns.calculator import Calculator, Failing
+from tidemill.datalog.columns.column import Column, Unsuited, Values
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Constant, Type, Variable

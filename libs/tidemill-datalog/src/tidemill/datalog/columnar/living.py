@@ -10,9 +10,10 @@ import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import Groups, accumulate_groups, buckets_of
-from tidemill.datalog.columnar.columns import END_WORD, Column, Columns, words_of
+from tidemill.datalog.columnar.columns import END_WORD, Columns
 from tidemill.datalog.columnar.grouping import stacked
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column, words_of
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.errors import Corrupt
 

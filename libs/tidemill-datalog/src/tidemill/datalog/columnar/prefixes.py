@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.arrangements import Arrangements
-from tidemill.datalog.columnar.columns import Column
+from tidemill.datalog.columns.column import Column
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Call, RuleForm
 from tidemill.datalog.evaluation.joins import Plan, Step

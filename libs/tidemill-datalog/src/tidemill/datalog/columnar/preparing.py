@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.columnar.columns import Column, Columns, Unsuited
+from tidemill.datalog.columnar.columns import Columns
 from tidemill.datalog.columnar.formulas import Formula, Limit, formula, formulas, limit
 from tidemill.datalog.columnar.prefixes import Prefix
+from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.evaluation.compiled import CLOCK_TRAITS
 from tidemill.datalog.evaluation.expressions import Scope, type_of
 from tidemill.datalog.evaluation.forms import (

@@ -9,11 +9,12 @@ from typing import Protocol
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import Groups
-from tidemill.datalog.columnar.columns import Column, Columns, Unsuited, aligned_words
+from tidemill.datalog.columnar.columns import Columns, aligned_words
 from tidemill.datalog.columnar.deriving import merged
 from tidemill.datalog.columnar.established import EstablishedColumns
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columnar.joining import wideness
+from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.logical import reads_any
 

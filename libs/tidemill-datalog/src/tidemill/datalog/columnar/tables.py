@@ -9,13 +9,8 @@ import numpy as np
 
 from tidemill.arrangement.relational import Groups, extent
 from tidemill.datalog.columnar.arrangements import Arrangements
-from tidemill.datalog.columnar.columns import (
-    END_WORD,
-    Columns,
-    surely_absent,
-    surely_endless,
-    words_of,
-)
+from tidemill.datalog.columnar.columns import END_WORD, Columns, surely_absent, surely_endless
+from tidemill.datalog.columns.column import words_of
 from tidemill.datalog.evaluation.allowance import column_bytes, row_bytes
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
 from tidemill.datalog.presence import END

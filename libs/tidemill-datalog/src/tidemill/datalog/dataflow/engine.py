@@ -21,7 +21,7 @@ from tidemill.arrangement.interval_updates import (
 )
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.deltas import pairs
 from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.forgetting import Forgetting

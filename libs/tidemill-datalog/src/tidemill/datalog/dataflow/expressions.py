@@ -9,9 +9,9 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import BoolArray, I64Array
-from tidemill.datalog.columnar.columns import Column, Unsuited
-from tidemill.datalog.columnar.expressions import Calculator
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.calculator import Calculator
+from tidemill.datalog.columns.column import Column, Unsuited
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.plan import MatchColumns
 from tidemill.datalog.dataflow.schema import (
     NUMBERED,

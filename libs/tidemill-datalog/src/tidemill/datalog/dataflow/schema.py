@@ -10,8 +10,8 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.columnar.columns import Column, Unsuited
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column, Unsuited
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.lattices import observe_parafacts

@@ -16,7 +16,7 @@ import numpy as np
 from tidemill.arrangement.interval_updates import END_WORD, delayed, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
 from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.schema import Schema, record_of, rows_of_presences

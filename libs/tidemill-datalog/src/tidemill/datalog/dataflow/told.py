@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record

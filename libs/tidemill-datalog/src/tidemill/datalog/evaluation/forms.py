@@ -225,3 +225,13 @@ def variables_of(expression: Expression | Wildcard) -> frozenset[str]:
     if isinstance(expression, Call):
         return frozenset().union(*(variables_of(argument) for argument in expression.arguments))
     return frozenset()
+
+
+def matched_variables(form: RuleForm) -> list[Variable]:
+    """The variables for parafacts other than the time, in the order in which identities have them."""
+    found: list[Variable] = []
+    for atom in form.atoms:
+        for name, terms in atom.lattices:
+            if name != "time":
+                found += [term for term in terms if isinstance(term, Variable)]
+    return found

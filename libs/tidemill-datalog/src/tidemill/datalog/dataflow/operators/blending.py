@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.arrangement.interval_updates import Arrangement, Change, Merged, net_moves, replaced
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.reducing import Failing
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped

@@ -18,7 +18,7 @@ from tidemill.arrangement.interval_updates import (
     subtract,
 )
 from tidemill.arrangement.kernels import BoolArray
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.expressions import Expressions
 from tidemill.datalog.dataflow.operators.clock import OpenClock, Ticks
 from tidemill.datalog.dataflow.operators.errors import Errors

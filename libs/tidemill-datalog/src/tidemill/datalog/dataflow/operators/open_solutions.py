@@ -18,12 +18,11 @@ import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.columnar.deriving import matched_variables
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of, value_of, word_of
-from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.forms import Type, matched_variables
 from tidemill.datalog.evaluation.state import (
     ESTABLISHED,
     OPEN,

@@ -27,7 +27,7 @@ from tidemill.arrangement.interval_updates import (
     replaced,
 )
 from tidemill.arrangement.kernels import BoolArray, I64Array
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.matching import Matches

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.plan import VALUE, MatchColumns, Passes, See
 from tidemill.datalog.dataflow.schema import NUMBERED, value_of, word_of

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
-from tidemill.datalog.columnar.columns import Column, Unsuited, Values
-from tidemill.datalog.columnar.functions import (
+from tidemill.datalog.columns.column import Column, Unsuited, Values
+from tidemill.datalog.columns.functions import (
     ARITHMETIC,
     COMPUTED,
     NUMBERS,
@@ -23,7 +23,7 @@ from tidemill.datalog.columnar.functions import (
     function,
     order,
 )
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from tidemill.arrangement.kernels import BoolArray
 from tidemill.arrangement.relational import Groups
 from tidemill.datalog import values
-from tidemill.datalog.columnar.columns import Column, Unsuited, Values, words_of
-from tidemill.datalog.columnar.texts import Texts
+from tidemill.datalog.columns.column import Column, Unsuited, Values, words_of
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.functions import FUNCTIONS

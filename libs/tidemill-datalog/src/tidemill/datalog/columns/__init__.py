@@ -1,0 +1,1 @@
+"""Columns of values, and expressions over them."""

@@ -1,0 +1,162 @@
+"""Values of one type as a column of words: every value 64 bits, texts by their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.relational import extent
+from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.tables import Bounds
+from tidemill.datalog.presence import BEGINNING, END
+
+Values: TypeAlias = "npt.NDArray[Any]"  # Any: int64, float64 or bool, by the kind of the column
+
+_PYTHON = {Type.INT: int, Type.FLOAT: float, Type.TEXT: str, Type.BOOL: bool}
+_DTYPES: Mapping[Type, type] = {
+    Type.INT: np.int64, Type.FLOAT: np.float64, Type.TEXT: np.int64, Type.BOOL: np.bool_,
+}  # fmt: skip
+_ARROW = {
+    Type.INT: (pa.int64(),), Type.FLOAT: (pa.float64(), pa.int64()), Type.BOOL: (pa.bool_(),),
+}  # fmt: skip
+_WORDS = (Type.INT, Type.TEXT)
+
+
+class Unsuited(Exception):
+    """Columns cannot hold this, or may not compute it; the row engine does.
+
+    Never leaves the library.
+    """
+
+
+# NB: not frozen, though nobody changes one: to make a frozen one takes three times as long.
+@dataclass(slots=True, eq=False)
+class Column:
+    """Values of one type; `nulls` says where there is none, and is None where every row has one.
+
+    A null has the value 0 (0.0, False), so equal columns have equal words and flags. Never changed.
+    """
+
+    kind: Type
+    values: Values
+    nulls: BoolArray | None = None
+    _bounds: Bounds | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: I64Array | slice) -> Column:
+        """The values of the rows."""
+        nulls = None if self.nulls is None else self.nulls[rows]
+        return Column(self.kind, self.values[rows], nulls)
+
+    @property
+    def known(self) -> BoolArray:
+        """Where there is a value; as columns, never written to."""
+        return np.ones(len(self.values), np.bool_) if self.nulls is None else ~self.nulls
+
+    def words(self) -> list[I64Array]:
+        """Words that are equal where the values are: one column, and one more for nulls."""
+        values = self.values
+        if self.kind is Type.FLOAT:
+            values = (values + 0.0).view(np.int64)  # minus zero is zero
+        elif values.dtype != np.int64:
+            values = values.astype(np.int64)
+        return [values] if self.nulls is None else [values, self.nulls.astype(np.int64)]
+
+    def python(self, texts: Texts) -> list[Any]:
+        """The values as the language has them."""
+        if self.kind is Type.TEXT:
+            known: list[Any] = [None] * len(self)
+            rows = self.known.nonzero()[0]
+            for at, text in zip(rows.tolist(), texts.texts(self.values[rows]), strict=True):
+                known[at] = text
+            return known
+        known = self.values.tolist()
+        if self.nulls is not None:
+            for at in self.nulls.nonzero()[0].tolist():
+                known[at] = None
+        return known
+
+    def bounds(self) -> Bounds:
+        """The range of the numbers, and whether there are nulls. Cost: O(n), once."""
+        known = self._bounds
+        if known is None:
+            known = self._bounds = self._found_bounds()  # found once, the same for ever
+        return known
+
+    def _found_bounds(self) -> Bounds:
+        nullable = self.nulls is not None and bool(self.nulls.any())
+        if self.kind in (Type.TEXT, Type.BOOL):
+            return Bounds(BEGINNING, END, nullable)
+        values = self.values if not nullable else self.values[self.known]
+        if not len(values):
+            return Bounds(0, 0, nullable)
+        if self.kind is Type.INT:
+            return Bounds(*extent(values), nullable)
+        return Bounds(values.min().item(), values.max().item(), nullable)
+
+    @classmethod
+    def of_values(cls, kind: Type, values: Sequence[Any], texts: Texts) -> Column:
+        """A column of values as the language has them.
+
+        Raises: Unsuited where one is of another type.
+        """
+        wanted = _PYTHON.get(kind)
+        found = set(map(type, values))
+        if wanted is None or not found <= {wanted, type(None)}:
+            raise Unsuited
+        nulls = None
+        if type(None) in found:
+            nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
+        if kind is Type.TEXT:
+            if nulls is not None:
+                return cls(kind, texts.numbers(pa.array(values, pa.string())) * ~nulls, nulls)
+            return cls(kind, texts.numbers(pa.array(values, pa.string())))
+        if nulls is not None:
+            values = [0 if value is None else value for value in values]
+        return cls(kind, np.array(values, _DTYPES[kind]), nulls)
+
+    def to_arrow(self, texts: Texts) -> pa.Array:
+        """The column as Arrow has it."""
+        if self.kind is Type.TEXT:
+            return texts.arrow(self.values, self.nulls)
+        return pa.array(self.values, mask=self.nulls)
+
+    @classmethod
+    def of_arrow(cls, kind: Type, array: pa.Array, texts: Texts) -> Column:
+        """A column of values as Arrow has them, whole numbers widened for floats.
+
+        Raises: Unsuited.
+        """
+        nulls = None
+        if array.null_count:
+            nulls = array.is_null().to_numpy(zero_copy_only=False)
+        if kind is Type.TEXT and array.type == pa.string():
+            numbers = texts.numbers(array)
+            return cls(kind, numbers if nulls is None else numbers * ~nulls, nulls)
+        wanted = _ARROW.get(kind)
+        if wanted is None or array.type not in wanted:
+            raise Unsuited
+        if nulls is not None:
+            array = array.fill_null(pa.scalar(0).cast(array.type))
+        values = array.to_numpy(zero_copy_only=False).astype(_DTYPES[kind], copy=False)
+        return cls(kind, values, nulls)
+
+
+def words_of(columns: Iterable[Column]) -> list[I64Array]:
+    """Columns of words that are equal where all columns are."""
+    found = []
+    for column in columns:
+        if column.nulls is None and column.kind in _WORDS:
+            found.append(column.values)
+        else:
+            found += column.words()
+    return found

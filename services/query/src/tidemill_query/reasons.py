@@ -10,7 +10,6 @@ from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch import Engine
 from tidemill.datalog.ticking import TickHistory, why_in_ticks, why_not_in_ticks
 from tidemill.datalog.values import equal
 from tidemill.datalog.why import rule_text, why
@@ -34,7 +33,7 @@ def proof(
     allowance: Allowance,
 ) -> Found:  # fmt: skip
     """A proof tree down to inputs."""
-    found = why(program, inputs, record, at, engine=Engine(program, allowance=allowance))
+    found = why(program, inputs, record, at, allowance=allowance)
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
     return found
@@ -71,8 +70,7 @@ def proof_in_ticks(
     allowance: Allowance,
 ) -> Found:  # fmt: skip
     """A proof tree over ticks, down to inputs and to what was handed on before the history."""
-    engine = Engine(history.program, allowance=allowance)
-    found = why_in_ticks(history, record, at, node, engine=engine)
+    found = why_in_ticks(history, record, at, node, allowance=allowance)
     if found is not None:
         return found
     if not history.fresh and history.nodes[node].number_at(at) is None:
@@ -90,12 +88,13 @@ def absence_in_ticks(
     """One reason for each rule that could derive the record, each in the tick that it would come
     from.
     """
-    engine = Engine(history.program, allowance=allowance)
     told = _asks_more(record)
-    present = why_in_ticks(history, record, at, node, engine=engine) if told else None
+    present = why_in_ticks(history, record, at, node, allowance=allowance) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)
-    found = why_not_in_ticks(history, record, at, node, upper=upper, letters=letters, engine=engine)
+    found = why_not_in_ticks(
+        history, record, at, node, upper=upper, letters=letters, allowance=allowance
+    )
     return _explained(history.program, record, found)
 
 
@@ -137,11 +136,11 @@ def absence(
     allowance: Allowance,
 ) -> Explanation:  # fmt: skip
     """One reason for each rule that could derive the record."""
-    engine, told = Engine(program, allowance=allowance), _asks_more(record) and at < upper
-    present = why(program, inputs, record, at, engine=engine) if told else None
+    told = _asks_more(record) and at < upper
+    present = why(program, inputs, record, at, allowance=allowance) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)
-    found = why_not(program, inputs, record, at, upper=upper, letters=letters, engine=engine)
+    found = why_not(program, inputs, record, at, upper=upper, letters=letters, allowance=allowance)
     return _explained(program, record, found)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from tidemill.datalog.evaluation.allowance import Allowance
@@ -24,16 +26,27 @@ from tidemill.datalog.evaluation.forms import (
 )
 from tidemill.datalog.evaluation.runtime import (
     ANY_VALUE,
+    expiry,
     rows_like,
     tick_at,
     ticks,
     usable_clock,
 )
-from tidemill.datalog.evaluation.tables import EXPIRES, FIRST, PARAFACTS, TIME, Key, Row, Table
-from tidemill.datalog.functions import ScalarFunction
-from tidemill.datalog.presence import END
+from tidemill.datalog.evaluation.tables import (
+    EXPIRES,
+    FIRST,
+    PARAFACTS,
+    START,
+    STOP,
+    TIME,
+    Key,
+    Row,
+    Table,
+)
+from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise
 from tidemill.datalog.records import Blank
 from tidemill.datalog.values import FLOAT_EXACT_MAX, Failed, Value, equal, widen
+from tidemill.datalog.vocabulary import Vocabulary
 
 Bindings = dict[str, Value]
 
@@ -70,14 +83,12 @@ class Matcher:
     def __init__(
         self,
         tables: Callable[[str], Table],
-        functions: Mapping[str, ScalarFunction],
-        seen: Callable[[Any, str], Any],
+        vocabulary: Vocabulary,
         last: int,
         allowance: Allowance,
     ) -> None:
         self._tables = tables
-        self._functions = functions
-        self._seen = seen
+        self._functions = vocabulary.functions
         self._last = last
         self._allowance = allowance
 
@@ -90,6 +101,16 @@ class Matcher:
             if self.conditions_hold(form, match.bound) and self.blocker(form, match.bound) is None:
                 yield match
 
+    def matches_of(self, form: RuleForm, i: int, row: Row) -> Iterator[Match]:
+        """Every match, as `matches` gives it, that has a row as the fact of an atom."""
+        bound = self.agree(form, form.atoms[i], row, {})
+        if bound is None or not self._possible(form, bound, {}):
+            return
+        others = [j for j in range(len(form.atoms)) if j != i]
+        for match in self.atoms_match(form, bound, others, {i: row}):
+            if self.conditions_hold(form, match.bound) and self.blocker(form, match.bound) is None:
+                yield match
+
     def conditions_hold(self, form: RuleForm, bound: Mapping[str, Value]) -> bool:
         """Whether every condition is true; one that fails is not."""
         try:
@@ -97,11 +118,18 @@ class Matcher:
         except Failed:
             return False
 
-    def atoms_match(self, form: RuleForm, bound: Bindings, order: Sequence[int]) -> Iterator[Match]:
-        """Every match of the atoms, by values alone; conditions are tried as soon as they can
-        be.
+    def atoms_match(
+        self,
+        form: RuleForm,
+        bound: Bindings,
+        atoms: Sequence[int],
+        given: Mapping[int, Row] = MappingProxyType({}),
+    ) -> Iterator[Match]:
+        """Every match of some atoms, by values alone, beside the rows that others are given.
+
+        Conditions are tried as soon as they can be.
         """
-        rows: dict[int, Row] = {}
+        rows = dict(given)
 
         def extend(waiting: list[int], known: Bindings) -> Iterator[Match]:
             if not waiting:
@@ -114,7 +142,7 @@ class Matcher:
                     rows[i] = row
                     yield from extend(rest, further)
 
-        yield from extend(list(order), bound)
+        yield from extend(list(atoms), bound)
 
     def _next(self, form: RuleForm, waiting: Sequence[int], known: Bindings) -> int:
         """The atom with the most bound columns; a clock once its arguments are bound."""
@@ -214,21 +242,34 @@ class Matcher:
             return None if row[TIME] is None else (row[TIME],)
         if name == "expires":
             return (row[EXPIRES],)
-        seen: tuple[Value, ...] | None = self._seen(row[PARAFACTS], name)
-        return seen
+        return observed(row[PARAFACTS], name)
 
     def blocker(self, form: RuleForm, bound: Mapping[str, Value]) -> tuple[int, Row] | None:
         """The first atom under `not` with a fact that matches it, and that fact."""
         for number, absent in enumerate(form.absent):
             try:
-                row = self._blocking(absent, bound)
+                row = next(self._blocking(absent, bound), None)
             except Failed:
                 return number, (0, END, END, None, None)
             if row is not None:
                 return number, row
         return None
 
-    def _blocking(self, absent: AbsentForm, bound: Mapping[str, Value]) -> Row | None:
+    def blocked(self, form: RuleForm, bound: Mapping[str, Value]) -> list[Interval]:
+        """When facts match some atom under `not`; always, where that cannot be told."""
+        found: list[Interval] = []
+        try:
+            for absent in form.absent:
+                rows = self._blocking(absent, bound)
+                # Of a clock the first event is there for ever.
+                found += [
+                    (r[START], r[STOP]) for r in (islice(rows, 1) if absent.is_clock else rows)
+                ]
+        except Failed:
+            return [(BEGINNING, END)]
+        return normalise(found)
+
+    def _blocking(self, absent: AbsentForm, bound: Mapping[str, Value]) -> Iterator[Row]:
         wanted = [self.wanted(term, bound) for term in absent.terms]
         lattices = [
             (name, [self.wanted(term, bound) for term in terms]) for name, terms in absent.lattices
@@ -244,9 +285,7 @@ class Matcher:
             self._allowance.take(0)
             shown = [(self.parafact(row, name), terms) for name, terms in lattices]
             if all(values is not None and _same(terms, values) for values, terms in shown):
-                found: Row = row
-                return found
-        return None
+                yield row
 
     def wanted(self, term: Expression | Wildcard, bound: Mapping[str, Value]) -> Any:
         """The value an absence asks for, ANY_VALUE for `_`."""
@@ -271,6 +310,14 @@ class Matcher:
             sign(*arguments) if sign else self._functions[call.name].evaluate(*arguments)
         )
         return result
+
+
+def observed(parafacts: Iterable[tuple[str, Any]], name: str) -> tuple[Value, ...] | None:
+    """The values of one lattice among parafacts as they are seen; None without it."""
+    for mine, value in parafacts or ():
+        if mine == name:
+            return value if isinstance(value, tuple) else (value,)
+    return None
 
 
 def _same(wanted: Sequence[Any], values: Sequence[Value]) -> bool:
@@ -328,6 +375,15 @@ def derived_time(form: RuleForm, match: Match, matcher: Matcher) -> int | None:
         if "time" not in atom.suppressed and row[TIME] is not None
     ]
     return max(passed, default=None)
+
+
+def own_expiry(form: RuleForm, match: Match, matcher: Matcher) -> Instant:
+    """The end that a match gives the head: the least of those written; none without.
+
+    Raises: Failed.
+    """
+    ends = [matcher.value(expression, match.bound) for expression in form.head.expires]
+    return min((expiry(end) for end in ends), default=END)
 
 
 def derives(form: RuleForm, match: Match, matcher: Matcher, arguments: Sequence[Value]) -> bool:

@@ -1,216 +1,243 @@
-"""The facts of single instants, with solutions that live on from earlier ones: for explanations."""
+"""The facts of single instants, with solutions that live on from earlier ones: for explanations.
+
+The dataflow derives all facts that a question can depend on once, each with its presences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import TypeAlias
 
-from tidemill.datalog.evaluation.failures import Failures
-from tidemill.datalog.evaluation.fixpoint import Strata, Trace
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.runtime import observer
-from tidemill.datalog.evaluation.state import (
-    EngineState,
-    EstablishedSolution,
-    LingeringSolution,
+from tidemill.datalog.evaluation.logical import LogicalPlan, plan_below
+from tidemill.datalog.evaluation.tables import EXPIRES, PARAFACTS, START, STOP, Key, Row, Table
+from tidemill.datalog.matching import (
+    Bindings,
+    Match,
+    Matcher,
+    derived_time,
+    own_expiry,
 )
-from tidemill.datalog.evaluation.tables import Key, Table, Timelines
-from tidemill.datalog.lattices import observe_parafacts
-from tidemill.datalog.matching import Matcher
-from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
-from tidemill.datalog.records import Record
-from tidemill.datalog.scratch.engine import Engine, load
-from tidemill.datalog.values import INT_MIN
+from tidemill.datalog.presence import (
+    BEGINNING,
+    END,
+    Instant,
+    Interval,
+    Presence,
+    intersect,
+    normalise,
+    subtract,
+)
+from tidemill.datalog.records import Record, Value
+from tidemill.datalog.rounds import Fact, Living, ranks_of
+from tidemill.datalog.values import INT_MIN, Failed, widen
+
+Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
 
 
-class History(Protocol):
-    """Facts for an explanation: the inputs of any instant, and the state just before it."""
+def derived(
+    plan: LogicalPlan, inputs: Inputs, predicates: Collection[str], upper: int, allowance: Allowance
+) -> dict[str, Table]:
+    """All facts of some predicates below an instant with their presences. Raises: Exhausted."""
+    from tidemill.datalog.dataflow import NotInDataflow, evaluate_plan  # imports numba
 
-    def inputs_at(self, at: int) -> Mapping[str, Sequence[Record]]:
-        """The input records present at an instant; more than needed does no harm."""
-        ...
+    before = allowance.held
+    below = plan_below(plan, predicates)
+    found: Mapping[str, Sequence[Presence]]
+    try:
+        found, _ = evaluate_plan(
+            below, inputs, upper=upper, told=predicates, allowance=allowance
+        )  # fmt: skip
+    except NotInDataflow:
+        from tidemill.datalog.scratch import Engine
 
-    def state_before(self, at: int) -> EngineState:
-        """The solutions that live on from instants before, as a window ending at `at` leaves
-        them.
-        """
-        ...
+        found = Engine(plan.checked, plan=plan, allowance=allowance).evaluate(
+            inputs, upper=upper, only=predicates
+        ).presences  # fmt: skip
+    tables = {name: Table(rows_of(found.get(name, ()))) for name in predicates}
+    allowance.settle(before + sum(table.bytes_held for table in tables.values()))
+    return tables
 
 
-class RecordedHistory:
-    """A history given as presences; solutions that live on are found by one evaluation up to
-    `upper`.
-    """
+def rows_of(presences: Iterable[Presence]) -> list[Row]:
+    """Presences as rows to match, with parafacts as they are seen."""
+    return [_row(each.record, each.start, each.end) for each in presences]
+
+
+def _row(record: Record, start: Instant = BEGINNING, end: Instant = END) -> Row:
+    expires = END if record.expires is None else record.expires
+    return (start, end, expires, record.parafacts, record.time, *record.arguments)
+
+
+class History:
+    """The facts that a question can depend on, up to an instant."""
 
     def __init__(
         self,
-        engine: Engine,
-        inputs: Mapping[str, Sequence[Presence]],
+        plan: LogicalPlan,
+        inputs: Inputs,
+        predicates: Collection[str],
         upper: int,
-        only: Collection[str],
+        allowance: Allowance,
+        deriving: LogicalPlan | None = None,
     ) -> None:
-        self._inputs = inputs
-        self._established: dict[int, tuple[EstablishedSolution, ...]] = {}
-        self._lives: dict[int, list[tuple[Instant, LingeringSolution]]] = {}
-        needed = [form for form in engine.forms if form.head.predicate in only]
-        if any(form.outlives or form.lingers for form in needed):
-            failures = Failures()
-            loaded = {
-                name: load(engine.checked, name, found, BEGINNING, upper, engine.lattices, failures)
-                for name, found in inputs.items()
-            }
-            strata = engine.complete(loaded, BEGINNING, upper, None, only=only)
-            self._established = {n: tuple(known.known()) for n, known in strata.established.items()}
-            self._lives = {
-                number: [(life.end, life.solution) for life in known.lives]
-                for number, known in strata.lingering.items()
-            }
+        """`deriving` derives the facts, by default `plan`, whose rules are asked about."""
+        self._plan = plan
+        self._allowance = allowance
+        self._given = {name: inputs[name] for name in predicates if name in inputs}
+        self._tables = derived(deriving or plan, inputs, predicates, upper, allowance)
 
-    def inputs_at(self, at: int) -> Mapping[str, Sequence[Record]]:
-        """The records of the presences that contain the instant."""
+    def table(self, predicate: str) -> Table:
+        """The facts of a predicate at all instants."""
+        return self._tables.get(predicate) or Table([])
+
+    def moment(self, at: Instant) -> Moment:
+        """The facts of an instant."""
+        instant = INT_MIN if at == BEGINNING else int(at)
+        given = {
+            name: [p.record for p in presences if p.start <= instant < p.end]
+            for name, presences in self._given.items()
+        }
+        living = partial(self._living, instant)
+        facts = self._at(instant)
+        return Moment(instant, self._plan, self._allowance, facts, given, living, instant)
+
+    def _at(self, instant: int) -> dict[str, Table]:
         return {
-            name: [p.record for p in presences if p.start <= at < p.end]
-            for name, presences in self._inputs.items()
+            name: Table([row for row in table.rows if row[START] <= instant < row[STOP]])
+            for name, table in self._tables.items()
         }
 
-    def state_before(self, at: int) -> EngineState:
-        """Solutions that the evaluation has found to live just before the instant."""
-        established = {
-            number: tuple(
-                _until(solution, at)
-                for solution in solutions
-                if solution.expires >= at and min(v[0] for v in solution.versions) < at
-            )
-            for number, solutions in self._established.items()
-        }
-        lingering = {
-            number: tuple(
-                LingeringSolution(
-                    solution.keys,
-                    solution.values,
-                    tuple(version for version in solution.versions if version[0] < at),
-                )
-                for end, solution in lives
-                if end >= at and min(v[0] for v in solution.versions) < at
-            )
-            for number, lives in self._lives.items()
-        }
-        return EngineState(established, lingering)
+    def _living(self, at: int, form: RuleForm, bound: Bindings) -> Iterator[Living]:
+        """The living solutions of a rule that outlives facts, found over all instants up to one."""
+        vocabulary = self._plan.checked.vocabulary
+        matcher = Matcher(self.table, vocabulary, at, self._allowance)
+        found: dict[tuple[object, ...], tuple[Match, list[Interval], list[Interval]]] = {}
+        for match in matcher.atoms_match(form, bound, range(len(form.atoms))):
+            if not matcher.conditions_hold(form, match.bound):
+                continue
+            identity = match.keys, tuple(sorted(match.bound.items(), key=_first))
+            _, together, staying = found.setdefault(identity, (match, [], []))
+            both = [*zip(form.atoms, match.rows, strict=True)]
+            together.append(_common(match.rows))
+            staying.append(_common([r for atom, r in both if "expires" not in atom.suppressed]))
+        for match, together, staying in found.values():
+            blocked = matcher.blocked(form, match.bound)
+            stretches = subtract(normalise(together), blocked)
+            if form.lingers:
+                stretches = _lives(stretches, subtract(normalise(staying), blocked))
+            try:
+                living = _living_in(stretches, form, match, matcher, at)
+            except (Failed, ValueError):
+                continue
+            if living is not None:
+                yield living
 
 
-def _until(solution: EstablishedSolution, at: Instant) -> EstablishedSolution:
-    versions = tuple(version for version in solution.versions if version[0] < at)
-    return EstablishedSolution(
-        solution.identity, solution.arguments, solution.time, solution.expires, solution.values,
-        versions,
-    )  # fmt: skip
+def _first(item: tuple[str, Value]) -> str:
+    return item[0]
+
+
+def _common(rows: Sequence[Row]) -> Interval:
+    """When facts are present together."""
+    starts, ends = (row[START] for row in rows), (row[STOP] for row in rows)
+    return max(starts, default=BEGINNING), min(ends, default=END)
+
+
+def _lives(together: Sequence[Interval], runs: Sequence[Interval]) -> list[Interval]:
+    """From where all facts meet to the end of the run of those whose end ends a solution."""
+    met = [(intersect(together, [run]), run[1]) for run in runs]
+    return [(inside[0][0], end) for inside, end in met if inside]
+
+
+def _living_in(
+    stretches: Sequence[Interval], form: RuleForm, match: Match, matcher: Matcher, at: int
+) -> Living | None:
+    """The solution of a match whose body holds in some stretches, if it lives at an instant."""
+    arguments = tuple(matcher.value(term, match.bound) for term in form.head.terms)
+    time = derived_time(form, match, matcher)
+    own = own_expiry(form, match, matcher)
+    for start, end in stretches:
+        begin = start if time is None or not form.head.time else max(start, time)
+        if form.outlives and begin < end and begin <= at < own and begin < own:
+            met = start if form.lingers else begin
+            return Living(match.keys, arguments, time, met)
+        if not form.outlives and start <= at < end:
+            return Living(match.keys, arguments, time, start)
+    return None
 
 
 @dataclass(slots=True)
 class Moment:
-    """The program at one instant: its facts, how they match, and what lives on."""
+    """The program at one instant: its facts, how they match, and what lives on.
+
+    `given` are the records that no rule has to derive. `living` gives the living solutions of a
+    rule that outlives facts whose heads agree with some bindings.
+    """
 
     at: int
-    engine: Engine
-    strata: Strata
-    given: Mapping[str, Timelines]
-    state: EngineState
-    place: int = 0
+    plan: LogicalPlan
+    allowance: Allowance
+    tables: Mapping[str, Table]
+    given: Mapping[str, Iterable[Record]]
+    living: Callable[[RuleForm, Bindings], Iterable[Living]]
+    place: int
     """Under which number proofs know it: the instant, or the number of a tick."""
-    _ranks: dict[tuple[tuple[str, ...], frozenset[tuple[str, Key]]], dict[tuple[str, Key], int]] = (
-        field(default_factory=dict)
+    _keys: dict[str, dict[Key, Row]] = field(default_factory=dict)
+    _ranks: dict[tuple[tuple[str, ...], frozenset[Fact]], Mapping[Fact, int]] = field(
+        default_factory=dict
     )
-
-    @classmethod
-    def of(cls, engine: Engine, history: History, at: Instant, only: Collection[str]) -> Moment:
-        """The instant `at`, evaluated as far as the predicates in `only` need."""
-        instant = INT_MIN if at == BEGINNING else int(at)
-        failures = Failures()
-        given = {
-            name: load(
-                engine.checked, name, [Presence(record) for record in records], BEGINNING,
-                instant + 1, engine.lattices, failures,
-            )
-            for name, records in history.inputs_at(instant).items()
-            if name in only
-        }  # fmt: skip
-        state = history.state_before(instant)
-        strata = engine.complete(given, BEGINNING, instant + 1, state, only=only, frozen=True)
-        return cls(instant, engine, strata, given, state, instant)
 
     def table(self, predicate: str) -> Table:
         """The facts of a predicate at this instant."""
-        return self.strata.table(predicate)
+        return self.tables.get(predicate) or Table([])
 
     @property
     def matcher(self) -> Matcher:
         """Finds matches at this instant."""
-        seen = observer(self.engine.lattices)
-        return Matcher(self.table, self.engine.functions, seen, self.at, self.engine.allowance)
+        return Matcher(self.table, self.plan.checked.vocabulary, self.at, self.allowance)
+
+    def given_rows(self, predicate: str) -> Mapping[Key, Row]:
+        """The facts of a predicate that are inputs at this instant."""
+        known = self._keys.get(predicate)
+        if known is None:
+            floats = [kind == "float" for _, kind in self.plan.checked.columns.get(predicate, ())]
+            known = self._keys[predicate] = {}
+            for record in self.given.get(predicate, ()):
+                both = zip(record.arguments, floats, strict=True)
+                arguments = [widen(value) if floating else value for value, floating in both]
+                known[record.time, *arguments] = (
+                    *_row(record)[: PARAFACTS + 1],
+                    record.time,
+                    *arguments,
+                )
+        return known
 
     def is_given(self, predicate: str, key: Key) -> bool:
         """Whether the fact is an input at this instant."""
-        return key in self.given.get(predicate, {})
+        return key in self.given_rows(predicate)
 
     def record(self, predicate: str, key: Key) -> Record | None:
         """The record of a fact at this instant, None if it is absent."""
         rows = self.table(predicate).of_key(key)
         if not rows:
             return None
-        row = rows[0]
-        return Record(
-            predicate,
-            key[1:],
-            key[0],
-            None if row[2] == END else int(row[2]),
-            observe_parafacts(row[3], self.engine.lattices),
-        )
+        expires = rows[0][EXPIRES]
+        ends = None if expires == END else int(expires)
+        return Record(predicate, key[1:], key[0], ends, rows[0][PARAFACTS])
 
-    def ranked(self, component: tuple[str, ...], excluded: frozenset[tuple[str, Key]]) -> bool:
+    def ranked(self, component: tuple[str, ...], excluded: frozenset[Fact]) -> bool:
         """Whether `ranks` knows its answer already."""
         return (component, excluded) in self._ranks
 
-    def ranks(
-        self, component: tuple[str, ...], excluded: frozenset[tuple[str, Key]]
-    ) -> Mapping[tuple[str, Key], int]:
+    def ranks(self, component: tuple[str, ...], excluded: frozenset[Fact]) -> Mapping[Fact, int]:
         """In which round of its fixed point each fact of a component comes, without the excluded
         ones.
         """
         known = self._ranks.get((component, excluded))
         if known is None:
-            planned = next(c for c in self.engine.plan.components if component[0] in c.predicates)
-            inside = planned.predicates
-            tables = {
-                name: table for name, table in self.strata.tables.items() if name not in inside
-            }
-            strata = self.engine.strata(tables, BEGINNING, self.at + 1, self.state, frozen=True)
-            strata.trace = Trace(excluded)
-            strata.run(planned, {name: self.given.get(name, {}) for name in inside})
-            known = self._ranks[component, excluded] = strata.trace.ranks
+            known = self._ranks[component, excluded] = ranks_of(self, component, excluded)
         return known
-
-    def established(self, form: RuleForm) -> list[tuple[EstablishedSolution, Instant]]:
-        """The living solutions of a rule that outlives its facts, each with when it was
-        established.
-        """
-        known = self.strata.established.get(form.number)
-        if known is None:
-            return []
-        return [
-            (solution, min(version[0] for version in solution.versions))
-            for solution in known.known()
-            if solution.expires > self.at
-        ]
-
-    def lingering(
-        self, form: RuleForm
-    ) -> list[tuple[LingeringSolution, int | None, tuple[object, ...], Instant]]:
-        """The living solutions of a rule with `~expires`: solution, time, arguments, since when."""
-        known = self.strata.lingering.get(form.number)
-        if known is None:
-            return []
-        return [
-            (life.solution, life.time, life.arguments, min(v[0] for v in life.solution.versions))
-            for life in known.lives
-        ]

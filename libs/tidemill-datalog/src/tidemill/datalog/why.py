@@ -1,15 +1,15 @@
 """Why a record is present at an instant: a proof down to inputs, for every kind of rule and any
 depth.
 
-Nothing is recorded while views are maintained: the facts of the instant are evaluated again, only
-those that the record can depend on. A solution that outlived its facts is proved at the instant at
+Nothing is recorded while views are maintained: the facts that the record can depend on are derived
+again, once, with their presences. A solution that outlived its facts is proved at the instant at
 which it was established. The proof is built from the top with a list of open facts, so depth is
 bounded by memory alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
@@ -18,9 +18,10 @@ from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
-from tidemill.datalog.evaluation.allowance import match_bytes
+from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.runtime import ANY_VALUE
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.matching import (
@@ -31,14 +32,13 @@ from tidemill.datalog.matching import (
     derives,
     head_bindings,
 )
-from tidemill.datalog.moments import History, Moment, RecordedHistory
+from tidemill.datalog.moments import History, Moment
 from tidemill.datalog.presence import BEGINNING, Instant, Presence
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
-from tidemill.datalog.scratch.engine import Engine
+from tidemill.datalog.rounds import Fact
 from tidemill.datalog.values import INT_MIN, Failed, equal
 
-Fact: TypeAlias = "tuple[str, Key]"
 Context: TypeAlias = "frozenset[Fact] | None"
 """The facts above one in its cycle; None where solutions of earlier rounds are enough."""
 
@@ -68,58 +68,32 @@ def why(
     record: Record,
     at: int,
     *,
-    engine: Engine | None = None,
+    allowance: Allowance | None = None,
 ) -> Proof | None:
     """A proof that the record is present at the instant `at`; None if it is not.
 
-    `inputs` are all presences up to `at`; only facts that the record can depend on are evaluated.
-    The record is a fact, with its time where facts differ by it; expiry and parafacts are not
-    compared. Cost: one look at the inputs, then the evaluation of the facts that fit the arguments,
-    at the instants of the proof. Rules whose solutions outlive their facts are evaluated from the
-    beginning on.
+    `inputs` are all presences up to `at`; only facts that the record can depend on are derived. The
+    record is a fact, with its time where facts differ by it; expiry and parafacts are not compared.
+    Raises: Exhausted. Cost: one derivation of the facts that fit the arguments, from the beginning
+    on; the facts of each instant of the proof.
     """
-    engine = engine or Engine(checked)
-    patterns = demanded(engine.forms, record.predicate, record.arguments)
+    plan, allowance = logical_plan(checked), allowance or Allowance()
+    patterns = demanded(plan.rules, record.predicate, record.arguments)
     relevant = matching_inputs(inputs, patterns)
-    history = RecordedHistory(engine, relevant, at + 1, set(patterns))
-    evaluating = _bound_engine(engine, record)
-    return explain(engine, history, record, at, set(patterns), evaluating)
-
-
-def _bound_engine(engine: Engine, record: Record) -> Engine:
-    """Derives the facts that a record can depend on, with all that they carry."""
-    if tells_ends(engine.plan) or engine.plan.checked.ticked:
-        return engine
-    plan = bound_plan(engine.plan, record.predicate, record.arguments)
-    return Engine(
-        plan.checked, limits=engine.limits, plan=plan, sharing=engine.sharing,
-        allowance=engine.allowance,
-    )  # fmt: skip
-
-
-def explain(
-    engine: Engine,
-    history: History,
-    record: Record,
-    at: int,
-    only: Collection[str] | None = None,
-    evaluating: Engine | None = None,
-) -> Proof | None:
-    """A proof as `why` gives it, with facts and states from a history that has any instant.
-
-    `evaluating` derives the facts, by default `engine`, whose rules the proof names.
-    """
-    if only is None:
-        only = set(demanded(engine.forms, record.predicate, record.arguments))
-    builder = Builder(engine, history, only, evaluating=evaluating)
-    key = builder.key_of(record, at)
-    if key is None:
-        return None
+    deriving = plan
+    if not tells_ends(plan):
+        deriving = bound_plan(plan, record.predicate, record.arguments)
+    history = History(plan, relevant, patterns, at + 1, allowance, deriving)
     try:
-        return builder.build(record.predicate, key, at)
+        return proved(Builder(plan, history.moment, allowance), record, at)
     except TooCyclic:
-        builder = Builder(engine, history, only, exact=False, evaluating=evaluating)
-        return builder.build(record.predicate, key, at)
+        return proved(Builder(plan, history.moment, allowance, exact=False), record, at)
+
+
+def proved(builder: Builder, record: Record, at: int) -> Proof | None:
+    """The proof of a record at an instant; None if it is not there. Raises: TooCyclic."""
+    key = builder.key_of(record, at)
+    return None if key is None else builder.build(record.predicate, key, at)
 
 
 class Builder:
@@ -127,34 +101,34 @@ class Builder:
 
     def __init__(
         self,
-        engine: Engine,
-        history: History,
-        only: Collection[str],
+        plan: LogicalPlan,
+        find: Callable[[Instant], Moment],
+        allowance: Allowance,
         *,
         exact: bool = True,
-        evaluating: Engine | None = None,
     ) -> None:
-        self.engine = engine
-        self._evaluating = evaluating or engine
-        self.history = history
-        self.only = only
+        """`find` gives the facts of an instant. `exact` proofs of recursive groups are whole."""
+        self.plan = plan
+        self._checked = plan.checked
+        self._find = find
+        self._allowance = allowance
         self._work = 0
-        self.moments: dict[Instant, Moment] = {}
+        self._moments: dict[Instant, Moment] = {}
         self._nodes: dict[tuple[str, Key, Instant, Context], Proof] = {}
         self._open: list[tuple[Proof, str, Key, Instant, Context]] = []
         self._components = {
-            name: component for component in engine.checked.components for name in component
+            name: component for component in plan.checked.components for name in component
         }
         self._forms: dict[str, list[RuleForm]] = {}
-        for form in engine.forms:
+        for form in plan.rules:
             if form.deductive:
                 self._forms.setdefault(form.head.predicate, []).append(form)
         self._grouping = {
             name
-            for component in engine.checked.components
+            for component in plan.checked.components
             if any(form.head.aggregates for each in component for form in self._forms.get(each, ()))
             for name in component
-            if exact and name in engine.checked.recursive
+            if exact and name in plan.checked.recursive
         }
         self._cycles: dict[tuple[str, Key, Instant], int] = {}
         self._links = 0
@@ -163,10 +137,9 @@ class Builder:
 
     def moment(self, at: Instant) -> Moment:
         """The facts at an instant; evaluated once."""
-        known = self.moments.get(at)
+        known = self._moments.get(at)
         if known is None:
-            known = Moment.of(self._evaluating, self.history, at, self.only)
-            self.moments[at] = known
+            known = self._moments[at] = self._find(at)
         return known
 
     def key_of(self, record: Record, at: int) -> Key | None:
@@ -189,7 +162,7 @@ class Builder:
         """The proof of a fact that is present."""
         root = self.node(predicate, key, at, self._fresh(predicate))
         while self._open:
-            self.engine.allowance.take(match_bytes(len(key)))
+            self._allowance.take(match_bytes(len(key)))
             self.expand(*self._open.pop())
         return root
 
@@ -227,7 +200,7 @@ class Builder:
         self, form: RuleForm, solution: Solution, predicate: str, at: Instant
     ) -> list[Fact]:
         """The facts of a solution that are of the same recursion, at the same instant."""
-        if solution.at != at or predicate not in self.engine.checked.recursive:
+        if solution.at != at or predicate not in self._checked.recursive:
             return []
         component = self._components[predicate]
         return [
@@ -298,7 +271,7 @@ class Builder:
     def _text(self, number: int) -> str:
         known = self._texts.get(number)
         if known is None:
-            known = self._texts[number] = rule_text(self.engine.checked, number)
+            known = self._texts[number] = rule_text(self._checked, number)
         return known
 
     def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
@@ -347,27 +320,14 @@ class Builder:
     def _living(self, form: RuleForm, key: Key, moment: Moment) -> Iterable[Solution]:
         """Solutions that outlive facts, each at the instant at which its facts were all present."""
         grouped = form.head.aggregates and not form.head.time
-        if form.outlives:
-            for solution, since in moment.established(form):
-                if solution.arguments == key[1:] and (grouped or solution.time == key[0]):
-                    keys = solution.identity[1]
-                    yield self._recalled(form, keys, self._met(form, keys, since, moment), moment)
+        bound = head_bindings(form, key[1:], key[0])
+        if bound is None:
             return
-        for lingering, time, arguments, since in moment.lingering(form):
-            if form.head.time and (time is None or time > moment.at):
+        for each in moment.living(form, bound):
+            if form.head.time and (each.time is None or each.time > moment.at):
                 continue
-            if arguments == key[1:] and (grouped or time == key[0]):
-                yield self._recalled(form, lingering.keys, since, moment)
-
-    def _met(self, form: RuleForm, keys: tuple[Key, ...], at: Instant, now: Moment) -> Instant:
-        """When the facts of an established solution were all present: before, if some could
-        leave.
-        """
-        if form.lingers:
-            for lingering, _, _, since in self.moment(self.place_of(at, now)).lingering(form):
-                if lingering.keys == keys:
-                    return since
-        return at
+            if each.arguments == key[1:] and (grouped or each.time == key[0]):
+                yield self._recalled(form, each.keys, each.met, moment)
 
     def place_of(self, at: Instant, now: Moment) -> Instant:
         """Instant at which the facts of an instant are found, as seen from a moment."""

@@ -5,14 +5,14 @@ Source: language.md 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
-from tidemill.datalog.evaluation.allowance import match_bytes
-from tidemill.datalog.evaluation.failures import Failures, fact_text
+from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
+from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
     AtomForm,
@@ -22,7 +22,8 @@ from tidemill.datalog.evaluation.forms import (
     Variable,
     variables_of,
 )
-from tidemill.datalog.evaluation.runtime import observer, ticks, usable_clock
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.evaluation.runtime import ticks, usable_clock
 from tidemill.datalog.evaluation.tables import START, STOP, Key, Row, Table
 from tidemill.datalog.matching import (
     Bindings,
@@ -32,9 +33,9 @@ from tidemill.datalog.matching import (
     derived_time,
     head_bindings,
 )
+from tidemill.datalog.moments import derived
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import ANY, Record, Value, format_record, format_value
-from tidemill.datalog.scratch.engine import Engine, load
 from tidemill.datalog.values import Failed, equal
 
 Cause: TypeAlias = Literal[
@@ -127,7 +128,7 @@ def why_not(
     *,
     upper: int,
     letters: Sequence[Record] = (),
-    engine: Engine | None = None,
+    allowance: Allowance | None = None,
 ) -> list[Reason]:
     """For each rule whose head can be the record, why it does not derive it at the instant `at`.
 
@@ -138,13 +139,13 @@ def why_not(
     """
     if at >= upper:
         return [Reason(None, "not_definite", upper=upper)]
-    engine = engine or Engine(checked)
-    search = Search(engine, inputs, record, at, upper, letters)
+    plan = logical_plan(checked)
+    search = Search(plan, allowance or Allowance(), inputs, record, at, upper, letters)
     if search.present():
         return [Reason(None, "present")]
     reasons = [
         search.reason(form)
-        for form in engine.forms
+        for form in plan.rules
         if form.head.predicate == record.predicate and form.deductive and search.can_be(form)
     ]
     if reasons:
@@ -189,14 +190,16 @@ class Search:
 
     def __init__(
         self,
-        engine: Engine,
+        plan: LogicalPlan,
+        allowance: Allowance,
         inputs: Mapping[str, Sequence[Presence]],
         record: Record,
         at: int,
         upper: int,
         letters: Sequence[Record],
     ) -> None:
-        self._engine = engine
+        self._plan = plan
+        self._allowance = allowance
         self._inputs = inputs
         self._record = record
         self._at = at
@@ -204,29 +207,22 @@ class Search:
         self._letters = letters
         self._tables = self._every_fact()
         self._known: dict[str, bool] = {}
-        seen = observer(engine.lattices)
-        self._matcher = Matcher(self._table, engine.functions, seen, upper - 1, engine.allowance)
-        self._now = Matcher(self._present, engine.functions, seen, at, engine.allowance)
+        vocabulary = plan.checked.vocabulary
+        self._matcher = Matcher(self._table, vocabulary, upper - 1, allowance)
+        self._now = Matcher(self._present, vocabulary, at, allowance)
         self._present_tables: dict[str, Table] = {}
 
     def _every_fact(self) -> Mapping[str, Table]:
         """All facts known below `upper` that fit the arguments of the record, with their
         presences.
         """
-        patterns = demanded(self._engine.forms, self._record.predicate, self._record.arguments)
-        return self._evaluate(matching_inputs(self._inputs, patterns), set(patterns))
+        patterns = demanded(self._plan.rules, self._record.predicate, self._record.arguments)
+        return self._derived(matching_inputs(self._inputs, patterns), patterns)
 
-    def _evaluate(
-        self, inputs: Mapping[str, Sequence[Presence]], only: set[str]
+    def _derived(
+        self, inputs: Mapping[str, Sequence[Presence]], wanted: Collection[str]
     ) -> Mapping[str, Table]:
-        engine, failures = self._engine, Failures()
-        loaded = {
-            name: load(
-                engine.checked, name, found, BEGINNING, self._upper, engine.lattices, failures
-            )
-            for name, found in inputs.items()
-        }
-        return engine.complete(loaded, BEGINNING, self._upper, None, only=only).tables
+        return derived(self._plan, inputs, wanted, self._upper, self._allowance)
 
     def _table(self, predicate: str) -> Table:
         return self._tables.get(predicate) or Table([])
@@ -298,7 +294,7 @@ class Search:
         if form.atoms[i].clock is not None:
             yield from self._ticks(form, i, bound)
             return
-        allowance, size = self._engine.allowance, match_bytes(len(bound))
+        allowance, size = self._allowance, match_bytes(len(bound))
         agreeing: list[tuple[Row, Bindings]] = []
         try:
             for found in self._matcher.candidates(form, i, bound):
@@ -360,7 +356,7 @@ class Search:
                 if further is not None and self._fits(form, further, bound, last):
                     return Reason(form.number, "late", i + 1, letter=format_record(letter))
         known = atom.is_clock or self._is_known(atom.predicate)
-        sought, derived = self._sought(atom, bound), atom.predicate in self._engine.checked.derived
+        sought, derived = self._sought(atom, bound), atom.predicate in self._plan.checked.derived
         reason: Cause = "values_differ" if known else "no_match"
         return Reason(form.number, reason, i + 1, sought=sought, given=not derived)
 
@@ -405,7 +401,7 @@ class Search:
         known = self._known.get(predicate)
         if known is None:
             known = self._known[predicate] = (
-                predicate in self._engine.checked.derived and self._is_derived(predicate)
+                predicate in self._plan.checked.derived and self._is_derived(predicate)
             )
         return known
 
@@ -419,7 +415,7 @@ class Search:
         }
         return any(
             predicate in tables and bool(tables[predicate].rows)
-            for tables in (self._evaluate(inputs, {predicate}) for inputs in (now, self._inputs))
+            for tables in (self._derived(inputs, {predicate}) for inputs in (now, self._inputs))
         )
 
     def _of_match(self, form: RuleForm, match: Match) -> Reason:
@@ -447,7 +443,7 @@ class Search:
             last = form.atoms[-1]
             return Reason(
                 number, "values_differ", len(form.atoms), sought=self._sought(last, match.bound),
-                given=last.predicate not in self._engine.checked.derived,
+                given=last.predicate not in self._plan.checked.derived,
             )  # fmt: skip
         return Reason(number, "withheld")
 
@@ -482,7 +478,7 @@ class Search:
 def _row_of(letter: Record) -> Row:
     """A dead letter as it would have been there."""
     expires = END if letter.expires is None else letter.expires
-    return (letter.time, expires, expires, None, letter.time, *letter.arguments)
+    return (letter.time, expires, expires, (), letter.time, *letter.arguments)
 
 
 def _stretches(text: str, intervals: Iterable[tuple[Instant, Instant]]) -> list[str]:

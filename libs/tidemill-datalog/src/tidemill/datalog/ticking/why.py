@@ -9,18 +9,23 @@ list of open facts: any number of ticks deep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Generic, TypeVar
 
 from tidemill.datalog.demand import Pattern, demanded, fits
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.evaluation.fixpoint import Strata
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields
-from tidemill.datalog.evaluation.tables import Key, Timelines
-from tidemill.datalog.moments import Moment
+from tidemill.datalog.evaluation.tables import Key, Table, Timelines
+from tidemill.datalog.matching import Bindings
+from tidemill.datalog.moments import Moment, rows_of
 from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch.engine import Engine
+from tidemill.datalog.rounds import Living
+from tidemill.datalog.scratch.engine import Engine, presences_of
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
 from tidemill.datalog.ticks import Fact, Message, Told, given_facts
@@ -38,7 +43,12 @@ class _BeforeHistory(Exception):
 
 
 def why_in_ticks(
-    history: TickHistory, record: Record, at: int, node: int = 0, *, engine: Engine | None = None
+    history: TickHistory,
+    record: Record,
+    at: int,
+    node: int = 0,
+    *,
+    allowance: Allowance | None = None,
 ) -> Proof | None:
     """A proof that the record is present at the instant `at` at a node; None if it is not.
 
@@ -49,7 +59,7 @@ def why_in_ticks(
     number = history.nodes[node].number_at(at)
     if number is None:
         return None
-    engine = engine or Engine(history.program)
+    engine = Engine(history.program, allowance=allowance)
     place = history.nodes[node].places[number]
     try:
         return _proved(engine, history, record, at, place, exact=True)
@@ -155,7 +165,8 @@ class _TickBuilder(Builder):
     def __init__(
         self, engine: Engine, known: _Known, only: Collection[str], *, exact: bool
     ) -> None:
-        super().__init__(engine, known, only, exact=exact)
+        super().__init__(engine.plan, self._evaluated, engine.allowance, exact=exact)
+        self._engine, self._only = engine, only
         self._known = known
         self._ticks = known.ticks
         self._inputs: dict[Place, dict[str, Timelines]] = {}
@@ -165,23 +176,29 @@ class _TickBuilder(Builder):
         and its tick.
         """
 
-    def moment(self, at: Instant) -> Moment:
-        """The facts of a tick; evaluated once."""
-        known = self.moments.get(at)
-        if known is None:
-            known = self.moments[at] = self._evaluated(int(at))
-        return known
-
-    def _evaluated(self, place: Place) -> Moment:
-        engine, instant = self.engine, self._ticks.instant(place)
+    def _evaluated(self, at: Instant) -> Moment:
+        place, engine = int(at), self._engine
+        instant = self._ticks.instant(place)
         inputs, state = self._known.inputs_at(place), self._known.state_before(place)
         self._inputs[place] = given_facts(engine, instant, inputs, {})
         given = given_facts(engine, instant, inputs, self._known.carried_to(place))
-        strata = engine.complete(given, BEGINNING, instant + 1, state, only=self.only, frozen=True)
+        strata = engine.complete(given, BEGINNING, instant + 1, state, only=self._only, frozen=True)
         for rule in engine.later_rules:
-            if rule.form.lingers and rule.form.head.predicate in self.only:
+            if rule.form.lingers and rule.form.head.predicate in self._only:
                 strata.derive(rule)
-        return Moment(instant, engine, strata, given, state, place)
+        tables = {
+            name: Table(rows_of(presences_of(name, table.rows, engine.lattices)))
+            for name, table in strata.tables.items()
+        }
+        records = {
+            name: [
+                p.record
+                for p in presences_of(name, Table.of_timelines(known).rows, engine.lattices)
+            ]
+            for name, known in given.items()
+        }
+        living = partial(_living, strata, instant)
+        return Moment(instant, self.plan, engine.allowance, tables, records, living, place)
 
     def part(self, text: str, at: Instant, kind: Kind, record: Record | None = None) -> Proof:
         place = int(at)
@@ -278,6 +295,24 @@ class _TickBuilder(Builder):
                 self.derive(node, form, usable, (predicate, key), place, None)
                 return True
         return False
+
+
+def _living(strata: Strata, at: int, form: RuleForm, bound: Bindings) -> Iterator[Living]:
+    """The living solutions of a rule of a tick."""
+    lingering = strata.lingering.get(form.number)
+    lives = [] if lingering is None else lingering.lives
+    if not form.outlives:
+        for life in lives:
+            since = min(v[0] for v in life.solution.versions)
+            yield Living(life.solution.keys, life.arguments, life.time, since)
+        return
+    met = {life.solution.keys: min(v[0] for v in life.solution.versions) for life in lives}
+    established = strata.established.get(form.number)
+    for solution in () if established is None else established.known():
+        if solution.expires > at:
+            since = min(version[0] for version in solution.versions)
+            keys = solution.identity[1]
+            yield Living(keys, solution.arguments, solution.time, met.get(keys, since))
 
 
 def _is(message: Message, node: int, predicate: str, key: Key) -> bool:

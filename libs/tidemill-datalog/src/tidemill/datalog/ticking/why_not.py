@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.tables import Table
-from tidemill.datalog.lattices import inject_given
-from tidemill.datalog.presence import END
+from tidemill.datalog.moments import rows_of
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.ticking.history import NodeHistory, Place, TickHistory
 from tidemill.datalog.why_not import Reason, Search, absent_input, rank
 
@@ -25,7 +25,7 @@ def why_not_in_ticks(
     *,
     upper: int,
     letters: Sequence[Record] = (),
-    engine: Engine | None = None,
+    allowance: Allowance | None = None,
 ) -> list[Reason]:
     """For each rule whose head can be the record, why it is not there at the instant `at` at a
     node.
@@ -36,12 +36,12 @@ def why_not_in_ticks(
     """
     if at >= upper:
         return [Reason(None, "not_definite", upper=upper)]
-    asked = _Asked(history, engine or Engine(history.program), upper, letters)
+    asked = _Asked(history, allowance or Allowance(), upper, letters)
     if asked.search(node, record, at).present():
         return [Reason(None, "present")]
     reasons = [
         reason
-        for form in asked.engine.forms
+        for form in asked.rules
         if form.head.predicate == record.predicate
         and (reason := asked.reason(form, record, at, node)) is not None
     ]
@@ -52,20 +52,28 @@ class _Asked:
     """A question over a history: searches at single ticks of single nodes."""
 
     def __init__(
-        self, history: TickHistory, engine: Engine, upper: int, letters: Sequence[Record]
+        self, history: TickHistory, allowance: Allowance, upper: int, letters: Sequence[Record]
     ) -> None:
-        self.engine = engine
+        self._plan = logical_plan(history.program)
+        self._allowance = allowance
         self._history = history
         self._upper = upper
         self._letters = letters
         self._tables: dict[int, Mapping[str, Table]] = {}
 
+    @property
+    def rules(self) -> Sequence[RuleForm]:
+        """The rules of the program."""
+        return self._plan.rules
+
     def search(self, node: int, record: Record, at: int) -> Search:
         """Looks for the record among the facts of a node at an instant."""
         if node not in self._tables:
-            self._tables[node] = _tables_of(self._history.nodes[node], self.engine)
+            self._tables[node] = _tables_of(self._history.nodes[node])
         tables = self._tables[node]
-        return _TickSearch(self.engine, record, at, self._upper, self._letters, tables)
+        return _TickSearch(
+            self._plan, self._allowance, record, at, self._upper, self._letters, tables
+        )
 
     def reason(self, form: RuleForm, record: Record, at: int, node: int) -> Reason | None:
         """Why a rule does not give the record; None if its head can be no such record."""
@@ -95,22 +103,9 @@ class _Asked:
         return replace(search.reason(form), tick=self._history.name(place))
 
 
-def _tables_of(node: NodeHistory, engine: Engine) -> dict[str, Table]:
+def _tables_of(node: NodeHistory) -> dict[str, Table]:
     """All facts that the ticks of a node saw or derived, each with its presences."""
-    lattices = engine.lattices
-    return {
-        name: Table(
-            [
-                (
-                    p.start, p.end, END if p.record.expires is None else p.record.expires,
-                    inject_given(p.record, lattices) if p.record.parafacts else None,
-                    p.record.time, *p.record.arguments,
-                )
-                for p in presences
-            ]
-        )
-        for name, presences in node.presences().items()
-    }  # fmt: skip
+    return {name: Table(rows_of(found)) for name, found in node.presences().items()}
 
 
 class _TickSearch(Search):
@@ -118,7 +113,8 @@ class _TickSearch(Search):
 
     def __init__(
         self,
-        engine: Engine,
+        plan: LogicalPlan,
+        allowance: Allowance,
         record: Record,
         at: int,
         upper: int,
@@ -126,7 +122,7 @@ class _TickSearch(Search):
         tables: Mapping[str, Table],
     ) -> None:
         self._facts = tables
-        super().__init__(engine, {}, record, at, upper, letters)
+        super().__init__(plan, allowance, {}, record, at, upper, letters)
 
     def _every_fact(self) -> Mapping[str, Table]:
         return self._facts

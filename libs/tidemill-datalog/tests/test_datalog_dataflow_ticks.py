@@ -25,7 +25,7 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
-from tidemill.datalog.ticking.node import TickAnswer
+from tidemill.datalog.tick_node import TickAnswer
 from tidemill.datalog.ticks import present_at
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers

@@ -14,9 +14,9 @@ import pyarrow as pa
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
 from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.tick_node import TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed
-from tidemill.datalog.ticking.node import TickNode
 from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode
 from tidemill.datalog.ticking.run import KINDS_OF_RUN, TickRun, TickStart, of_node
 from tidemill.errors import UsageError

@@ -28,8 +28,8 @@ from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.lattices import inject_given, observe_parafacts
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_state import Handed, carried_row
-from tidemill.datalog.ticking.node import Given, TickAnswer
 from tidemill.datalog.ticks import Message
 from tidemill.errors import Corrupt
 

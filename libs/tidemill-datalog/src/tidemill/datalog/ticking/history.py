@@ -18,9 +18,9 @@ from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed
-from tidemill.datalog.ticking.node import Given, TickAnswer
 from tidemill.datalog.ticking.nodes import IncrementalNode, rows_of
 from tidemill.datalog.ticking.run import TickRun, TickStart
 from tidemill.datalog.ticks import Message

@@ -11,8 +11,8 @@ from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_state import Handed, carried_row, handed_from, tick_state_of
-from tidemill.datalog.ticking.node import Given, TickAnswer
 from tidemill.datalog.ticks import Fact, Ticker, merged
 
 

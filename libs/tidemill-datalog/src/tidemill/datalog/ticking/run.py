@@ -16,10 +16,10 @@ from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
+from tidemill.datalog.tick_node import TickAnswer, TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row
 from tidemill.datalog.ticking.admitting import HELD, Gate, Moved, gate_of, held_of, held_row
-from tidemill.datalog.ticking.node import TickAnswer, TickNode
 from tidemill.datalog.ticks import Message
 
 RAN = "ran"

@@ -5,14 +5,20 @@ them.
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Collection
+from dataclasses import replace
+from difflib import get_close_matches
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import CREATED, SYSTEM, CatalogEntry
-from tidemill.catalog.names import Names, resource_of
+from tidemill.catalog.names import COMPARED_MAX, Names, resource_of
+from tidemill.catalog.output_columns import outputs_of
 from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.catalog.store import Stored
 from tidemill.errors import AlreadyUsed, UnknownCollection
@@ -110,3 +116,48 @@ def test_d5_a_view_of_corrections_begins_after_its_action_unless_the_action_wait
     catalog.plan(stored[2])
     levels = [sorted(each.resource.name for each in level) for level in catalog.levels(stored)]
     assert sorted(itertools.chain(*levels)) == ["s", "t", "v", "w", "x"]
+
+
+@pytest.mark.parametrize("many", [10, 10 * COMPARED_MAX])
+def test_s7_an_unknown_name_is_compared_with_few_however_many_there_are(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+
+    def close(name: str, known: Collection[str], n: int) -> list[str]:
+        nonlocal compared
+        compared += len(known)
+        return get_close_matches(name, known, n)
+
+    monkeypatch.setattr("tidemill.catalog.names.get_close_matches", close)
+    catalog = Catalog()
+    for number in range(many):
+        catalog.add(CatalogEntry(f"x{number}/y", f"x{number}/y", SYSTEM, "View", SHAPE))
+    catalog.add(CatalogEntry("flights/delayed", "flights/delayed", SYSTEM, "View", SHAPE))
+    for misspelt in ("fligths/delayed", "delayd"):
+        with pytest.raises(UnknownCollection, match=r"did you mean (flights/)?delayed\?"):
+            catalog.named(misspelt)
+    assert 0 < compared <= 4 * COMPARED_MAX
+
+
+async def test_s7_the_outputs_of_a_view_are_made_beside_the_event_loop_and_found_by_its_plan() -> (
+    None
+):
+    catalog, threads = Catalog(), list[threading.Thread]()
+
+    def made(*given: Any) -> dict[str, CatalogEntry]:
+        threads.append(threading.current_thread())
+        return outputs_of(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidemill.catalog.catalog.outputs_of", made)
+        for name in "sv":
+            kind, spec = KINDS_OF[name]
+            stored = Stored(load_resources(document(kind, name, spec), "test.yaml")[0], 0)
+            await catalog.foresee(stored)
+            catalog.plan(stored)
+        assert threads
+        assert threading.main_thread() not in threads
+        fresh = replace(stored, incarnation=stored.incarnation + 1)
+        assert catalog.plan_view(fresh).outputs["p"].collection.startswith(fresh.prefix)
+        assert threading.main_thread() in threads

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 
@@ -33,8 +32,8 @@ from tidemill.catalog.entry import (
     source_of,
     state_of,
 )
-from tidemill.catalog.names import Names, resource_of
-from tidemill.catalog.output_columns import output_shape, refuse_aside, refuse_endless
+from tidemill.catalog.names import Names, meant, resource_of
+from tidemill.catalog.output_columns import outputs_of
 from tidemill.catalog.plugins import LOAD_S, vocabulary_of
 from tidemill.catalog.programs import Programs
 from tidemill.catalog.record_rows import (
@@ -50,13 +49,11 @@ from tidemill.catalog.store import Stored
 from tidemill.catalog.tick_plans import check_engine, kept_in_words, number_schema, tick_plan
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
-from tidemill.datalog.carrying import surely_carried
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.parser import LOOK
 from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.reclock import REMAP_SCHEMA
-from tidemill.rpc.identity import listed
 from tidemill.rpc.turns import Looks, in_turn
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.formats import LETTER_SCHEMA
@@ -103,6 +100,8 @@ class Catalog(Names):
         self._arrangements: dict[str, _Arranged] = {}
         self._arranged_of: dict[str, set[str]] = {}
         self._programs = Programs()
+        self._foreseen_view: PlannedView | None = None
+        """The view that was planned beside the event loop last: `plan` is to find it."""
         self.add(
             CatalogEntry(AUDIT, AUDIT, SYSTEM, ASIDE, shape_of_relation("audit", AUDIT_SCHEMA))
         )
@@ -120,7 +119,7 @@ class Catalog(Names):
         # The plan of this apply reports a resource that is wrong, or that changes meanwhile.
         with suppress(TidemillError, RuntimeError):
             self.reads_of(stored)
-            self.plan_view(stored)
+            self._foreseen_view = self.plan_view(stored)
 
     def plan(self, stored: Stored) -> PlannedView | None:
         """Add what a resource makes.
@@ -254,7 +253,7 @@ class Catalog(Names):
             return self._planned(stored, msgspec.structs.replace(spec, program=program), file)
 
     def _planned(self, stored: Stored, spec: ViewSpec, file: str) -> PlannedView:
-        resource, name = stored.resource, stored.resource.name
+        resource = stored.resource
         program = self._programs.read(spec.program, file)
         inputs = self._inputs(stored, spec, program)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
@@ -262,35 +261,23 @@ class Catalog(Names):
         with located(resource, "spec"):
             named = vocabulary.Named(spec.lattices, spec.functions)
             words = vocabulary_of(named, self._plugin_load_s)
-        checked = self._programs.checked(spec.program, file, schemas, words, self.predicates())
+        checked = self._programs.checked(spec.program, file, schemas, words, self.predicates)
         with located(resource, "spec", "engine"):
             check_engine(spec, checked)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)
-        outputs: dict[str, CatalogEntry] = {}
-        # IMPORTANT: once for all outputs: a long program has as many of them as rules.
-        sure = surely_carried(checked, {p: named.shape.sure for p, named in inputs.items()})
-        derived = dict.fromkeys(checked.derived)
-        for number, predicate in enumerate(spec.outputs or derived):
-            if predicate not in derived:
-                with located(resource, "spec", "outputs", number):
-                    raise UsageError(
-                        f"the output {predicate} is not derived; derived are {', '.join(derived)}",
-                        reason="UnknownOutput",
-                    )
-            refuse_aside(checked, predicate)
-            nodes, names = 1 if ticks is None else ticks.nodes, spec.columns.get(predicate)
-            with (
-                nullcontext() if names is None else located(resource, "spec", "columns", predicate)
-            ):
-                shape = output_shape(checked, predicate, sure, nodes, names)
-            outputs[predicate] = CatalogEntry(
-                f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
-                checked.timeline or SYSTEM, "View", shape,
-            )  # fmt: skip
-        refuse_endless(checked, outputs)
-        return PlannedView(stored, checked, inputs, outputs, ticks)
+        known = self._foreseen_view
+        if (
+            known is None
+            or known.program is not checked
+            or (known.inputs, known.stored.prefix) != (inputs, stored.prefix)
+            or known.stored.resource != resource
+        ):
+            nodes = 1 if ticks is None else ticks.nodes
+            outputs = outputs_of(stored, spec, checked, inputs, nodes)
+            return PlannedView(stored, checked, inputs, outputs, ticks)
+        return replace(known, stored=stored)
 
     def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, CatalogEntry]:
         """The inputs of a view by predicate: as decided at its apply, else as its names resolve
@@ -345,8 +332,7 @@ class Catalog(Names):
     def planned(self, name: str) -> PlannedView:
         """A view with its checked program. Raises: UnknownCollection naming what is close."""
         if name not in self._views:
-            close = get_close_matches(name, listed(self._views), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = meant(name, self._views)
             raise UnknownCollection(f"there is no view {name}{hint}", name=name)
         return self._views[name]
 

@@ -64,7 +64,7 @@ class Programs:
 
     def checked(
         self, text: str, file: str, inputs: Mapping[str, InputSchema], words: Vocabulary,
-        readable: tuple[str, ...],
+        readable: Callable[[], tuple[str, ...]],
     ) -> CheckedProgram:  # fmt: skip
         """The checked program over these inputs; mistakes propose what is `readable`.
 
@@ -73,12 +73,13 @@ class Programs:
         named = tuple(sorted(words.functions)), tuple(sorted(words.lattices))
         sure = text, file, tuple(sorted(inputs.items())), named
 
-        def judged() -> CheckedProgram:
-            return check(self.read(text, file), InputSchemas(inputs, readable=readable), words)
-
         known = self._checked.get(sure, _Untold)
         if known.program is None:  # what was refused may be proposed something else by now
-            known.program = self._checked.get((*sure, readable), judged)
+            names = readable()
+            schemas = InputSchemas(inputs, readable=names)
+            known.program = self._checked.get(
+                (*sure, names), lambda: check(self.read(text, file), schemas, words)
+            )
         return known.program
 
 

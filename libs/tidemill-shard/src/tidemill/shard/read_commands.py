@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +25,7 @@ from tidemill.shard.log import Answer
 from tidemill.shard.part_store import PartGone
 from tidemill.shard.pruning import Equal
 from tidemill.shard.reading import EVERYTHING, Query, VersionReader, upper_of_rows
+from tidemill.shard.sharing import SharedReads
 from tidemill.shard.state import State, compaction_frontier
 from tidemill.shard.subscription import Place, Progress, Subscription, Updates
 from tidemill.shard.versions import Core
@@ -33,20 +33,6 @@ from tidemill.time import Frontier, frontier
 
 KEPT_LEASE_MS = 900_000
 """For so long a version is kept for a reader whose capability has no lease, and who has died."""
-TOLD_MAX = 256
-TOLD_BYTES_MAX = 1024 * 1024
-"""So many collections' latest news are kept for the other subscribers, each up to this size."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """The answer about a version at one place, kept for further subscribers that stand at that
-    place.
-    """
-
-    state: State
-    wanted: tuple[int, Sequence[str] | None]
-    table: pa.Table
 
 
 class ReadCommands:
@@ -57,7 +43,7 @@ class ReadCommands:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._reader = VersionReader(core.parts)
-        self._told: dict[str, _Told] = {}
+        self._shared = SharedReads(self._reader)
 
     async def snapshot(
         self,
@@ -83,7 +69,7 @@ class ReadCommands:
         async def read(state: State) -> pa.Table:
             transitions.live_read(state, capability.id)
             transitions.check_readable(state, as_of)
-            return await self._reader.contents(state, as_of, query)
+            return await self._shared.contents(capability.collection, state, as_of, query)
 
         return await self._read(capability, read)
 
@@ -108,9 +94,8 @@ class ReadCommands:
         state = await self._core.versions.state(collection)
         transitions.check_readable(state, as_of)
         try:
-            return await self._reader.contents(
-                state, as_of, Query(columns, equal, where, told, settled)
-            )
+            query = Query(columns, equal, where, told, settled)
+            return await self._shared.contents(collection, state, as_of, query)
         except PartGone:
             return None
 
@@ -290,30 +275,13 @@ class ReadCommands:
                 schema = state.description.update_schema()
                 names = [*(query.columns or state.description.schema.names), *schema.names[-2:]]
                 return schema.empty_table().select(names), state.upper
-            table = await self._share_changes(capability.collection, state, lower, query)
+            table = await self._shared.changes(capability.collection, state, lower, query)
             if place.delivered is None and place.snapshot:
-                present = await self._reader.contents(state, place.at, query)
+                present = await self._shared.contents(capability.collection, state, place.at, query)
                 table = concatenate([_stamped(present, place.at, table.schema), table])
             return table, state.upper
 
         return await self._read(capability, read)
-
-    async def _share_changes(
-        self, collection: str, state: State, lower: int, query: Query
-    ) -> pa.Table:
-        """All updates from `lower` on; subscribers at one place that want the same read it once."""
-        if query.where is not None or query.equal is not None:
-            return await self._reader.changes(state, lower, None, query)
-        wanted = (lower, query.columns and tuple(query.columns))
-        told = self._told.get(collection)
-        if told is not None and told.state is state and told.wanted == wanted:
-            return told.table
-        table = await self._reader.changes(state, lower, None, query)
-        if table.nbytes <= TOLD_BYTES_MAX:
-            self._told[collection] = _Told(state, wanted, table)
-            if len(self._told) > TOLD_MAX:
-                del self._told[next(iter(self._told))]
-        return table
 
     async def _first_news(self, state: State, place: Place) -> int | None:
         """The first time not told yet; None if there is none."""

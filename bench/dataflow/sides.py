@@ -17,8 +17,8 @@ from tidemill.datalog.columnar import Column, Columns, Texts
 from tidemill.datalog.columnar.columns import absent_times
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.schema import rows_of_presences
-from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch.changing import ColumnChanges
 from tidemill.testkit.column_windows import ColumnWindows

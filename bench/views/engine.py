@@ -15,11 +15,11 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar import Column, ColumnTable, Texts
 from tidemill.datalog.columnar.columns import END_WORD, absent_times, no_ends
-from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import FactChanges, IncrementalEngine
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.inputs import InputKind, InputSchema, InputSchemas
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record

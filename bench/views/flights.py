@@ -11,11 +11,11 @@ from time import process_time
 from bench.views.flight_inputs import Inputs, inputs, programs
 from bench.views.job import Job, Report, Row
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState
 from tidemill_flights.prepare import HOUR_MS
 
 STEPS_H = (60, 6, 1)

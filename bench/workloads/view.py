@@ -13,9 +13,9 @@ from tidemill.datalog.columns.column import Column
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.schema import words_of_column
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.parser import parse
 
 I64Array = npt.NDArray[np.int64]

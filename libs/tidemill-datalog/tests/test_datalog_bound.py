@@ -15,10 +15,10 @@ from tidemill.datalog.bound import WISH, bound_plan, fits
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import NotInDataflow, evaluate_plan
-from tidemill.datalog.evaluation import LimitPassed, Limits
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, Record

@@ -29,16 +29,17 @@ from tidemill.datalog.columnar import Column, Columns, ColumnTable, Texts
 from tidemill.datalog.columnar.bulk import Bulk
 from tidemill.datalog.columnar.columns import instants_of
 from tidemill.datalog.columnar.joining import Matching
-from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
-from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import BEGINNING, END, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.datalog.scratch.changing import ColumnChanges
 from tidemill.datalog.scratch.engine import presences_of
+from tidemill.datalog.state import EngineState
 from tidemill.errors import UsageError
 from tidemill.testkit import tidelog, tidelog_columns
 from tidemill.testkit.column_windows import ColumnWindows, RecordChanges, compared_columns

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState
 
 PROGRAMS = {
     "closure": "reach(x, y) := edge(x, y); reach(x, z) := reach(x, y) ^ edge(y, z);",

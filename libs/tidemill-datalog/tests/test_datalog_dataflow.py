@@ -29,9 +29,9 @@ from tidemill.datalog.dataflow import (
 )
 from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import given_apart
-from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES, inject_given, tally
+from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record

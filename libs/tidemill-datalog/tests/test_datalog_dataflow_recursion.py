@@ -16,8 +16,8 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, lower
 from tidemill.datalog.dataflow.scheduler import Strategy
-from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record

@@ -20,8 +20,8 @@ from tidemill.datalog.dataflow import NotInDataflow, lower
 from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.dataflow.ticking import DataflowTicker, TickGiven
-from tidemill.datalog.evaluation.limits import LimitPassed
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.eager import CODE, eager_refusal, inputs_below
-from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence, normalise
 from tidemill.datalog.records import Record

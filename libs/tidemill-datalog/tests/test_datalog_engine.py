@@ -9,17 +9,18 @@ import pytest
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
-from tidemill.datalog.evaluation.failures import Failures
+from tidemill.datalog.failures import Failures
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.goals import Goal, compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES, Lattice
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import BEGINNING, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.scratch.engine import load
+from tidemill.datalog.state import EngineState
 from tidemill.datalog.ticks import Ticker
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.datalog.why import why

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import EngineState, LimitPassed
-from tidemill.datalog.evaluation.state import decode_fields, encode_fields
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, Value, format_record, parse_record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState, decode_fields, encode_fields
 from tidemill.datalog.why_not import why_not
 from tidemill.testkit.tidelog import DERIVED, EXTREME, UPPER, Example, inputs, programs
 from tidemill.testkit.twins.pointwise import answers

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.incremental import (
     FactChange,
     IncrementalEngine,
@@ -24,10 +23,12 @@ from tidemill.datalog.incremental import (
 )
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.scratch import Engine, evaluate
+from tidemill.datalog.state import EngineState
 from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.errors import UsageError
 from tidemill.testkit.tidelog import (

@@ -13,15 +13,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import EngineState, LimitPassed
-from tidemill.datalog.evaluation.failures import fact_text
+from tidemill.datalog.failures import fact_text
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Value, format_record
 from tidemill.datalog.scratch import Engine, Evaluation
+from tidemill.datalog.state import EngineState
 from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.datalog.why import why
 from tidemill.testkit.seeded_backend import seeded_backend

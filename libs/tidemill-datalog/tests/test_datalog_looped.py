@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.changes import FactBlock, Numbering
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.plugins import (
     PluginFunction,
@@ -28,6 +28,7 @@ from tidemill.datalog.plugins import (
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record, parse_record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.errors import UsageError
 from tidemill.testkit.conformance.language_engines import evaluate_case

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
-from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 

@@ -18,11 +18,11 @@ from tidemill.datalog.columnar.blocks import Block
 from tidemill.datalog.columnar.columns import absent_times
 from tidemill.datalog.columnar.formulas import formula, limit, over
 from tidemill.datalog.columns.column import Unsuited
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
-from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import Call, Constant, Expression, Type, Variable
+from tidemill.datalog.logical.ranges import Bounds
 from tidemill.testkit.seeded_backend import seeded_backend
 
 LAW = settings(

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import LimitPassed, Limits
-from tidemill.datalog.evaluation.logical import logical_plan
-from tidemill.datalog.evaluation.scans import AllOf, AnyOf, Comparison, Scan
-from tidemill.datalog.evaluation.words import scan_lines
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.logical.scans import AllOf, AnyOf, Comparison, Scan
+from tidemill.datalog.logical.words import scan_lines
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine, Evaluation

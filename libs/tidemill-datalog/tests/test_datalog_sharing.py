@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.explaining import explain_plan
 from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.inputs import InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.proofs import Proof

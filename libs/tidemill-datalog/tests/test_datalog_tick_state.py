@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.dataflow import missing_in
 from tidemill.datalog.dataflow.ticking import DataflowTicker
-from tidemill.datalog.evaluation import LimitPassed
-from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_state import (
     Handed,
     carried_row,

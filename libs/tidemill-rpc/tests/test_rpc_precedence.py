@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.allowance import Allowance
 from tidemill.errors import Unavailable
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.precedence import PAUSE_S_MAX, Precedence

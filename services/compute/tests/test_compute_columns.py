@@ -10,13 +10,13 @@ import pytest
 from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.record_rows import row_of, shape_of_output
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.incremental import FactBlock, IncrementalEngine
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState
 from tidemill_compute.views.column_rows import column_updates
 from tidemill_compute.views.view_updates import block_table, differences, update_table
 

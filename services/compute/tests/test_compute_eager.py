@@ -34,9 +34,9 @@ from tidemill.catalog.schemas import (
     corrections_schema,
     event_schema,
 )
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
 from tidemill.datalog.eager import eager_refusal
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse

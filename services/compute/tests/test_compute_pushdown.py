@@ -14,8 +14,8 @@ from tidemill.catalog.record_rows import shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.pushdown import reading_of
 from tidemill.runtime.clock import ManualClock

@@ -18,9 +18,9 @@ from msgspec import structs
 from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
 from tidemill.catalog.record_rows import record_of, row_of, shape_of_events, shape_of_output
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence

@@ -24,11 +24,11 @@ from tidemill.catalog.record_rows import (
 )
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.admission import Batch, Skew
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import LimitPassed
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.parser import parse
 from tidemill.errors import Exhausted, Unavailable
 from tidemill.rpc.identity import Principal, caller

@@ -18,8 +18,8 @@ from tidemill.datalog.ast import Program, Rule
 from tidemill.datalog.carrying import surely_carried
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import format_presence, parse_record

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Directory, Readable, TicksOf, ViewOf
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.drawing import svg_of
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.logical import logical_plan
-from tidemill.datalog.evaluation.scans import Scan
+from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.logical.scans import Scan
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record, parse_record

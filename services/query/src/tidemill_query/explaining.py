@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import (
     DataflowEngine,
@@ -19,12 +20,11 @@ from tidemill.datalog.dataflow import (
     plan_lines,
 )
 from tidemill.datalog.drawing import dot_of
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.profile import profile_lines
-from tidemill.datalog.evaluation.words import scan_lines
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
+from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.logical.words import scan_lines
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine
 from tidemill.errors import UsageError

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Readable
 from tidemill.datalog import ast
-from tidemill.datalog.evaluation.scans import all_of, compared
 from tidemill.datalog.goals import goal_over
+from tidemill.datalog.logical.scans import all_of, compared
 from tidemill.datalog.pushdown import expression_of
 from tidemill.datalog.records import Value
 from tidemill.datalog.values import widen

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.directory import Readable, TicksOf, ViewOf
-from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
-from tidemill.datalog.evaluation.scans import Scan
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.allowance import Allowance, match_bytes
+from tidemill.datalog.logical.scans import Scan
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.ticking import TickHistory, TickStart, recorded
 from tidemill.errors import NotYet
 from tidemill.shard import Collections, ReadCapability

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from tidemill.catalog.directory import ViewOf
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, pattern_scan
-from tidemill.datalog.evaluation.logical import logical_plan
-from tidemill.datalog.evaluation.scans import Scan
+from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.logical.scans import Scan
 from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 

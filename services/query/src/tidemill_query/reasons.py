@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record

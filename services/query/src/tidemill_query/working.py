@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.parser import LOOK
 from tidemill.errors import Exhausted
 from tidemill.rpc.turns import in_turn

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.datalog.carrying import MARK, NEVER_NULL, surely_carried
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.failures import fact_text
+from tidemill.datalog.failures import fact_text
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record, format_value, parse_record
 from tidemill.datalog.values import OVERFLOW

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import Pattern
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.lattices import LATTICES
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
     Constant,
@@ -29,9 +31,7 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.logical import LogicalPlan, components_of
-from tidemill.datalog.functions import FUNCTIONS
-from tidemill.datalog.lattices import LATTICES
+from tidemill.datalog.logical.plan import LogicalPlan, components_of
 from tidemill.datalog.records import ANY
 from tidemill.datalog.values import equal
 

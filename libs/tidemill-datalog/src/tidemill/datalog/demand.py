@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
     Constant,
     RuleForm,
     Variable,
 )
-from tidemill.datalog.evaluation.scans import Scan, all_of, any_of, compared
+from tidemill.datalog.logical.scans import Scan, all_of, any_of, compared
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY
 from tidemill.datalog.values import Value, equal

@@ -238,6 +238,14 @@ def merge_parafacts(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice])
     return tuple(sorted(merged.items(), key=_by_name))
 
 
+def without(parafacts: Parafacts, names: frozenset[str]) -> Parafacts:
+    """The parafacts of other lattices than the named ones."""
+    if parafacts is None:
+        return None
+    kept = tuple(item for item in parafacts if item[0] not in names)
+    return kept or None
+
+
 def inject_given(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
     """The inner values of the parafacts that a record was delivered with."""
     inner: list[tuple[str, Any]] = []

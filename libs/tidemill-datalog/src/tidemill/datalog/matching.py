@@ -8,9 +8,10 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.expressions import RUNTIME
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.instants import expiry, tick_at, ticks, usable_clock
+from tidemill.datalog.logical.expressions import RUNTIME
+from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
     AtomForm,
@@ -24,15 +25,10 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.runtime import (
+from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise
+from tidemill.datalog.records import Blank
+from tidemill.datalog.tables import (
     ANY_VALUE,
-    expiry,
-    rows_like,
-    tick_at,
-    ticks,
-    usable_clock,
-)
-from tidemill.datalog.evaluation.tables import (
     EXPIRES,
     FIRST,
     PARAFACTS,
@@ -42,9 +38,8 @@ from tidemill.datalog.evaluation.tables import (
     Key,
     Row,
     Table,
+    rows_like,
 )
-from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise
-from tidemill.datalog.records import Blank
 from tidemill.datalog.values import FLOAT_EXACT_MAX, Failed, Value, equal, widen
 from tidemill.datalog.vocabulary import Vocabulary
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.logical import LogicalPlan, plan_below
-from tidemill.datalog.evaluation.tables import EXPIRES, PARAFACTS, START, STOP, Key, Row, Table
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.plan import LogicalPlan, plan_below
 from tidemill.datalog.matching import (
     Bindings,
     Match,
@@ -33,6 +32,7 @@ from tidemill.datalog.presence import (
 )
 from tidemill.datalog.records import Record, Value
 from tidemill.datalog.rounds import Fact, Living, ranks_of
+from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, widen
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 from tidemill.datalog.carrying import MARK
 from tidemill.datalog.elements import TruthElement, element
-from tidemill.datalog.evaluation.state import encode_fields
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.lattices import LATTICES, Lattice
+from tidemill.datalog.state import encode_fields
 from tidemill.datalog.values import (
     INT_MAX,
     INT_MIN,

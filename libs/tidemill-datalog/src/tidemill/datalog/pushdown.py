@@ -10,7 +10,7 @@ from operator import and_, or_
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.datalog.evaluation.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
+from tidemill.datalog.logical.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
 
 TESTS_MAX = 1_000
 """Tests in one filter of Arrow: it takes quadratic time and goes down them on its stack.

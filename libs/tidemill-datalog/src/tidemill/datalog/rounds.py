@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.logical import LogicalPlan, reads_any
-from tidemill.datalog.evaluation.tables import FIRST, PARAFACTS, Key, Row, Table
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts, observe_parafacts
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.plan import LogicalPlan, reads_any
 from tidemill.datalog.matching import Bindings, Match, Matcher, derived_time, observed, own_expiry
 from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.tables import FIRST, PARAFACTS, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, Value
 
 Fact: TypeAlias = "tuple[str, Key]"

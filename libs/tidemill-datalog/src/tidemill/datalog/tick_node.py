@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.ticks import Message
 
 Given = Mapping[str, Iterable[Record]]

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields, encode_fields
-from tidemill.datalog.evaluation.tables import Key
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import EngineState, StateRow, decode_fields, encode_fields
+from tidemill.datalog.tables import Key
 from tidemill.datalog.ticks import Fact, Message, TickState, Told
 
 CARRIED = "carried"

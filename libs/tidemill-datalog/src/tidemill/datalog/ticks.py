@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.forms import RuleForm, Variable
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
+from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.lattices import Parafacts, inject_given, observe_parafacts
+from tidemill.datalog.logical.forms import RuleForm, Variable
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import Record, Value
 from tidemill.datalog.scratch.engine import Engine, presences_of
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Key, Table, Timelines
 from tidemill.datalog.values import widen
 
 Fact: TypeAlias = "tuple[str, Key]"

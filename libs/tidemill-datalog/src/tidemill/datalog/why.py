@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
+from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
-from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
-from tidemill.datalog.evaluation.failures import fact_text
-from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
-from tidemill.datalog.evaluation.runtime import ANY_VALUE
-from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.failures import fact_text
+from tidemill.datalog.logical.forms import AbsentForm, RuleForm
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.matching import (
     Bindings,
     Match,
@@ -37,6 +35,7 @@ from tidemill.datalog.presence import BEGINNING, Instant, Presence
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.rounds import Fact
+from tidemill.datalog.tables import ANY_VALUE, Key, Row
 from tidemill.datalog.values import INT_MIN, Failed, equal
 
 Context: TypeAlias = "frozenset[Fact] | None"

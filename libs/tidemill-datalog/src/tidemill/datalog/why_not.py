@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
-from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
-from tidemill.datalog.evaluation.failures import fact_text
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.failures import fact_text
+from tidemill.datalog.instants import ticks, usable_clock
+from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
     Constant,
@@ -22,9 +23,7 @@ from tidemill.datalog.evaluation.forms import (
     Variable,
     variables_of,
 )
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
-from tidemill.datalog.evaluation.runtime import ticks, usable_clock
-from tidemill.datalog.evaluation.tables import START, STOP, Key, Row, Table
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.matching import (
     Bindings,
     Match,
@@ -36,6 +35,7 @@ from tidemill.datalog.matching import (
 from tidemill.datalog.moments import derived
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import ANY, Record, Value, format_record, format_value
+from tidemill.datalog.tables import START, STOP, Key, Row, Table
 from tidemill.datalog.values import Failed, equal
 
 Cause: TypeAlias = Literal[

@@ -18,15 +18,15 @@ from tidemill.datalog.columnar.tables import ColumnTable
 from tidemill.datalog.columnar.window_columns import WindowColumns
 from tidemill.datalog.columns.column import Unsuited, words_of
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.sharing import Sharing
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Table
+from tidemill.datalog.failures import ErrorPresence
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch.changing import ColumnChanges, column_changes
 from tidemill.datalog.scratch.engine import Engine, Evaluation, presences_of
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Table
 
 _TEXTS_MAX = 1 << 20
 

@@ -15,8 +15,8 @@ from tidemill.datalog.ast import Program, Rule
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, Value, format_record

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill.catalog.schemas import STATE_SCHEMA
+from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
-from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan, plan_below
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan, plan_below
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import EngineState, StateRow
 from tidemill.errors import Exhausted, NotYet
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections

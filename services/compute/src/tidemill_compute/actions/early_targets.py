@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import PlannedView, state_of
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.eager import inputs_below
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.limits import Limits
 from tidemill_compute.actions.early import EarlyTarget
 from tidemill_compute.events.source_streams import stream_of
 

@@ -12,7 +12,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import COLUMN_TYPES, PredicateShape, Row
 from tidemill.datalog.columnar import Column, Columns, Texts, Unsuited
 from tidemill.datalog.columnar.columns import END_WORD
-from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.scratch.changing import column_changes
 
 INSTANT_MAX = 1 << 53

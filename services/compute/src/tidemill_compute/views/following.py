@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemill.datalog.evaluation import EngineState
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.incremental import Changes, FactVersion, IncrementalEngine, Pause
+from tidemill.datalog.state import EngineState, StateRow
 from tidemill_compute.views.input_state import InputState
 from tidemill_compute.views.view_target import ViewTarget
 

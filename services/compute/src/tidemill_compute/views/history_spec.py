@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.catalog.record_rows import PredicateShape
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Named
 from tidemill.shard.encoding import pack_description, pack_part, unpack_description, unpack_part

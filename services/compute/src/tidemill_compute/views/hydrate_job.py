@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.allowance import Allowance
 from tidemill.errors import Corrupt, Exhausted
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.encoding import pack_part

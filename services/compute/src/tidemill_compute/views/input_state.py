@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, between
 from tidemill.catalog.record_rows import PredicateShape, record_of
-from tidemill.datalog.evaluation.allowance import column_bytes, match_bytes
+from tidemill.datalog.allowance import column_bytes, match_bytes
 from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, paused
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record

@@ -12,9 +12,10 @@ import pyarrow as pa
 from tidemill.catalog.record_rows import PredicateShape, endless, row_of
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
-from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.incremental import FactBlock, Pause, follows
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.scratch import Engine, Evaluation
+from tidemill.datalog.state import EngineState
 from tidemill.errors import Exhausted
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import CostModel, Followed, Follower

@@ -9,8 +9,8 @@ from tidemill.catalog import versions
 from tidemill.catalog.entry import PlannedView
 from tidemill.catalog.made.views import ViewCollections, spec_of
 from tidemill.catalog.store import Stored
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.limits import Limits
 from tidemill.errors import Fenced
 from tidemill.host.speed import Speed
 from tidemill.runtime.metrics import VIEW_STEP_DURATION

@@ -18,8 +18,8 @@ from weakref import WeakSet, WeakValueDictionary
 import pyarrow as pa
 
 from tidemill.catalog.record_rows import PredicateShape
-from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import FactVersion, Given, Later
+from tidemill.datalog.logical.scans import Scan
 from tidemill.errors import UsageError
 from tidemill_compute.views.idling import Quiet
 from tidemill_compute.views.input_log import InputLog

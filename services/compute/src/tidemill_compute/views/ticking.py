@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidemill.catalog.schemas import STATE_SCHEMA
-from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.allowance import Allowance, found_bytes
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_node import TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed

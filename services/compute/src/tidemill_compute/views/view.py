@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.schemas import STATE_SCHEMA
-from tidemill.datalog.evaluation.logical import logical_plan
-from tidemill.datalog.evaluation.scans import Scan
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.logical.scans import Scan
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
+from tidemill.datalog.state import StateRow
 from tidemill.errors import Exhausted, NotYet, Unavailable
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger

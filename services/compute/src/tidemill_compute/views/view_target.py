@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from tidemill.catalog.record_rows import PredicateShape
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.time import Frontier
 

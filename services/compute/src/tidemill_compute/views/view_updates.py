@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import table_of
-from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import FactBlock, Pause
+from tidemill.datalog.state import StateRow
 from tidemill_compute.views.input_state import InputState
 
 Row: TypeAlias = "tuple[object, ...]"

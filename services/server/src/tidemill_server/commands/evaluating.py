@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidemill.catalog.plugins import vocabulary_of
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.ast import Literal, Program, walk
 from tidemill.datalog.bound import bound_plan, fits
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.lint import warn_about_unknown
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, format_presence

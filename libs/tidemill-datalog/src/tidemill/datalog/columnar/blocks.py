@@ -15,7 +15,7 @@ import numpy as np
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columnar.columns import absent_times, surely_absent
 from tidemill.datalog.columns.column import Column, Unsuited
-from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.logical.forms import Type
 
 
 class Nulls(Enum):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.arrangement.relational import range_buckets
+from tidemill.datalog.allowance import column_bytes
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import LATTICES_SEEN, Columns, instant_word
 from tidemill.datalog.columnar.contributing import Contributions, Gathering
@@ -24,16 +25,15 @@ from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, p
 from tidemill.datalog.columns.calculator import Failing
 from tidemill.datalog.columns.column import Unsuited
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.allowance import column_bytes
 from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
-from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.in_bulk import Beside
 from tidemill.datalog.evaluation.joins import Planner
-from tidemill.datalog.evaluation.logical import Component
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Readable, Table
 from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.forms import RuleForm, Type
+from tidemill.datalog.logical.plan import Component
 from tidemill.datalog.presence import BEGINNING
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Readable, Table
 
 _TEXTS_MAX = 1 << 22
 _PIECE_ROWS = 1 << 17

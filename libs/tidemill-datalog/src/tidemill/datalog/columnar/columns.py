@@ -15,19 +15,11 @@ import pyarrow as pa
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columns.column import Column, Unsuited, words_of
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.tables import (
-    EXPIRES,
-    FIRST,
-    PARAFACTS,
-    START,
-    STOP,
-    TIME,
-    UNBOUNDED,
-    Row,
-)
 from tidemill.datalog.lattices import TALLIES, Parafacts, Tally
+from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.ranges import UNBOUNDED
 from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.tables import EXPIRES, FIRST, PARAFACTS, START, STOP, TIME, Row
 
 Values: TypeAlias = "npt.NDArray[Any]"  # Any: int64, float64 or bool, by the kind of the column
 

@@ -21,6 +21,7 @@ from tidemill.arrangement.relational import (
     limbs_of,
     stacked_sums,
 )
+from tidemill.datalog.allowance import column_bytes
 from tidemill.datalog.columnar.columns import (
     END_WORD,
     LATTICES_SEEN,
@@ -33,8 +34,7 @@ from tidemill.datalog.columnar.columns import (
 from tidemill.datalog.columnar.deriving import Derived
 from tidemill.datalog.columnar.established import joined
 from tidemill.datalog.columns.column import Column, Unsuited, words_of
-from tidemill.datalog.evaluation.allowance import column_bytes
-from tidemill.datalog.evaluation.forms import RuleForm, Type
+from tidemill.datalog.logical.forms import RuleForm, Type
 from tidemill.datalog.values import INT_MAX
 
 _WORTH = 2

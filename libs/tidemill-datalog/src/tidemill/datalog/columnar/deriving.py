@@ -36,15 +36,15 @@ from tidemill.datalog.columnar.formulas import Formula
 from tidemill.datalog.columnar.joining import Matching, wideness
 from tidemill.datalog.columnar.preparing import PreparedRule
 from tidemill.datalog.columns.column import Column, Unsuited, words_of
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.evaluation.writing import head_expressions
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import (
     RuleForm,
     Type,
     matched_variables,
     variables_of,
 )
-from tidemill.datalog.evaluation.tables import Bounds
-from tidemill.datalog.evaluation.writing import head_expressions
+from tidemill.datalog.logical.ranges import Bounds
 
 
 @dataclass(slots=True, eq=False)  # as columns

@@ -18,8 +18,8 @@ from tidemill.datalog.columnar.columns import END_WORD, concatenated, instants_o
 from tidemill.datalog.columnar.deriving import Derived
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.state import EstablishedSolution
+from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.state import EstablishedSolution
 
 _START, _EXPIRES, _TIME, _ARGUMENTS = range(4)
 

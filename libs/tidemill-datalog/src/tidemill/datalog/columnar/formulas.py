@@ -11,9 +11,9 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
 from tidemill.datalog.evaluation.joins import LOWER
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import Call, Constant, Expression, Type, Variable
 from tidemill.datalog.values import INT_MAX, INT_MIN
 
 _ARITHMETIC = frozenset("+-*")

@@ -30,7 +30,7 @@ from tidemill.datalog.columnar.contributing import (
 from tidemill.datalog.columnar.deriving import Derived
 from tidemill.datalog.columns.column import Column, Unsuited, words_of
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.forms import RuleForm, Type
+from tidemill.datalog.logical.forms import RuleForm, Type
 
 
 def aggregated(form: RuleForm, found: Contributions, texts: Texts) -> Columns:

@@ -18,6 +18,7 @@ from tidemill.arrangement.relational import (
     tick_pairs,
     within,
 )
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     BEGIN_WORD,
@@ -31,10 +32,9 @@ from tidemill.datalog.columnar.prefixes import Found, FoundOnce, Piece, Prefix
 from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep, Source
 from tidemill.datalog.columns.calculator import Calculator, Failing
 from tidemill.datalog.columns.column import Column, Unsuited, Values
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Constant, Type, Variable
-from tidemill.datalog.evaluation.joins import LOWER, clock_time
+from tidemill.datalog.evaluation.joins import LOWER
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import Constant, Type, Variable, clock_time
 
 _CLOCK_MAX = 1 << 61
 _TICKS_MAX = 1 << 26

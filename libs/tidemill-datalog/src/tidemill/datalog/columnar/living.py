@@ -14,7 +14,7 @@ from tidemill.datalog.columnar.columns import END_WORD, Columns
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columns.column import Column, words_of
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.logical.forms import Type
 from tidemill.errors import Corrupt
 
 

@@ -17,10 +17,10 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columns.column import Column
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Call, RuleForm
 from tidemill.datalog.evaluation.joins import Plan, Step
 from tidemill.datalog.evaluation.sharing import atom_key, expression_key
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import Call, RuleForm
 
 Piece: TypeAlias = "tuple[Arrangements, int]"
 """A table that comes in pieces, and the number of one."""

@@ -19,8 +19,10 @@ from tidemill.datalog.columnar.formulas import Formula, Limit, formula, formulas
 from tidemill.datalog.columnar.prefixes import Prefix
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.evaluation.compiled import CLOCK_TRAITS
-from tidemill.datalog.evaluation.expressions import Scope, type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.evaluation.joins import Plan, Step
+from tidemill.datalog.evaluation.writing import head_expressions
+from tidemill.datalog.logical.expressions import Scope, type_of
+from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
     Call,
@@ -34,9 +36,7 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.joins import Plan, Step
-from tidemill.datalog.evaluation.tables import Traits
-from tidemill.datalog.evaluation.writing import head_expressions
+from tidemill.datalog.tables import Traits
 from tidemill.datalog.values import FLOAT_EXACT_MAX
 
 _ORDERS = frozenset({"<", "<=", ">", ">=", "==", "!="})

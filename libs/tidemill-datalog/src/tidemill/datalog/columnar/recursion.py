@@ -15,8 +15,8 @@ from tidemill.datalog.columnar.established import EstablishedColumns
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columnar.joining import wideness
 from tidemill.datalog.columns.column import Column, Unsuited
-from tidemill.datalog.evaluation.forms import RuleForm, Type
-from tidemill.datalog.evaluation.logical import reads_any
+from tidemill.datalog.logical.forms import RuleForm, Type
+from tidemill.datalog.logical.plan import reads_any
 
 _PASS_US, _ROW_US = 2_000.0, 0.5
 """What one rule costs in a round, and each row that there is."""

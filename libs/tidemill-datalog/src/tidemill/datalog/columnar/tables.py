@@ -8,12 +8,13 @@ from collections.abc import Collection
 import numpy as np
 
 from tidemill.arrangement.relational import Groups, extent
+from tidemill.datalog.allowance import column_bytes, row_bytes
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import END_WORD, Columns, surely_absent, surely_endless
 from tidemill.datalog.columns.column import words_of
-from tidemill.datalog.evaluation.allowance import column_bytes, row_bytes
-from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
+from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds
 from tidemill.datalog.presence import END
+from tidemill.datalog.tables import Row, Table, Traits
 
 _POWER_MAX = 2.0**1000
 _SMALL_BITS, _SMALL_STEP = 32, 4

@@ -9,7 +9,7 @@ from tidemill.arrangement.relational import clipped, inside
 from tidemill.datalog.columnar.columns import Columns, instant_word
 from tidemill.datalog.columnar.deriving import merged
 from tidemill.datalog.columnar.tables import ColumnTable
-from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import Instant
 from tidemill.errors import UsageError
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.column import Column, Unsuited, Values
 from tidemill.datalog.columns.functions import (
     ARITHMETIC,
@@ -24,10 +25,9 @@ from tidemill.datalog.columns.functions import (
     order,
 )
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable
 from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Type, Variable
 
 _KINDS: Mapping[type, Type] = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
 

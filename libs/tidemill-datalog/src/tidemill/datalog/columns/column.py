@@ -13,8 +13,8 @@ import pyarrow as pa
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.relational import extent
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.tables import Bounds
+from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.ranges import Bounds
 from tidemill.datalog.presence import BEGINNING, END
 
 Values: TypeAlias = "npt.NDArray[Any]"  # Any: int64, float64 or bool, by the kind of the column

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from tidemill.arrangement.kernels import BoolArray
 from tidemill.arrangement.relational import Groups
 from tidemill.datalog import values
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.column import Column, Unsuited, Values, words_of
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.logical.forms import Type
 
 Result: TypeAlias = "tuple[Column, BoolArray | None]"
 """The values, and the rows that have none for want of a result; None if there are no such rows."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidemill.datalog.evaluation.runtime import without
 from tidemill.datalog.lattices import (
     TALLIES,
     Lattice,
@@ -14,6 +13,7 @@ from tidemill.datalog.lattices import (
     inject_given,
     merge_parafacts,
     tally,
+    without,
 )
 from tidemill.datalog.records import Record
 

@@ -24,8 +24,8 @@ from tidemill.datalog.dataflow.schema import (
     NotInDataflow,
     Schema,
 )
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
     AtomForm,
@@ -37,10 +37,10 @@ from tidemill.datalog.evaluation.forms import (
     Type,
     Variable,
     Wildcard,
+    clock_time,
     variables_of,
 )
-from tidemill.datalog.evaluation.joins import clock_time
-from tidemill.datalog.evaluation.linear import NO_LIMITS, limits_of
+from tidemill.datalog.logical.linear import NO_LIMITS, limits_of
 
 
 class RuleColumns(Protocol):

@@ -20,6 +20,7 @@ from tidemill.arrangement.interval_updates import (
     subtract,
 )
 from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.deltas import pairs
@@ -45,13 +46,12 @@ from tidemill.datalog.dataflow.schema import (
 )
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.limits import LimitPassed, Limits
-from tidemill.datalog.evaluation.logical import LogicalPlan
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.failures import ErrorPresence
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
 from tidemill.errors import Corrupt, UsageError
 
 _FEW = 16

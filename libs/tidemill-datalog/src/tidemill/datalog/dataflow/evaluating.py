@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.dataflow.engine import DataflowEngine
 from tidemill.datalog.dataflow.told import Told
-from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
-from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import LogicalPlan
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.failures import ErrorPresence
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
 
 
 def evaluate_plan(

@@ -24,10 +24,9 @@ from tidemill.datalog.dataflow.plan import (
     See,
     Subtract,
 )
-from tidemill.datalog.evaluation.forms import Constant
-from tidemill.datalog.evaluation.profile import aligned
-from tidemill.datalog.evaluation.words import column_name, expression_text
 from tidemill.datalog.formatter import format_rule
+from tidemill.datalog.logical.forms import Constant
+from tidemill.datalog.logical.words import aligned, column_name, expression_text
 
 Document: TypeAlias = "dict[str, Any]"
 _SIGNS = ("<", "<=", "==", "!=")

@@ -9,6 +9,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.calculator import Calculator
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.texts import Texts
@@ -21,9 +22,8 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
     words_of_column,
 )
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.expressions import RUNTIME, Scope, source_of, truth_of
-from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable, variables_of
+from tidemill.datalog.logical.expressions import RUNTIME, Scope, source_of, truth_of
+from tidemill.datalog.logical.forms import Constant, Expression, Type, Variable, variables_of
 from tidemill.datalog.presence import END
 from tidemill.datalog.values import WRONG_TYPE, Failed
 

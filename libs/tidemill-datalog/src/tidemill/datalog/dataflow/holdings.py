@@ -12,8 +12,8 @@ from typing import Protocol
 
 from tidemill.arrangement.interval_updates import Change
 from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.dataflow.operators.output import Output
-from tidemill.datalog.evaluation.allowance import Allowance
 
 _STEPS, _TAKEN_BYTES = 32, 1 << 16
 """Small steps that are looked at together, and bytes that they take in at most."""

@@ -24,9 +24,9 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
 )
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.evaluation.expressions import UNBOUNDED, Scope
-from tidemill.datalog.evaluation.forms import AtomForm, RuleForm, Type
-from tidemill.datalog.evaluation.logical import Component, LogicalPlan
+from tidemill.datalog.logical.expressions import UNBOUNDED, Scope
+from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
+from tidemill.datalog.logical.plan import Component, LogicalPlan
 
 
 def lower(

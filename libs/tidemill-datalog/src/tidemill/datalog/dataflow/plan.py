@@ -16,9 +16,9 @@ from tidemill.arrangement.interval_updates import JoinShape
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.schema import Schema
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Expression, RuleForm, Type
-from tidemill.datalog.evaluation.linear import Limits
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import Expression, RuleForm, Type
+from tidemill.datalog.logical.linear import Limits
 
 MODERATE = 1 << 60
 """Limits of ticks count on instants and periods that are closer to zero than this."""

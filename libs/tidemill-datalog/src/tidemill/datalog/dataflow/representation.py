@@ -8,9 +8,9 @@ from dataclasses import replace
 from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.dataflow.schema import KINDS
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
-from tidemill.datalog.evaluation.expressions import type_of
-from tidemill.datalog.evaluation.forms import AtomForm, RuleForm, Type
-from tidemill.datalog.evaluation.logical import NEXT, SENT, LogicalPlan
+from tidemill.datalog.logical.expressions import type_of
+from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
+from tidemill.datalog.logical.plan import NEXT, SENT, LogicalPlan
 
 PART = "#part:"
 """Before the number of a rule and its predicate: the groups of that rule alone."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from tidemill.datalog.evaluation.expressions import type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.inputs import TYPES, ColumnType
+from tidemill.datalog.logical.expressions import type_of
+from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
     AtomForm,
@@ -27,8 +28,7 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.logical import Component, LogicalPlan
-from tidemill.datalog.inputs import TYPES, ColumnType
+from tidemill.datalog.logical.plan import Component, LogicalPlan
 
 _Key = TypeVar("_Key")
 

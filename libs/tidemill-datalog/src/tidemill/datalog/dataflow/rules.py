@@ -33,8 +33,9 @@ from tidemill.datalog.dataflow.schema import (
     NotInDataflow,
     Schema,
 )
-from tidemill.datalog.evaluation.expressions import Scope, type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.expressions import Scope, type_of
+from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
     AtomForm,
@@ -46,10 +47,9 @@ from tidemill.datalog.evaluation.forms import (
     Type,
     Variable,
     Wildcard,
+    clock_time,
 )
-from tidemill.datalog.evaluation.joins import clock_time
-from tidemill.datalog.evaluation.tables import Bounds
-from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.ranges import Bounds
 
 _UNIT_ATOM = AtomForm(UNIT, ())
 LINEAR = frozenset({"count", "sum", "average"})

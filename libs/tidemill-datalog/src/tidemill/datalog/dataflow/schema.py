@@ -13,8 +13,8 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
-from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.lattices import observe_parafacts
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.rewrites import reading_rule
-from tidemill.datalog.evaluation.expressions import type_of
-from tidemill.datalog.evaluation.forms import RuleForm, Type
-from tidemill.datalog.evaluation.logical import SENT, Component, LogicalPlan, logical_plan
 from tidemill.datalog.inputs import InputSchema
+from tidemill.datalog.logical.expressions import type_of
+from tidemill.datalog.logical.forms import RuleForm, Type
+from tidemill.datalog.logical.plan import SENT, Component, LogicalPlan, logical_plan
 
 GIVEN = "#given:"
 """Before the name of a predicate: its facts that no rule derives."""

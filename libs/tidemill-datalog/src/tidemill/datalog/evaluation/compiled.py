@@ -9,35 +9,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from tidemill.datalog.allowance import Allowance, found_bytes, match_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import Allowance, found_bytes, match_bytes
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import (
-    AbsentForm,
-    AtomForm,
-    Call,
-    Constant,
-    Expression,
-    RuleForm,
-    Type,
-    Variable,
-    variables_of,
-)
-from tidemill.datalog.evaluation.joins import LOWER, Plan, Planner, Step, clock_time
+from tidemill.datalog.evaluation.joins import LOWER, Plan, Planner, Step
 from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.evaluation.runtime import (
     clock_cover,
     lattice_cover,
     names_of_rule,
     observer,
-)
-from tidemill.datalog.evaluation.tables import (
-    UNBOUNDED,
-    Bounds,
-    Readable,
-    Row,
-    Table,
-    Traits,
 )
 from tidemill.datalog.evaluation.writing import (
     DerivationWriter,
@@ -48,7 +28,22 @@ from tidemill.datalog.evaluation.writing import (
 )
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.lattices import TALLIES, Lattice
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import (
+    AbsentForm,
+    AtomForm,
+    Call,
+    Constant,
+    Expression,
+    RuleForm,
+    Type,
+    Variable,
+    clock_time,
+    variables_of,
+)
+from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds
 from tidemill.datalog.presence import BEGINNING, Instant
+from tidemill.datalog.tables import Readable, Row, Table, Traits
 from tidemill.datalog.values import FLOAT_EXACT_MAX, INT_MIN
 
 Fail: TypeAlias = "Callable[[str, Instant, Instant, tuple[Row, ...]], None]"

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill.datalog.evaluation.allowance import found_bytes
+from tidemill.datalog.allowance import found_bytes
 from tidemill.datalog.evaluation.compiled import (
     ALL_TRAITS,
     CompiledRule,
@@ -22,19 +22,19 @@ from tidemill.datalog.evaluation.compiled import (
     Surroundings,
     made_texts,
 )
-from tidemill.datalog.evaluation.failures import Failures
-from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.groups import aggregate
 from tidemill.datalog.evaluation.in_bulk import BulkEngine, Carrying
-from tidemill.datalog.evaluation.limits import LimitPassed, Limits
-from tidemill.datalog.evaluation.logical import Component, reads_any
 from tidemill.datalog.evaluation.runtime import decorate, observer
 from tidemill.datalog.evaluation.solutions import Established, Lingering, Living
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Row, Table, Timelines, Traits
-from tidemill.datalog.evaluation.timelines import Part, absorb, merge_parts
+from tidemill.datalog.evaluation.timelines import absorb, merge_parts
+from tidemill.datalog.failures import Failures
 from tidemill.datalog.lattices import TALLIES, merge_parafacts
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.forms import RuleForm, Type
+from tidemill.datalog.logical.plan import Component, reads_any
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Key, Part, Row, Table, Timelines, Traits
 
 NO_TRAITS = Traits(False, False, False, False)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol, TypeAlias
 
-from tidemill.datalog.evaluation.timelines import Part
 from tidemill.datalog.lattices import (
     TALLIES,
     Identity,
@@ -23,6 +22,7 @@ from tidemill.datalog.lattices import (
 )
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.sums import ExactSum
+from tidemill.datalog.tables import Part
 from tidemill.datalog.values import Failed, Value
 
 Solution: TypeAlias = (

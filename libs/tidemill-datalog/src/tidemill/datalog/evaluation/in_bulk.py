@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from tidemill.datalog.evaluation.compiled import Surroundings
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import Component
-from tidemill.datalog.evaluation.state import EngineState, EstablishedSolution
-from tidemill.datalog.evaluation.tables import Table, Timelines
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.plan import Component
+from tidemill.datalog.state import EngineState, EstablishedSolution
+from tidemill.datalog.tables import Table, Timelines
 
 Beside: TypeAlias = Callable[[RuleForm, int, Table], Timelines | None]
 """What a rule derives of some facts at one atom, row by row; None if that belongs into groups with

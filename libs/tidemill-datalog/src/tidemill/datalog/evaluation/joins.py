@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemill.datalog.evaluation.expressions import Scope, type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.logical.expressions import Scope, type_of
+from tidemill.datalog.logical.forms import (
     AtomForm,
     Call,
     Constant,
@@ -20,10 +20,11 @@ from tidemill.datalog.evaluation.forms import (
     RuleForm,
     Type,
     Variable,
+    clock_time,
     variables_of,
 )
-from tidemill.datalog.evaluation.linear import NO_LIMITS, Limits, limits_of
-from tidemill.datalog.evaluation.tables import Readable
+from tidemill.datalog.logical.linear import NO_LIMITS, Limits, limits_of
+from tidemill.datalog.tables import Readable
 
 _TICKS_UNLIMITED = 1e9
 _RANGE_ROWS_MIN = 16
@@ -284,14 +285,6 @@ class Planner:
             if column is not None:
                 return Step(i, probes, column, limits)
         return Step(i, probes)
-
-
-def clock_time(atom: AtomForm) -> Constant | Variable | None:
-    """The first term matched against the time of a clock, None for none or a wildcard."""
-    for name, terms in atom.lattices:
-        if name == "time" and isinstance(terms[0], Constant | Variable):
-            return terms[0]
-    return None
 
 
 def _columns(atom: AtomForm) -> list[tuple[int, Expression | object]]:

@@ -11,9 +11,11 @@ from itertools import islice
 from sys import getsizeof
 from typing import TYPE_CHECKING
 
+from tidemill.datalog.logical.words import aligned
+
 if TYPE_CHECKING:
-    from tidemill.datalog.evaluation.logical import LogicalPlan
-    from tidemill.datalog.evaluation.tables import Table
+    from tidemill.datalog.logical.plan import LogicalPlan
+    from tidemill.datalog.tables import Table
 
 _SAMPLE = 64
 
@@ -123,15 +125,3 @@ def table_bytes(table: Table) -> int:
         return 0
     each = sum(getsizeof(row) + sum(map(getsizeof, row)) for row in sample) / len(sample)
     return int(each * len(table.rows)) + getsizeof(table.rows)
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows of cells below each other: the first column to the left, all others to the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]  # fmt: skip

@@ -8,23 +8,19 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from tidemill.datalog.evaluation.expressions import RUNTIME as OPERATORS
-from tidemill.datalog.evaluation.forms import AbsentForm
-from tidemill.datalog.evaluation.tables import PARAFACTS, START, STOP, TIME, Readable, Row, Table
-from tidemill.datalog.lattices import Lattice, Parafacts, merge_parafacts
+from tidemill.datalog.instants import expiry, tick_at, ticks, usable_clock
+from tidemill.datalog.lattices import Lattice, Parafacts, merge_parafacts, without
+from tidemill.datalog.logical.expressions import RUNTIME as OPERATORS
+from tidemill.datalog.logical.forms import AbsentForm
 from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise, subtract
+from tidemill.datalog.tables import ANY_VALUE, PARAFACTS, START, STOP, TIME, Row, Table, rows_like
 from tidemill.datalog.values import (
-    FLOAT_EXACT_MAX,
     OVERFLOW,
-    PERIOD_NOT_POSITIVE,
     WRONG_TYPE,
     Failed,
     Value,
     equal,
 )
-
-ANY_VALUE = object()
-"""Stands for `_` among the values that an atom under `not` is asked for."""
 
 
 def between(
@@ -39,35 +35,6 @@ def between(
     return rows[first:last]
 
 
-def usable_clock(offset: Value, period: Value) -> tuple[int, int]:
-    """Offset and period of a clock. Raises: Failed where there is no such clock."""
-    if type(period) is float or type(offset) is not int or isinstance(period, str | bool):
-        raise Failed(WRONG_TYPE)
-    if type(period) is not int or period <= 0:
-        raise Failed(PERIOD_NOT_POSITIVE)
-    return offset, period
-
-
-def ticks(offset: int, period: int, low: Instant | None, high: Instant) -> Iterable[int]:
-    """The times of a clock in [low, high], ascending."""
-    if low is None or low <= offset:
-        first = offset
-    elif low == END:
-        return ()
-    else:
-        first = offset - (offset - int(low)) // period * period
-    if high < first:
-        return ()
-    return range(first, int(high) + 1, period)
-
-
-def tick_at(offset: int, period: int, time: Value, upper: Instant) -> Sequence[int]:
-    """The one time if the clock ticks then and the tick is released, else nothing."""
-    if type(time) is not int or time < offset or time >= upper or (time - offset) % period:
-        return ()
-    return (time,)
-
-
 def instant(value: Value) -> int:
     """The value as the time of an event.
 
@@ -78,21 +45,6 @@ def instant(value: Value) -> int:
     if value == END:
         raise Failed(OVERFLOW)
     raise Failed(WRONG_TYPE)
-
-
-def expiry(value: Value) -> Instant:
-    """The value as the end of an event, infinite for none. Raises: Failed(wrong type)."""
-    if type(value) is int or value == END:
-        return value
-    raise Failed(WRONG_TYPE)
-
-
-def without(parafacts: Parafacts, names: frozenset[str]) -> Parafacts:
-    """The parafacts of other lattices than the named ones."""
-    if parafacts is None:
-        return None
-    kept = tuple(item for item in parafacts if item[0] not in names)
-    return kept or None
 
 
 def decorate(
@@ -116,29 +68,6 @@ def observer(lattices: Mapping[str, Lattice]) -> Callable[[Parafacts, str], Any]
         return None
 
     return seen
-
-
-def rows_like(table: Readable, wanted: Sequence[Any], widened: Sequence[int] = ()) -> Iterable[Row]:
-    """The rows with the wanted arguments, ANY_VALUE for any; whole numbers at `widened` count as
-    their floats.
-
-    Cost: a look into an index; for a float beyond 2^53, of which several whole numbers may be one,
-    all rows that have the other arguments.
-    """
-    far = [at for at in widened if is_far(wanted[at - 1])]
-    known = [at for at, value in enumerate(wanted, 1) if value is not ANY_VALUE and at not in far]
-    rows: Iterable[Row] = table.rows
-    if known:
-        key = tuple(wanted[at - 1] for at in known)
-        rows = table.index(tuple(known)).get(key[0] if len(key) == 1 else key, ())
-    if not far:
-        return rows
-    return [row for row in rows if all(equal(row[TIME + at], wanted[at - 1]) for at in far)]
-
-
-def is_far(value: object) -> bool:
-    """Whether a value is a float that several whole numbers may widen to."""
-    return type(value) is float and not -FLOAT_EXACT_MAX < value < FLOAT_EXACT_MAX
 
 
 def lattice_cover(

@@ -18,7 +18,7 @@ from math import factorial, prod
 from typing import Any, Literal, Protocol, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.logical.forms import (
     AtomForm,
     Call,
     Constant,
@@ -30,7 +30,7 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.ranges import bounds_of
+from tidemill.datalog.logical.ranges import bounds_of
 
 Sharing: TypeAlias = Literal["auto", "all", "none"]
 """Which common joins are done once: those that save something, all of them, or none."""

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.evaluation.compiled import Fail, Prepared, Surroundings, carried_variables
-from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
-from tidemill.datalog.evaluation.state import EstablishedSolution, LingeringSolution
-from tidemill.datalog.evaluation.tables import Row, Table
-from tidemill.datalog.evaluation.timelines import Part
 from tidemill.datalog.lattices import Parafacts
+from tidemill.datalog.logical.forms import Constant, RuleForm, Variable
 from tidemill.datalog.presence import (
     BEGINNING,
     END,
@@ -24,6 +21,8 @@ from tidemill.datalog.presence import (
     intersect,
     normalise,
 )
+from tidemill.datalog.state import EstablishedSolution, LingeringSolution
+from tidemill.datalog.tables import Part, Row, Table
 from tidemill.datalog.values import Failed, equal
 
 Living: TypeAlias = "tuple[Any, tuple[Any, ...], int | None, tuple[Any, ...], list[Part]]"

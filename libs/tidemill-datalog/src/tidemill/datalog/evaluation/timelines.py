@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 from tidemill.datalog.lattices import Lattice, Parafacts, Tally, merge_parafacts
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.tables import Part
 from tidemill.datalog.values import Failed
 
-Part: TypeAlias = "tuple[Instant, Instant, Instant, Parafacts]"
 Report: TypeAlias = (
     "Callable[[str, Instant, Instant], None]"  # reason, start, end of a failed merge
 )

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from tidemill.datalog.evaluation.expressions import Scope, source_of, truth_of, type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.evaluation.joins import Plan, Step
+from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.expressions import Scope, source_of, truth_of, type_of
+from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
     Constant,
@@ -24,11 +26,10 @@ from tidemill.datalog.evaluation.forms import (
     Type,
     Variable,
     Wildcard,
+    clock_time,
 )
-from tidemill.datalog.evaluation.joins import Plan, Step, clock_time
-from tidemill.datalog.evaluation.tables import Traits
-from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.presence import END
+from tidemill.datalog.tables import Traits
 
 _LOOPS_MAX = 12
 _LOOK_BYTES = 1 << 16

@@ -14,16 +14,16 @@ from typing import Any
 
 from tidemill.datalog.evaluation.compiled import CompiledRule
 from tidemill.datalog.evaluation.fixpoint import Strata
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import Component
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Row, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
 from tidemill.datalog.incremental.facts import Value, merged_value, row_of, same_value
 from tidemill.datalog.incremental.lent import Olds
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Fact, Reporter
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.plan import Component
 from tidemill.datalog.presence import END, Instant
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Key, Row, Table, Timelines
 from tidemill.datalog.values import Failed
 
 

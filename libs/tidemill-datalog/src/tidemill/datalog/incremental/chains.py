@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.datalog.evaluation.forms import AtomForm, Constant, RuleForm, Variable, variables_of
+from tidemill.datalog.logical.forms import AtomForm, Constant, RuleForm, Variable, variables_of
 
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.arrangement.loops import Collection

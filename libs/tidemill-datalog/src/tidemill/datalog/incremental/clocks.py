@@ -7,18 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.incremental.facts import Value
+from tidemill.datalog.incremental.matches import Matches
+from tidemill.datalog.incremental.surroundings import DEMAND, Present
+from tidemill.datalog.instants import usable_clock
+from tidemill.datalog.logical.forms import (
     Constant,
     HeadForm,
     RuleForm,
     variables_of,
 )
-from tidemill.datalog.evaluation.runtime import usable_clock
-from tidemill.datalog.evaluation.tables import Key
-from tidemill.datalog.incremental.facts import Value
-from tidemill.datalog.incremental.matches import Matches
-from tidemill.datalog.incremental.surroundings import DEMAND, Present
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.tables import Key
 from tidemill.datalog.values import Failed
 
 Take = Callable[[int, int, int], None]

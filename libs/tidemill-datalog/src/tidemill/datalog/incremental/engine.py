@@ -7,13 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.sharing import Sharing
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.changes import (
     Changes,
@@ -40,8 +36,12 @@ from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.incremental.versions import FactVersion, Later, Pause
 from tidemill.datalog.incremental.weighing import weigh
 from tidemill.datalog.lattices import inject_given, observe_parafacts
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Key, Row
 from tidemill.datalog.values import Failed, widen
 from tidemill.errors import UsageError
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tidemill.datalog.evaluation.state import EstablishedSolution
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.lattices import Parafacts, merge_parafacts
 from tidemill.datalog.presence import END, Instant
+from tidemill.datalog.state import EstablishedSolution
 
 
 class _Living:

@@ -9,18 +9,9 @@ from collections.abc import Mapping, Sequence
 from tidemill.datalog.ast import Rule
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import scope_of
-from tidemill.datalog.evaluation.forms import RuleForm, Variable
 from tidemill.datalog.evaluation.joins import Planner
-from tidemill.datalog.evaluation.logical import NEXT, SENT
-from tidemill.datalog.evaluation.profile import Work, aligned
-from tidemill.datalog.evaluation.tables import Readable
-from tidemill.datalog.evaluation.words import (
-    absent_text,
-    join_lines,
-    join_text,
-    looked_up,
-    scan_lines,
-)
+from tidemill.datalog.evaluation.profile import Work
+from tidemill.datalog.evaluation.words import absent_text, join_lines, join_text, looked_up
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.incremental.chains import chain_of
 from tidemill.datalog.incremental.engine import IncrementalEngine
@@ -30,6 +21,10 @@ from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.program import AnyUnit
 from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.incremental.unit import Unit
+from tidemill.datalog.logical.forms import RuleForm, Variable
+from tidemill.datalog.logical.plan import NEXT, SENT
+from tidemill.datalog.logical.words import aligned, scan_lines
+from tidemill.datalog.tables import Readable
 
 
 def explain_plan(engine: IncrementalEngine) -> list[str]:

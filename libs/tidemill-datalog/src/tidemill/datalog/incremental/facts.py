@@ -17,21 +17,12 @@ from operator import itemgetter
 from sys import getsizeof
 from typing import Any, TypeAlias
 
-from tidemill.datalog.evaluation.tables import (
-    EXPIRES,
-    PARAFACTS,
-    TIME,
-    UNBOUNDED,
-    Bounds,
-    Key,
-    Positions,
-    Row,
-    Traits,
-)
 from tidemill.datalog.evaluation.timelines import same_parafacts
 from tidemill.datalog.incremental.extremes import Extreme
 from tidemill.datalog.lattices import Lattice, Parafacts, merge_parafacts
+from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds
 from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.tables import EXPIRES, PARAFACTS, TIME, Key, Positions, Row, Traits
 from tidemill.datalog.values import Failed
 
 Value: TypeAlias = "tuple[Instant, Parafacts]"

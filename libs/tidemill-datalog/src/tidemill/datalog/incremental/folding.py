@@ -10,15 +10,15 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.tables import TIME, Key, Row
 from tidemill.datalog.incremental.facts import PLAIN
 from tidemill.datalog.incremental.grouping import GroupTarget, RuleGroups
 from tidemill.datalog.incremental.groups import Member
 from tidemill.datalog.incremental.joining import Joins
 from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.presence import END, Instant
+from tidemill.datalog.tables import TIME, Key, Row
 from tidemill.datalog.values import Failed
 
 _TOGETHER = 4_096

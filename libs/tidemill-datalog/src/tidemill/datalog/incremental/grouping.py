@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.tables import TIME, Key
 from tidemill.datalog.incremental.facts import Value
 from tidemill.datalog.incremental.groups import Group, Member
 from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.tables import TIME, Key
 from tidemill.datalog.values import Failed
 
 

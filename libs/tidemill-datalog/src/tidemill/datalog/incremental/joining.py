@@ -8,22 +8,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import Fail, Handover, scope_of, write_rule
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.evaluation.joins import Plan, Planner, Step
+from tidemill.datalog.evaluation.runtime import names_of_rule
+from tidemill.datalog.incremental.facts import FactTable
+from tidemill.datalog.incremental.surroundings import TICK, TICKS_MAX, Present
+from tidemill.datalog.logical.forms import (
     AtomForm,
     Call,
     Constant,
     RuleForm,
     Variable,
     Wildcard,
+    clock_time,
 )
-from tidemill.datalog.evaluation.joins import Plan, Planner, Step, clock_time
-from tidemill.datalog.evaluation.runtime import names_of_rule
-from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Readable, Row, Traits
-from tidemill.datalog.incremental.facts import FactTable
-from tidemill.datalog.incremental.surroundings import TICK, TICKS_MAX, Present
+from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds
 from tidemill.datalog.presence import BEGINNING
+from tidemill.datalog.tables import Readable, Row, Traits
 
 Found = Callable[[tuple[Row, ...], tuple[Any, ...], Any, Any], None]
 _REPLAN_FACTOR = 8

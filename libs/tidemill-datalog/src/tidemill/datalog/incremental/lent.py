@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from immutables import Map
 
-from tidemill.datalog.evaluation.tables import Key, Positions, Row
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.incremental.versions import (
     FactVersion,
@@ -19,6 +18,7 @@ from tidemill.datalog.incremental.versions import (
     paused,
     size_bytes,
 )
+from tidemill.datalog.tables import Key, Positions, Row
 
 Olds: TypeAlias = "dict[Key, Row | None] | Arrived"
 """The facts of a predicate that have changed, with the row that each had before."""

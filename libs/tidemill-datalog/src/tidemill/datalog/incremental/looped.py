@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.datalog.allowance import row_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import row_bytes
-from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
-from tidemill.datalog.evaluation.limits import LimitPassed, Limits
-from tidemill.datalog.evaluation.tables import Key
 from tidemill.datalog.incremental.chains import ChainBuilder, Words, chain_of
 from tidemill.datalog.incremental.changes import FactBlock, Numbering
 from tidemill.datalog.incremental.facts import Value
@@ -28,6 +25,9 @@ from tidemill.datalog.incremental.lent import Olds
 from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.forms import Constant, RuleForm, Variable
+from tidemill.datalog.tables import Key
 from tidemill.errors import Exhausted, UsageError
 
 if TYPE_CHECKING:  # importing it imports numba

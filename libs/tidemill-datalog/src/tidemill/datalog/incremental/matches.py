@@ -12,23 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm, Wildcard
-from tidemill.datalog.evaluation.runtime import (
-    ANY_VALUE,
-    carries,
-    decorate,
-    observer,
-    rows_like,
-    usable_clock,
-)
-from tidemill.datalog.evaluation.tables import TIME, Key, Row
+from tidemill.datalog.evaluation.runtime import carries, decorate, observer
 from tidemill.datalog.incremental.established import Established
 from tidemill.datalog.incremental.facts import PLAIN
 from tidemill.datalog.incremental.grouping import GroupTarget, RuleGroups
 from tidemill.datalog.incremental.joining import Join, Joins
 from tidemill.datalog.incremental.surroundings import Present, Told
+from tidemill.datalog.instants import usable_clock
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts
+from tidemill.datalog.logical.forms import AbsentForm, RuleForm, Wildcard
 from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.tables import ANY_VALUE, TIME, Key, Row, rows_like
 from tidemill.datalog.values import Failed, widen
 
 _NONE: list[Any] = []

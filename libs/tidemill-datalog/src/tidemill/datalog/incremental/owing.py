@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.incremental.changes import FactBlock, netted
 from tidemill.datalog.incremental.facts import PLAIN, FactTable, row_of
+from tidemill.datalog.tables import Key, Row
 
 _BLOCK_WEIGHT, _WEIGHT_MIN = 16, 1 << 16
 

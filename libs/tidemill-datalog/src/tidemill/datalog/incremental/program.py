@@ -7,16 +7,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.forms import Constant, RuleForm
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import (
-    NEXT,
-    SENT,
-    Component,
-    LogicalPlan,
-    logical_plan,
-    reads_any,
-)
 from tidemill.datalog.evaluation.sharing import Judged, Measured, Sharing, common_joins
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.clocks import Demand, Ticking, demand_form
@@ -26,6 +16,16 @@ from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.shared import JoinUnit, SharedJoin, named, reading_of
 from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.incremental.unit import Reporter, Unit
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.forms import Constant, RuleForm
+from tidemill.datalog.logical.plan import (
+    NEXT,
+    SENT,
+    Component,
+    LogicalPlan,
+    logical_plan,
+    reads_any,
+)
 
 AnyUnit: TypeAlias = "Unit | AnewUnit | LoopedUnit"
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.evaluation.sharing import CommonJoin, Judged, Use
+from tidemill.datalog.incremental.matches import Matches, Target
+from tidemill.datalog.incremental.surroundings import JOINED, Present, Told
+from tidemill.datalog.incremental.unit import Reporter, Unit
+from tidemill.datalog.inputs import ColumnType
+from tidemill.datalog.lattices import Parafacts, merge_parafacts
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.forms import (
     AtomForm,
     HeadForm,
     RuleForm,
     Term,
     Wildcard,
 )
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.sharing import CommonJoin, Judged, Use
-from tidemill.datalog.evaluation.tables import EXPIRES, PARAFACTS, TIME, Row
-from tidemill.datalog.incremental.matches import Matches, Target
-from tidemill.datalog.incremental.surroundings import JOINED, Present, Told
-from tidemill.datalog.incremental.unit import Reporter, Unit
-from tidemill.datalog.inputs import ColumnType
-from tidemill.datalog.lattices import Parafacts, merge_parafacts
 from tidemill.datalog.presence import END, Instant
+from tidemill.datalog.tables import EXPIRES, PARAFACTS, TIME, Row
 
 _NO_LIMIT = 1 << 62
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidemill.datalog.evaluation.tables import TIME, Key
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.incremental.surroundings import Update
 from tidemill.datalog.records import Record
+from tidemill.datalog.tables import TIME, Key
 
 _SAMPLE = 1_000
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import Surroundings
-from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.profile import Profile
-from tidemill.datalog.evaluation.tables import TIME, Row
+from tidemill.datalog.failures import fact_text
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.incremental.versions import Later
@@ -22,6 +21,7 @@ from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.lattices import Lattice
 from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.records import Record
+from tidemill.datalog.tables import TIME, Row
 
 Update: TypeAlias = "tuple[str, Record | Later, int]"
 """Predicate, record, how much its multiplicity changes; or what comes next of an input that is

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tidemill.datalog.evaluation.logical import NEXT, SENT
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.changes import Changes
 from tidemill.datalog.incremental.engine import IncrementalEngine
@@ -20,6 +19,7 @@ from tidemill.datalog.incremental.facts import Value
 from tidemill.datalog.incremental.program import AnyUnit
 from tidemill.datalog.incremental.unit import Fact, Unit
 from tidemill.datalog.lattices import observe_parafacts
+from tidemill.datalog.logical.plan import NEXT, SENT
 from tidemill.datalog.presence import BEGINNING, END
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticks import Message, merged

@@ -18,9 +18,6 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from tidemill.datalog.evaluation.compiled import made_texts
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.limits import LimitPassed, Limits
-from tidemill.datalog.evaluation.tables import FIRST, Key, Row
 from tidemill.datalog.incremental.changes import FactBlock
 from tidemill.datalog.incremental.clocks import Ticking
 from tidemill.datalog.incremental.facts import (
@@ -37,7 +34,10 @@ from tidemill.datalog.incremental.folding import Folded
 from tidemill.datalog.incremental.lent import Arrived, Olds
 from tidemill.datalog.incremental.matches import Match, Matches
 from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import END
+from tidemill.datalog.tables import FIRST, Key, Row
 from tidemill.datalog.values import Failed
 
 Fact = tuple[str, Key]

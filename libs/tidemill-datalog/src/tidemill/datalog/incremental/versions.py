@@ -18,9 +18,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from immutables import Map
 
-from tidemill.datalog.evaluation.tables import EXPIRES, TIME, Key, Positions, Row
 from tidemill.datalog.incremental.facts import row_of
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.tables import EXPIRES, TIME, Key, Positions, Row
 from tidemill.errors import Corrupt
 
 Each = TypeVar("Each")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.datalog.evaluation.allowance import match_bytes
+from tidemill.datalog.allowance import match_bytes
 from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.program import AnyUnit
 from tidemill.datalog.incremental.surroundings import Present

@@ -6,22 +6,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
-from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
 from tidemill.datalog.evaluation.fixpoint import Strata
-from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.evaluation.limits import Limits
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.evaluation.sharing import Sharing, places_alike
-from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Row, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
+from tidemill.datalog.failures import ErrorPresence, Failures
 from tidemill.datalog.lattices import Lattice, inject_given, observe_parafacts
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import EngineState
+from tidemill.datalog.tables import Row, Table, Timelines
 from tidemill.datalog.values import Value, widen
 
 if TYPE_CHECKING:  # importing it imports numba

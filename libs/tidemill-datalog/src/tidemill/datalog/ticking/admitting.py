@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from tidemill.datalog.admission import Admission, Batch, Skew
-from tidemill.datalog.evaluation.state import StateRow, decode_fields, encode_fields
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow, decode_fields, encode_fields
 
 HELD = "held"
 _NO_RULE = -1

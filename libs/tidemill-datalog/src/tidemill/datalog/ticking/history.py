@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
+from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed

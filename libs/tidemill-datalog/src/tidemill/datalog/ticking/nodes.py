@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_state import Handed, carried_row, handed_from, tick_state_of
 from tidemill.datalog.ticks import Fact, Ticker, merged

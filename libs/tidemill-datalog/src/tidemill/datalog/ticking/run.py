@@ -12,10 +12,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidemill.datalog.evaluation import LimitPassed
-from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_node import TickAnswer, TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row

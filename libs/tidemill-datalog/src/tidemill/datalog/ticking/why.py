@@ -13,12 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.demand import Pattern, demanded, fits
-from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.fixpoint import Strata
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields
-from tidemill.datalog.evaluation.tables import Key, Table, Timelines
+from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.matching import Bindings
 from tidemill.datalog.moments import Moment, rows_of
 from tidemill.datalog.presence import BEGINNING, Instant
@@ -26,6 +24,8 @@ from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.rounds import Living
 from tidemill.datalog.scratch.engine import Engine, presences_of
+from tidemill.datalog.state import EngineState, StateRow, decode_fields
+from tidemill.datalog.tables import Key, Table, Timelines
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
 from tidemill.datalog.ticks import Fact, Message, Told, given_facts

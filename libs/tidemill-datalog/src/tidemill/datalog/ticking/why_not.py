@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
-from tidemill.datalog.evaluation.tables import Table
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.moments import rows_of
 from tidemill.datalog.records import Record
+from tidemill.datalog.tables import Table
 from tidemill.datalog.ticking.history import NodeHistory, Place, TickHistory
 from tidemill.datalog.why_not import Reason, Search, absent_input, rank
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import ErrorPresence
+from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.incremental import (
     ErrorChange,
     FactChange,

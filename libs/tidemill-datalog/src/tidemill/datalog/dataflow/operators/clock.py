@@ -20,10 +20,10 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import tick_pairs
 from tidemill.datalog.dataflow.expressions import FEW, Expressions
 from tidemill.datalog.dataflow.plan import MODERATE, Clock
-from tidemill.datalog.evaluation.expressions import RUNTIME, Scope
-from tidemill.datalog.evaluation.forms import Constant, Type
-from tidemill.datalog.evaluation.limits import LimitPassed
-from tidemill.datalog.evaluation.runtime import usable_clock
+from tidemill.datalog.instants import usable_clock
+from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.logical.expressions import RUNTIME, Scope
+from tidemill.datalog.logical.forms import Constant, Type
 from tidemill.datalog.presence import BEGINNING, END
 from tidemill.datalog.values import Failed
 

@@ -16,7 +16,7 @@ from tidemill.arrangement.interval_updates import Arrangement, Change, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.operators.iterating import Derive
 from tidemill.datalog.dataflow.plan import DeltaPlan
-from tidemill.datalog.evaluation.limits import LimitPassed
+from tidemill.datalog.limits import LimitPassed
 
 
 class Grown(Protocol):

@@ -20,7 +20,7 @@ from tidemill.arrangement.interval_updates import (
     subtract,
 )
 from tidemill.datalog.dataflow.plan import DeltaPlan, RulePlan
-from tidemill.datalog.evaluation.limits import LimitPassed
+from tidemill.datalog.limits import LimitPassed
 
 Derive = Callable[[int, DeltaPlan, Change], Change]
 """The rows that a rule, by its number in the recursion, derives from a change."""

@@ -18,6 +18,7 @@ from tidemill.arrangement.interval_updates import (
     subtract,
 )
 from tidemill.arrangement.kernels import BoolArray
+from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.expressions import Expressions
 from tidemill.datalog.dataflow.operators.clock import OpenClock, Ticks
@@ -35,9 +36,8 @@ from tidemill.datalog.dataflow.plan import (
     Subtract,
 )
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of
-from tidemill.datalog.evaluation.allowance import Allowance
-from tidemill.datalog.evaluation.failures import fact_text
-from tidemill.datalog.evaluation.forms import Expression, Type
+from tidemill.datalog.failures import fact_text
+from tidemill.datalog.logical.forms import Expression, Type
 from tidemill.datalog.values import OVERFLOW, WRONG_TYPE
 
 PIECE_ROWS = 1 << 15

@@ -22,8 +22,10 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of, value_of, word_of
-from tidemill.datalog.evaluation.forms import Type, matched_variables
-from tidemill.datalog.evaluation.state import (
+from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.forms import Type, matched_variables
+from tidemill.datalog.presence import END
+from tidemill.datalog.state import (
     ESTABLISHED,
     OPEN,
     EstablishedSolution,
@@ -31,8 +33,6 @@ from tidemill.datalog.evaluation.state import (
     decode_fields,
     established_row,
 )
-from tidemill.datalog.lattices import TALLIES
-from tidemill.datalog.presence import END
 from tidemill.errors import Corrupt
 
 BLOCK_ROWS_MAX = 1 << 16

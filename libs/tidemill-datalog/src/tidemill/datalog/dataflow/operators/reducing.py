@@ -34,9 +34,9 @@ from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped, words_in
 from tidemill.datalog.dataflow.plan import Reduce
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
-from tidemill.datalog.evaluation.failures import fact_text
-from tidemill.datalog.evaluation.forms import Expression, Type
+from tidemill.datalog.failures import fact_text
 from tidemill.datalog.lattices import TALLIES, Lattice, tally
+from tidemill.datalog.logical.forms import Expression, Type
 from tidemill.datalog.sums import among_floats, exact_average, exact_sum
 from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
 

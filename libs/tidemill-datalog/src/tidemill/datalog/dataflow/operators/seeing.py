@@ -11,7 +11,7 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.plan import VALUE, MatchColumns, Passes, See
 from tidemill.datalog.dataflow.schema import NUMBERED, value_of, word_of
-from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import END
 from tidemill.datalog.values import Failed, equal, widen
 

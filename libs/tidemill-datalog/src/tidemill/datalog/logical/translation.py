@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
-from tidemill.datalog.evaluation.expressions import RUNTIME, type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.logical.expressions import RUNTIME, type_of
+from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
     AtomForm,

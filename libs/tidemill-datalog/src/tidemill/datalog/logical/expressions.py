@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.datalog import sums, values
-from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable
-from tidemill.datalog.evaluation.ranges import bounds_of
-from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.lattices import Lattice
+from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Type, Variable
+from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds, bounds_of
 
 _CHECKED: Mapping[str, Callable[..., Any]] = {
     "+": values.add,

@@ -218,6 +218,14 @@ class RuleForm:
         return any("expires" in atom.suppressed for atom in self.atoms)
 
 
+def clock_time(atom: AtomForm) -> Constant | Variable | None:
+    """The first term matched against the time of a clock, None for none or a wildcard."""
+    for name, terms in atom.lattices:
+        if name == "time" and isinstance(terms[0], Constant | Variable):
+            return terms[0]
+    return None
+
+
 def variables_of(expression: Expression | Wildcard) -> frozenset[str]:
     """The names of the variables in an expression."""
     if isinstance(expression, Variable):

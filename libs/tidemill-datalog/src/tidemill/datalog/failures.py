@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.datalog.evaluation.forms import CLOCK, RuleForm
-from tidemill.datalog.evaluation.tables import Row
+from tidemill.datalog.logical.forms import CLOCK, RuleForm
 from tidemill.datalog.presence import Instant, Interval, clip, normalise
 from tidemill.datalog.records import Record, format_record
 
@@ -40,18 +39,24 @@ class Failures:
             if rule < known[0]:
                 self._found[text] = (rule, known[1])
 
-    def of_match(self, form: RuleForm) -> Callable[[str, Instant, Instant, tuple[Row, ...]], None]:
+    def of_match(
+        self, form: RuleForm
+    ) -> Callable[[str, Instant, Instant, tuple[tuple[Any, ...], ...]], None]:
         """A function that reports a failed match by its facts in the order of the atoms."""
         return self._reporter(form, [atom.predicate for atom in form.atoms])
 
-    def of_clock(self, form: RuleForm) -> Callable[[str, Instant, Instant, tuple[Row, ...]], None]:
+    def of_clock(
+        self, form: RuleForm
+    ) -> Callable[[str, Instant, Instant, tuple[tuple[Any, ...], ...]], None]:
         """The same for a clock that cannot be used: the facts are those of the other atoms."""
         return self._reporter(form, [atom.predicate for atom in form.atoms if not atom.is_clock])
 
     def _reporter(
         self, form: RuleForm, predicates: list[str]
-    ) -> Callable[[str, Instant, Instant, tuple[Row, ...]], None]:
-        def report(reason: str, start: Instant, end: Instant, rows: tuple[Row, ...]) -> None:
+    ) -> Callable[[str, Instant, Instant, tuple[tuple[Any, ...], ...]], None]:
+        def report(
+            reason: str, start: Instant, end: Instant, rows: tuple[tuple[Any, ...], ...]
+        ) -> None:
             facts = [fact_text(name, row[4:]) for name, row in zip(predicates, rows, strict=True)]
             self.add(form.number, f"{reason}: {' ^ '.join(facts)}", start, end)
 

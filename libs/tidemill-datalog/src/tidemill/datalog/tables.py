@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
-from tidemill.datalog.evaluation.allowance import row_bytes
-from tidemill.datalog.evaluation.timelines import Part
+from tidemill.datalog.allowance import row_bytes
+from tidemill.datalog.lattices import Parafacts
+from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds
 from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise
-from tidemill.datalog.values import is_number
+from tidemill.datalog.values import FLOAT_EXACT_MAX, equal, is_number
 
+Part: TypeAlias = "tuple[Instant, Instant, Instant, Parafacts]"
+"""When a fact holds: from, to, expiry, parafacts."""
 Key: TypeAlias = "tuple[Any, ...]"
 Timelines: TypeAlias = dict[Key, list[Part]]
 """For each key when it holds, with what."""
@@ -26,18 +29,8 @@ Positions: TypeAlias = "tuple[int, ...]"
 START, STOP, EXPIRES, PARAFACTS, TIME, FIRST = range(6)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What is known of the values of a column or an expression: a range of numbers, and whether
-    null occurs.
-    """
-
-    low: Instant
-    high: Instant
-    nullable: bool
-
-
-UNBOUNDED = Bounds(BEGINNING, END, True)
+ANY_VALUE = object()
+"""Stands for `_` among the values that an atom under `not` is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +215,29 @@ class Table:
                 any(row[PARAFACTS] is not None for row in self.rows),
             )
         return self._traits
+
+
+def rows_like(table: Readable, wanted: Sequence[Any], widened: Sequence[int] = ()) -> Iterable[Row]:
+    """The rows with the wanted arguments, ANY_VALUE for any; whole numbers at `widened` count as
+    their floats.
+
+    Cost: a look into an index; for a float beyond 2^53, of which several whole numbers may be one,
+    all rows that have the other arguments.
+    """
+    far = [at for at in widened if is_far(wanted[at - 1])]
+    known = [at for at, value in enumerate(wanted, 1) if value is not ANY_VALUE and at not in far]
+    rows: Iterable[Row] = table.rows
+    if known:
+        key = tuple(wanted[at - 1] for at in known)
+        rows = table.index(tuple(known)).get(key[0] if len(key) == 1 else key, ())
+    if not far:
+        return rows
+    return [row for row in rows if all(equal(row[TIME + at], wanted[at - 1]) for at in far)]
+
+
+def is_far(value: object) -> bool:
+    """Whether a value is a float that several whole numbers may widen to."""
+    return type(value) is float and not -FLOAT_EXACT_MAX < value < FLOAT_EXACT_MAX
 
 
 def _fill(index: dict[Any, list[Row]], positions: Positions, rows: Iterable[Row]) -> None:

@@ -9,10 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Variable
-from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds
+from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Variable
+from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.values import INT_MAX, INT_MIN, Value, is_number
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of the values of a column or an expression: a range of numbers, and whether
+    null occurs.
+    """
+
+    low: Instant
+    high: Instant
+    nullable: bool
+
+
+UNBOUNDED = Bounds(BEGINNING, END, True)
+
 
 _ALWAYS = frozenset(
     {

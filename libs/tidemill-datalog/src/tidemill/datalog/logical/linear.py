@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tidemill.datalog.evaluation.expressions import Scope, source_of, type_of
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.logical.expressions import Scope, source_of, type_of
+from tidemill.datalog.logical.forms import (
     Call,
     Constant,
     Expression,

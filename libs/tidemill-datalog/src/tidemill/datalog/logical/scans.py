@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import (
+from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.lattices import LATTICES, TALLIES
+from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
     Call,
@@ -26,8 +28,6 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.functions import FUNCTIONS
-from tidemill.datalog.lattices import LATTICES, TALLIES
 from tidemill.datalog.values import (
     FLOAT_EXACT_MAX,
     INT_MAX,

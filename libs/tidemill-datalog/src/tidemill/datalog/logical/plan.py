@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.forms import RuleForm
-from tidemill.datalog.evaluation.scans import Scan, scans_of
-from tidemill.datalog.evaluation.translation import forms_of
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.scans import Scan, scans_of
+from tidemill.datalog.logical.translation import forms_of
 
 NEXT, SENT = "#next:", "#sent:"
 

@@ -28,7 +28,12 @@ BLOCK_BYTES = 256 * 1024
 ROWS_PER_GROUP = 16 * 1024
 TEXT_BOUND_CHARS = 64
 DISTINCT_ROWS_MIN = 4
-"""A column whose values each come so often, on average, is written as a dictionary."""
+"""Values of a column that each come so often, on average, may be written as a dictionary."""
+WIDE_BITS_MIN = 32
+"""Differences of fewer bits are shorter than a dictionary, or not much longer, and encode faster.
+"""
+
+Column: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
 
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
@@ -170,8 +175,9 @@ def encode_parts(
         if len(data) <= inline_bytes_max:
             yield _described(updates, len(data), inline=data), data
             return
+    sorted_by = sort_key(updates.schema, key)[:1]
     for piece, hash_min, hash_max in _split(updates, key, part_bytes_max):
-        data = _as_parquet(piece, sort_key(updates.schema, key)[:1])
+        data = _as_parquet(piece, sorted_by)
         part = _described(piece, len(data), inline=None)
         yield (
             replace(
@@ -179,7 +185,7 @@ def encode_parts(
                 hash_min=hash_min,
                 hash_max=hash_max,
                 checksums=block_checksums(data),
-                bounds=dict(_bounds(piece)),
+                bounds=dict(_bounds(piece, sorted_by)),
             ),
             data,
         )
@@ -254,8 +260,11 @@ def _record_cuts(piece: pa.Table, bytes_max: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _bounds(piece: pa.Table) -> Iterator[tuple[str, Bounds]]:
-    """Least and greatest value of the columns that filters may name: numbers, texts, dates."""
+def _bounds(piece: pa.Table, sorted_by: Sequence[str]) -> Iterator[tuple[str, Bounds]]:
+    """Least and greatest value of the columns that filters may name: numbers, texts, dates.
+
+    Rows are in the order of `sorted_by`, nulls last.
+    """
     for name in piece.column_names[:-2]:
         column = piece.column(name)
         kind = column.type
@@ -273,9 +282,13 @@ def _bounds(piece: pa.Table) -> Iterator[tuple[str, Bounds]]:
             or pa.types.is_timestamp(kind)
         ):
             continue
-        limits = pc.min_max(column)
-        least: Limit = _limit(limits["min"], kind)
-        greatest: Limit = _limit(limits["max"], kind)
+        if name in sorted_by and pa.types.is_string(kind):
+            ends = {"min": column[0], "max": column[len(column) - column.null_count - 1]}
+        else:
+            limits = pc.min_max(column)
+            ends = {"min": limits["min"], "max": limits["max"]}
+        least: Limit = _limit(ends["min"], kind)
+        greatest: Limit = _limit(ends["max"], kind)
         if isinstance(greatest, str) and len(greatest) > TEXT_BOUND_CHARS:
             greatest = None
         if isinstance(least, str):
@@ -310,29 +323,45 @@ def _as_message(piece: pa.Table) -> bytes:
 def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> bytes:
     """The table as a Parquet file; each column in the encoding that suits its values.
 
-    Columns with few distinct values are dictionaries. Other whole numbers, dates and instants are
-    differences. Other texts share prefixes where they are sorted; elsewhere their lengths alone are
-    apart.
+    Texts that come often are dictionaries, or as they are where they are sorted: compression takes
+    runs. Other texts share prefixes where they are sorted; elsewhere their lengths alone are apart.
+    Whole numbers, dates and instants are differences, or dictionaries where these are much shorter.
+    Only the columns of `sorted_by` have statistics: look-ups ask for no others.
     """
     words, encodings = [], {}
     sample = piece.slice(0, ROWS_PER_GROUP)
     for column in piece.schema:
-        kind, text = column.type, _is_text(column.type)
-        if not (text or pa.types.is_integer(kind) or _is_instant(kind)):
-            continue
-        if DISTINCT_ROWS_MIN * pc.count_distinct(sample.column(column.name)).as_py() <= len(sample):
-            words.append(column.name)
-        elif text:
-            prefixes = column.name in sorted_by
-            encodings[column.name] = "DELTA_BYTE_ARRAY" if prefixes else "DELTA_LENGTH_BYTE_ARRAY"
-        else:
-            encodings[column.name] = "DELTA_BINARY_PACKED"
+        kind, name, values = column.type, column.name, sample.column(column.name)
+        if _is_text(kind):
+            if _come_often(values):
+                words += [] if name in sorted_by else [name]
+            elif name in sorted_by:
+                encodings[name] = "DELTA_BYTE_ARRAY"
+            else:
+                encodings[name] = "DELTA_LENGTH_BYTE_ARRAY"
+        elif pa.types.is_integer(kind) or _is_instant(kind):
+            if _bits_between(values) >= WIDE_BITS_MIN and _come_often(values):
+                words.append(name)
+            else:
+                encodings[name] = "DELTA_BINARY_PACKED"
     sink = pa.BufferOutputStream()
     pq.write_table(
-        piece, sink, compression="zstd", compression_level=1,
+        piece, sink, compression="zstd", compression_level=1, write_statistics=list(sorted_by),
         row_group_size=ROWS_PER_GROUP, use_dictionary=words, column_encoding=encodings,
     )  # fmt: skip
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _come_often(values: Column) -> bool:
+    return bool(DISTINCT_ROWS_MIN * pc.count_distinct(values).as_py() <= len(values))
+
+
+def _bits_between(values: Column) -> int:
+    """The bits of the greatest difference of whole numbers, or of instants."""
+    if not pa.types.is_integer(values.type):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    limits = pc.min_max(values).as_py()
+    return 0 if limits["min"] is None else int(limits["max"] - limits["min"]).bit_length()
 
 
 def _is_text(kind: pa.DataType) -> bool:

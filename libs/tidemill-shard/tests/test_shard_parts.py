@@ -314,6 +314,22 @@ async def test_decoded_parts_are_kept_up_to_a_bound_and_read_once() -> None:
         await store.table(parts[0], description)
 
 
+async def test_a_part_that_is_kept_as_it_is_written_is_not_read() -> None:
+    blob, names = Counting(), count()
+    rows = [{"n": n, "s": str(n), "f": 0.5, "_time": 5, "_diff": 1} for n in range(999, -1, -1)]
+    table = updates(rows)
+    store = PartStore(blob, lambda: str(next(names)), Limits(0, cache_bytes_max=2 * table.nbytes))
+    description = Description(DATA)
+    (kept,) = await store.write("c", description, table, keep=True)
+    (left,) = await store.write("c", description, table)
+    found = await store.table(kept, description)
+    assert blob.read == 0
+    assert found.equals(await store.table(left, description))
+    assert blob.read == left.size
+    await store.discard([kept])
+    assert store.cached(kept, description.update_schema()) is None
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -79,36 +79,38 @@ class PartStore:
         updates: pa.Table | None,
         *,
         inline: bool = True,
+        keep: bool = False,
     ) -> tuple[Part, ...]:
         """Parts of the updates, consolidated; what is too big for the log is in Blob on return.
 
-        `updates` have the columns and types of the description, as `conform` gives them.
+        `updates` have the columns and types of the description, as `conform` gives them. With
+        `keep` one part in Blob is in memory as well: its readers decode nothing.
         """
         if updates is None or not updates.num_rows:
             return ()
         key = description.key
         inline_max = self.limits.inline_bytes_max if inline else 0
 
-        def encoded() -> list[tuple[Part, bytes]]:
+        def encoded() -> tuple[pa.Table, list[tuple[Part, bytes]]]:
             with self.stages.timed("sort", updates.num_rows):
-                table = sorted_updates(updates, key)
+                table = sorted_updates(updates, key).combine_chunks()
             with self.stages.timed("encode", table.num_rows):
-                return list(
-                    encode_parts(
-                        table,
-                        key,
-                        inline_bytes_max=inline_max,
-                        part_bytes_max=self.limits.part_bytes_max,
-                    )
-                )
+                limits = {
+                    "inline_bytes_max": inline_max,
+                    "part_bytes_max": self.limits.part_bytes_max,
+                }
+                return table, list(encode_parts(table, key, **limits))
 
         written = []
-        for part, data in await compute_beside(updates.num_rows, encoded):
+        table, pieces = await compute_beside(updates.num_rows, encoded)
+        for part, data in pieces:
             if part.inline is None:
                 name = part_key(collection, self._unique(), self._now_ms())
                 with self.stages.timed("write", part.rows):
                     await self._put(name, data)
                 part = placed(part, name)
+                if keep and len(pieces) == 1:
+                    self._remember(name, table)
             written.append(part)
         return tuple(written)
 
@@ -169,18 +171,18 @@ class PartStore:
 
     def _remember(self, key: str, table: pa.Table) -> None:
         self._forget(key)
-        if table.nbytes > self.limits.cache_bytes_max:
+        size = table.get_total_buffer_size()  # a slice keeps all of what it is cut from
+        if size > self.limits.cache_bytes_max:
             return
         self._held[key] = table
-        self._bytes += table.nbytes
+        self._bytes += size
         while self._bytes > self.limits.cache_bytes_max:
-            _, dropped = self._held.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            self._forget(next(iter(self._held)))
 
     def _forget(self, key: str) -> None:
         dropped = self._held.pop(key, None)
         if dropped is not None:
-            self._bytes -= dropped.nbytes
+            self._bytes -= dropped.get_total_buffer_size()
 
 
 def part_key(collection: str, unique: str, begun_ms: int) -> str:

@@ -187,7 +187,10 @@ class WriteCommands:
                 self.mismatches[collection] += isinstance(outcome, UpperMismatch)
                 return outcome
         inline = self._inline.of(collection, known.state) < INLINE_TOTAL_MAX
-        parts = await store.write(collection, known.state.description, updates, inline=inline)
+        # NB: readers in this process are close behind its writers.
+        parts = await store.write(
+            collection, known.state.description, updates, inline=inline, keep=True
+        )
         return await self._append_written(
             collection, Write(parts, span, self._core.ids()), transition
         )

@@ -7,16 +7,19 @@ releases the same updates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import update_schema
+from tidemill.arrangement.updates import first_of_each, update_schema
 from tidemill_compute.events.rows import NEVER, Events
 
 START = "_start"
+Parts: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 @dataclass(slots=True)
@@ -53,14 +56,15 @@ class EventBuffer:
         self.pending.append(rows.append_column(START, pa.array(starts)))
 
     def release(self, upper: int) -> pa.Table:
-        """The updates of the event collection below `upper` that were not released before."""
-        due = self._due(upper)
-        on_time = pc.equal(due[START], due["time"])
-        begun = self._first_of_each(due.filter(on_time))
+        """The updates of the event collection below `upper` that were not released before.
+
+        Cost: O(n log n) in the rows due and held.
+        """
+        on_time, late = _parted(self._due(upper), lambda due: pc.equal(due[START], due["time"]))
+        begun = first_of_each(on_time, self.schema.names, START)
         self._live(begun)
-        corrected = self._first_of_each(due.filter(pc.invert(on_time)))
-        if corrected.num_rows:
-            corrected = self._unknown(corrected)
+        if late.num_rows:
+            corrected = self._unknown(first_of_each(late, self.schema.names, START))
             self._live(corrected)
             begun = pa.concat_tables([begun, corrected])
         return pa.concat_tables([self._stamped(begun, begun[START], 1), self._end(upper)])
@@ -72,16 +76,9 @@ class EventBuffer:
         """Take out of pending what begins below `upper` and lives at all."""
         columns = pa.schema([*self.schema, pa.field(START, pa.int64())])
         rows = pa.concat_tables([columns.empty_table(), *(t.cast(columns) for t in self.pending)])
-        due = pc.less(rows[START], upper)
-        self.pending = [rows.filter(pc.invert(due))]
-        return rows.filter(pc.and_(due, pc.greater(rows["expires"], rows[START])))
-
-    def _first_of_each(self, events: pa.Table) -> pa.Table:
-        """Equal events delivered twice are one: the one that begins first."""
-        if events.num_rows < 2:
-            return events
-        first = events.group_by(self.schema.names).aggregate([(START, "min")])
-        return first.rename_columns({f"{START}_min": START}).select(events.column_names)
+        due, later = _parted(rows, lambda rows: pc.less(rows[START], upper))
+        self.pending = [later]
+        return _parted(due, lambda due: pc.greater(due["expires"], due[START]))[0]
 
     def _unknown(self, late: pa.Table) -> pa.Table:
         """The late events that are no copies of a living one."""
@@ -92,15 +89,16 @@ class EventBuffer:
 
     def _end(self, upper: int) -> pa.Table:
         """Take out of living what ends below `upper`, as updates."""
-        ending = pc.less(self.living["expires"], upper)
-        ended = self.living.filter(ending)
-        self.living = self._with_an_end_to_come(self.living.filter(pc.invert(ending)))
+        ended, left = _parted(self.living, lambda living: pc.less(living["expires"], upper))
+        self.living = self._with_an_end_to_come(left)
         return self._stamped(ended, ended["expires"], -1)
 
     def _with_an_end_to_come(self, rows: pa.Table) -> pa.Table:
         ends = pc.fill_null(rows["expires"], NEVER)
         rows = rows.set_column(rows.num_columns - 1, self.schema.field("expires"), ends)
-        return rows if self.corrections else rows.filter(pc.less(rows["expires"], NEVER))
+        if self.corrections:
+            return rows
+        return _parted(rows, lambda rows: pc.less(rows["expires"], NEVER))[0]
 
     def _stamped(self, rows: pa.Table, times: pa.ChunkedArray, diff: int) -> pa.Table:
         """`rows` as updates at their own `times`; an event without end has no expiry."""
@@ -110,6 +108,16 @@ class EventBuffer:
         diffs = pa.array(np.full(rows.num_rows, diff, dtype=np.int64))
         columns += [pc.cast(times, pa.uint64()), diffs]
         return pa.Table.from_arrays(columns, schema=update_schema(self.schema))
+
+
+def _parted(rows: pa.Table, test: Callable[[pa.Table], pa.ChunkedArray]) -> Parts:
+    """The rows for which a test is true, and the others; nothing is copied if all are alike."""
+    flags = test(rows).to_numpy()
+    count = np.count_nonzero(flags)
+    if count in (0, len(flags)):
+        nothing = rows.slice(0, 0)
+        return (rows, nothing) if count else (nothing, rows)
+    return rows.filter(pa.array(flags)), rows.filter(pa.array(~flags))
 
 
 def _rows(table: pa.Table) -> list[tuple[object, ...]]:

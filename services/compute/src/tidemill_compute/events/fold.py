@@ -87,8 +87,9 @@ class EventFold:
         """
         known, decisions = dict(counts), decided or {}
         times = np.asarray(rows.column(TIME).to_numpy(), dtype=np.uint64)
-        order = np.argsort(times, kind="stable")
-        times, rows = times[order], rows.take(pa.array(order))
+        if bool((times[1:] < times[:-1]).any()):
+            order = np.argsort(times, kind="stable")
+            times, rows = times[order], rows.take(pa.array(order))
         for instant in sorted({*map(int, np.unique(times)), *known, *decisions}):
             first, last = np.searchsorted(times, [instant, instant + 1])
             self._idle(instant)

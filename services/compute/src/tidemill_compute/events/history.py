@@ -78,7 +78,9 @@ class EventHistory:
         self, fold: EventFold, lower: int, upper: int, decided: Mapping[int, int]
     ) -> None:
         """Fold in what came in [lower, upper), with what was `decided` about the silence in it."""
-        rows = self._known(await self.holds.changes(self.target.raw, lower, upper))
+        # No two raw rows have one place: there is nothing to add up, and their order is no matter.
+        raw = await self.holds.changes(self.target.raw, lower, upper, added_up=False)
+        rows = self._known(raw)
         bindings = bindings_of_rows(await self.holds.changes(self.target.remap, lower, upper))
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
         with self.holds.stages.timed("stage", rows.num_rows):

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -35,6 +36,7 @@ from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.state import StateRow
 from tidemill.errors import UsageError
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.registry import Options, run_case
@@ -172,6 +174,38 @@ def test_what_is_taken_back_from_an_instant_on_was_there_before(
     for stop in range(max(at, 1) + (at > 0), UPPER + 1):
         held.step(stop)
         assert held.now() == expected[stop], (stop, at, example.text)
+
+
+@LAW
+@given(
+    programs(fits=fits), inputs(), STRATEGIES, CARRYING,
+    st.lists(st.integers(1, UPPER - 1), min_size=1, unique=True).map(sorted),
+)  # fmt: skip
+def test_an_engine_that_begins_again_from_its_state_goes_on(
+    example: Example, given_: Inputs, strategy: Strategy, carrying: frozenset[str],
+    deaths: list[int],
+) -> None:  # fmt: skip
+    """It has its inputs from just before each death on, and the rows of its state."""
+    given_, state, since = carried_by(carrying, given_), set[StateRow](), 0
+    expected = answers_from_scratch(example, given_)
+    for death, until in pairwise([0, *deaths, UPPER]):
+        engine = DataflowEngine(
+            example.checked, strategy=strategy, carrying=carrying, keeps_state=True
+        )
+        held = Held(engine)
+        engine.restore(sorted(state), death)
+        for name, presences in given_.items():
+            left = [p for p in presences if p.end > since]
+            engine.feed_presences(name, [replace(p, start=max(p.start, since)) for p in left])
+        for stop in range(death, until + 1):
+            held.step(stop)
+            assert held.now() == expected[stop], (stop, deaths, example.text)
+            gone, come = engine.tell_state()
+            assert len({*gone}) == len(gone)
+            assert state >= {*gone}, (stop, deaths, example.text)
+            assert state.isdisjoint(come), (stop, deaths, example.text)
+            state = state - {*gone} | {*come}
+        since = until - 1
 
 
 def program(text: str) -> CheckedProgram:

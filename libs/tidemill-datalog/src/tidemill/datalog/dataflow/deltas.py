@@ -18,6 +18,7 @@ from tidemill.datalog.dataflow.plan import (
     Operator,
     See,
     Subtract,
+    Untick,
 )
 from tidemill.datalog.dataflow.schema import (
     TIME,
@@ -312,6 +313,9 @@ class Steps:
         self._clocks()
         self._conditions(all_=True)
         for number, form in enumerate(of.rule.absent):
+            if form.is_clock:
+                self._untick(number, form)
+                continue
             columns, theirs = [], []
             for at, (place, term) in enumerate(form.columns(), 1):
                 column = of.asked[number, place]
@@ -328,6 +332,13 @@ class Steps:
                 self.steps.append(
                     Subtract(name, np.array(columns, np.int64), np.array(theirs, np.int64))
                 )
+
+    def _untick(self, number: int, form: AbsentForm) -> None:
+        """A clock under `not`, which fails beside the atoms under `not` that come after it."""
+        offset, period = form.expressions()[:2]
+        asked = tuple((name, terms[0]) for name, terms in form.lattices)
+        silent = self._absent is not None and self._absent >= number
+        self.steps.append(Untick(offset, period, asked, silent))
 
 
 def pairs(found: Sequence[tuple[int, int]]) -> I64Array:

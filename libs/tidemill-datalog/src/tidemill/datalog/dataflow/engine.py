@@ -71,7 +71,8 @@ class _Rule:
         columns = plan.columns
         self.latch: Latch | None = None
         if plan.head.outlives:
-            self.latch = Latch(columns.identity, columns.expiry, columns.times)
+            told = () if plan.head.passes is None else (plan.head.passes.into,)
+            self.latch = Latch((*columns.identity, *told), columns.expiry, columns.times)
         self.open: OpenSolutions | None = None
         if self.latch is not None and engine.keeps_state:
             self.open = OpenSolutions(self.matches, schemas, engine.texts, ticked=engine.ticked)

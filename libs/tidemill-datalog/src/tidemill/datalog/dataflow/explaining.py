@@ -23,6 +23,7 @@ from tidemill.datalog.dataflow.plan import (
     RulePlan,
     See,
     Subtract,
+    Untick,
 )
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.forms import Constant
@@ -232,6 +233,9 @@ class _Words:
             case Clock():
                 words = [expression_text(each) for each in (step.offset, step.period)]
                 return {"operator": "clock", "where": [f"clock({', '.join(words)})"]}
+            case Untick():
+                words = [expression_text(each) for each in (step.offset, step.period)]
+                return {"operator": "until", "where": [f"clock({', '.join(words)})"]}
             case See():
                 return {"operator": "see", "where": [f"@{step.lattice}"]}
 

@@ -106,4 +106,6 @@ def numbered_in(plan: RulePlan, schemas: Mapping[str, Schema]) -> list[int]:
         for at, column in enumerate(columns if not atom.is_clock else ()):
             if column >= 0 and schemas[atom.predicate].kind(at) in NUMBERED:
                 found.add(column)
+    if plan.head.passes is not None:
+        found.add(plan.head.passes.into)
     return sorted(found)

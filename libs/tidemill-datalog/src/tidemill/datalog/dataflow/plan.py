@@ -17,7 +17,7 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.logical.expressions import Scope
-from tidemill.datalog.logical.forms import Expression, RuleForm, Type
+from tidemill.datalog.logical.forms import Expression, RuleForm, Type, Wildcard
 from tidemill.datalog.logical.linear import Limits
 
 MODERATE = 1 << 60
@@ -99,6 +99,19 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class Untick:
+    """End matches where a clock under `not` ticks as asked.
+
+    `asked` are the lattices of the tick, each with what it has to be: its time, or its end.
+    """
+
+    offset: Expression
+    period: Expression
+    asked: tuple[tuple[str, Expression | Wildcard], ...]
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class See:
     """Keep matches with a fact that carries a lattice, and write what is seen of it into columns.
 
@@ -111,7 +124,7 @@ class See:
     terms: tuple[tuple[int, Type, bool], ...]
 
 
-Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock | See"
+Operator: TypeAlias = "Join | Subtract | Filter | Compute | Clock | Untick | See"
 
 
 @dataclass(frozen=True, slots=True)

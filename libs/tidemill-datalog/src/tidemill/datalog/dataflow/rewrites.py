@@ -32,7 +32,7 @@ from tidemill.datalog.logical.plan import Component, LogicalPlan
 
 _Key = TypeVar("_Key")
 
-ASKED, AGAIN = "#asked:", "#again:"
+ASKED, AGAIN, BASE = "#asked:", "#again:", "#base:"
 ATOMS_ALIKE_MAX = 4
 """Atoms of one collection in a rule: each set of them has a delta plan."""
 _KINDS = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
@@ -71,7 +71,7 @@ class _Rewrite:
         for component in self._logical.components:
             self._loop = component.predicates if component.recursive else ()
             self._before, self._within = [], {}
-            rules = tuple(map(self._rule, component.rules))
+            rules = tuple(self._rule(self._apart(rule)) for rule in component.rules)
             for rule in self._before:
                 name = rule.head.predicate
                 components.append(Component((name,), (rule,), False, component.stratum))
@@ -90,6 +90,24 @@ class _Rewrite:
     def _rule(self, rule: RuleForm) -> RuleForm:
         absent = tuple(self._absent(rule, *each) for each in enumerate(rule.absent))
         return self._compared(replace(rule, atoms=self._atoms(rule), absent=absent))
+
+    def _apart(self, rule: RuleForm) -> RuleForm:
+        """A rule of a recursion that reads nothing of it, and remembers, derives a part before."""
+        remembers = rule.outlives or any(atom.is_clock for atom in rule.atoms)
+        if not self._loop or not remembers or not rule.reads.isdisjoint(self._loop):
+            return rule
+        head = rule.head.predicate
+        name = f"{BASE}{rule.number}:{head}"
+        self._declare_like(name, head)
+        part = replace(rule, head=replace(rule.head, predicate=name))
+        self._before.append(self._rule(part))
+        return reading_rule(head, name, self._columns[head])
+
+    def _declare_like(self, name: str, predicate: str) -> None:
+        """A collection has the columns and the lattices of a predicate."""
+        self._columns[name] = self._columns[predicate]
+        types = {k: v for (p, k), v in self._types.items() if p == predicate}
+        self._types.update({(name, lattice): kinds for lattice, kinds in types.items()})
 
     # Atoms under `not`.
 
@@ -160,9 +178,7 @@ class _Rewrite:
     def _copy(self, predicate: str, nth: int) -> str:
         name = f"{AGAIN}{nth}:{predicate}"
         if name not in self._columns:
-            self._columns[name] = self._columns[predicate]
-            types = {k: v for (p, k), v in self._types.items() if p == predicate}
-            self._types.update({(name, lattice): kinds for lattice, kinds in types.items()})
+            self._declare_like(name, predicate)
             rule = reading_rule(name, predicate, self._columns[name])
             if predicate in self._loop:
                 self._within[name] = rule

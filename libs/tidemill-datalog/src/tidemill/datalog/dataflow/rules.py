@@ -114,9 +114,6 @@ class RuleLowering:
         rule = self.rule
         if rule.lingers:
             raise NotInDataflow("~expires in a body")
-        for absent in rule.absent:
-            if absent.is_clock:
-                raise NotInDataflow("a clock under `not`")
 
     def plan(self) -> RulePlan:
         full = self._needs_identity()
@@ -128,7 +125,8 @@ class RuleLowering:
         if any(map(self._passed, self.atoms)):
             self._passes_into = self._column()
         for number, absent in enumerate(self.rule.absent):
-            self._allocate_absent(number, absent)
+            if not absent.is_clock:
+                self._allocate_absent(number, absent)
         head_plan, reduce = self._head(), self._reduce()
         columns = self._columns()
         if columns.width > COLUMNS_MAX:
@@ -157,7 +155,9 @@ class RuleLowering:
         expressions += rule.head.expires
         expressions += [term for _, terms in rule.head.lattices for term in terms]
         expressions += [each for absent in rule.absent for each in absent.expressions()]
+        clocks: list[Sequence[Expression | Wildcard]]
         clocks = [atom.clock for atom in rule.atoms if atom.clock is not None]
+        clocks += [absent.terms[:2] for absent in rule.absent if absent.is_clock]
         if any(not isinstance(each, Constant) for clock in clocks for each in clock):
             return True
         return (
@@ -209,7 +209,7 @@ class RuleLowering:
                 self.own.setdefault((number, place), self._named(number, place, term.name, kind))
             elif isinstance(term, Constant):
                 self.own.setdefault((number, place), self._constant(term.value, kind))
-        if full:
+        if full and atom.predicate != UNIT:
             schema = self.program.schemas[atom.predicate]
             for place in schema.key:
                 if (number, place) not in self.own:
@@ -341,7 +341,8 @@ class RuleLowering:
                     sign = 1 if size % 2 else -1
                     yield self._delta(predicate, sign, changed, None)
         for number, absent in enumerate(self.rule.absent):
-            yield self._delta(self.cover(number, absent), -1, (), number)
+            if not absent.is_clock:
+                yield self._delta(self.cover(number, absent), -1, (), number)
 
     def cover(self, number: int, absent: AbsentForm) -> str:
         """The collection that an atom under `not` asks."""
@@ -427,8 +428,6 @@ class RuleLowering:
     def _passes(self) -> Passes | None:
         if self._passes_into < 0:
             return None
-        if self.rule.outlives:
-            raise NotInDataflow("a lattice that is passed to a head with an end of its own")
         sources = []
         for number, atom in enumerate(self.atoms):
             if self._passed(atom):

@@ -19,11 +19,11 @@ from tidemill.arrangement.interval_updates import (
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import tick_pairs
 from tidemill.datalog.dataflow.expressions import FEW, Expressions
-from tidemill.datalog.dataflow.plan import MODERATE, Clock
+from tidemill.datalog.dataflow.plan import MODERATE, Clock, Untick
 from tidemill.datalog.instants import usable_clock
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.logical.expressions import RUNTIME, Scope
-from tidemill.datalog.logical.forms import Constant, Type
+from tidemill.datalog.logical.forms import Constant, Expression, Type, Wildcard
 from tidemill.datalog.presence import BEGINNING, END
 from tidemill.datalog.values import Failed
 
@@ -39,6 +39,22 @@ TICKS_MAX = 1 << 26
 def _distance(left: I64Array, right: I64Array) -> npt.NDArray[np.uint64]:
     """The distances of words from others that are not above them."""
     return right.astype(np.uint64) - left.astype(np.uint64)
+
+
+def first_tick(step: Untick, value: Callable[[Expression], Any]) -> int:
+    """The instant from which on a clock has ticked as asked, the greatest word for never.
+
+    Raises: Failed.
+    """
+    given = [value(step.offset), value(step.period)]
+    asked = {name: None if isinstance(term, Wildcard) else value(term) for name, term in step.asked}
+    offset, period = usable_clock(*given)
+    wild = {name for name, term in step.asked if isinstance(term, Wildcard)}
+    end = END if "expires" in wild else asked.get("expires", END)
+    time = offset if "time" in wild else asked.get("time", offset)
+    if type(time) is not int or end != END or not asked.keys() <= {"time", "expires"}:
+        return END_WORD
+    return time if time >= offset and (time - offset) % period == 0 else END_WORD
 
 
 class OpenClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from tidemill.arrangement.kernels import BoolArray
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.expressions import Expressions
-from tidemill.datalog.dataflow.operators.clock import OpenClock, Ticks
+from tidemill.datalog.dataflow.operators.clock import OpenClock, Ticks, first_tick
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.seeing import pass_on, see
 from tidemill.datalog.dataflow.plan import (
@@ -34,11 +35,12 @@ from tidemill.datalog.dataflow.plan import (
     RulePlan,
     See,
     Subtract,
+    Untick,
 )
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of
 from tidemill.datalog.failures import fact_text
 from tidemill.datalog.logical.forms import Expression, Type
-from tidemill.datalog.values import OVERFLOW, WRONG_TYPE
+from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed
 
 PIECE_ROWS = 1 << 15
 """Rows of a change that are matched at once."""
@@ -110,6 +112,8 @@ class Matches:
                     matches = self._compute(step, matches)
                 case Clock():
                     matches = self._clock(step, matches)
+                case Untick():
+                    matches = self._untick(step, matches)
                 case See():
                     matches = see(step, matches, self.plan.columns, self._texts)
         return matches
@@ -148,6 +152,19 @@ class Matches:
                 self._report(reason, match, clocks=False)
 
         return ticks.apply(matches, fail, self._open_clock(ticks), not step.silent)
+
+    def _untick(self, step: Untick, matches: Change) -> Change:
+        """Matches until a clock ticks as asked: a tick is there from its time on for ever."""
+        ends, failures = np.full(len(matches), END_WORD), list[tuple[int, str]]()
+        for row, match in enumerate(matches):
+            try:
+                ends[row] = first_tick(step, partial(self.expressions.value, match=match))
+            except Failed as failed:
+                failures.append((row, failed.reason))
+        kept = self.fail(failures, matches, step.silent)
+        matches[:, -2] = np.minimum(matches[:, -2], ends)
+        holds = matches[:, -3] < matches[:, -2]
+        return matches[holds if kept is None else holds & kept]
 
     def _open_clock(self, ticks: Ticks) -> OpenClock:
         known = self._open.get(ticks.atom)

@@ -16,12 +16,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangement.interval_updates import END_WORD, Change
+from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.output import Output
-from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of, value_of, word_of
+from tidemill.datalog.dataflow.schema import (
+    NUMBERED,
+    Schema,
+    instant_of,
+    record_of,
+    value_of,
+    word_of,
+)
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.forms import Type, matched_variables
 from tidemill.datalog.presence import END
@@ -31,6 +38,7 @@ from tidemill.datalog.state import (
     EstablishedSolution,
     StateRow,
     decode_fields,
+    encode_fields,
     established_row,
 )
 from tidemill.errors import Corrupt
@@ -78,8 +86,11 @@ class OpenSolutions:
         self._matched = [columns.variables[each.name] for each in matched_variables(form)]
         others = sorted(columns.variables.items())
         places += [place for _, place in others if place[0] not in known]
-        self._places = places
+        passes = plan.head.passes
+        self._passed = None if passes is None else (passes.into, Type.ANY)
+        self._places = places if self._passed is None else [*places, self._passed]
         self._blocks: list[tuple[int, StateRow]] = []
+        self._since = BEGIN_WORD
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +105,8 @@ class OpenSolutions:
         """Solutions that are established, or not after all."""
         endless = change.copy()
         endless[:, -2] = END_WORD
+        # A restored solution is not written anew where its facts have held for longer.
+        endless[:, -3] = np.maximum(endless[:, -3], self._since)
         self._output.take(endless)
 
     def tell(self, upper: int) -> tuple[list[StateRow], list[StateRow]]:
@@ -118,7 +131,7 @@ class OpenSolutions:
 
         Raises: Corrupt for a row that cannot be read.
         """
-        found = []
+        found, self._since = [], lower - 1
         for row in rows:
             matches = self._unpacked(row) if row[1] == OPEN else self._established(row)
             ends = matches[:, self._plan.columns.expiry]
@@ -161,7 +174,7 @@ class OpenSolutions:
             value((columns.time, Type.INT)),
             instant_of(words[columns.expiry]),
             self._contributed(match),
-            ((words[-3], None),),
+            ((words[-3], None if self._passed is None else value(self._passed)),),
         )
 
     def _contributed(self, match: I64Array) -> tuple[Any, ...]:
@@ -190,13 +203,26 @@ class OpenSolutions:
         for at, (column, kind) in enumerate(self._places):
             null = nulls >> column & 1
             words[at], words[-1] = rows[:, column], words[-1] | null << at
-            if kind is Type.TEXT:
+            if kind is Type.TEXT or kind in NUMBERED:
                 numbers, places = np.unique(words[at][null == 0], return_inverse=True)
                 words[at][null == 0] = places + len(distinct)
-                distinct += self._texts.texts(numbers)
+                distinct += self._spelled(kind, numbers)
         data = words.tobytes()
         packed = _Packed(len(rows), len(data), _CODEC.compress(data, asbytes=True), distinct)
         return b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
+
+    def _spelled(self, kind: Type, numbers: I64Array) -> list[str]:
+        if kind is Type.TEXT:
+            return self._texts.texts(numbers)
+        values = self._plan.columns.values
+        return [encode_fields((values.value(number),)) for number in numbers.tolist()]
+
+    def _numbers(self, kind: Type, texts: Sequence[str]) -> I64Array:
+        """The numbers of texts, or of the values that they spell."""
+        if kind is Type.TEXT:
+            return np.array([self._texts.number(text) for text in texts], np.int64)
+        values = self._plan.columns.values
+        return np.array([values.number(decode_fields(text)[0]) for text in texts], np.int64)
 
     def _unpacked(self, row: StateRow) -> Change:
         try:
@@ -207,16 +233,18 @@ class OpenSolutions:
             data = _CODEC.decompress(packed.words, size, asbytes=True)
         except (ValueError, OSError, msgspec.MsgspecError) as error:
             raise Corrupt(f"the state of rule {row[0]} cannot be read: {error}") from error
-        words = np.frombuffer(data, np.int64).reshape(-1, packed.rows)
-        numbers = np.array([self._texts.number(text) for text in packed.texts], np.int64)
+        words, texts = np.frombuffer(data, np.int64).reshape(-1, packed.rows), packed.texts
         matches = self._matches(packed.rows)
         for at, (column, kind) in enumerate(self._places):
             null = words[-1] >> at & 1
             found = words[at]
-            if kind is Type.TEXT and len(found):
-                if bool((found < 0).any()) or int(found[null == 0].max(initial=-1)) >= len(numbers):
+            if kind is Type.TEXT or kind in NUMBERED:
+                places, known = np.unique(found[null == 0], return_inverse=True)
+                if int(places.min(initial=0)) < 0 or int(places.max(initial=-1)) >= len(texts):
                     raise Corrupt(f"the state of rule {row[0]} names texts that it has not")
-                found = np.where(null == 1, 0, numbers[np.where(null == 1, 0, found)])
+                numbers = self._numbers(kind, [texts[place] for place in places.tolist()])
+                found = np.zeros_like(found)
+                found[null == 0] = numbers[known]
             self._write(matches, column, found, null)
         return matches
 
@@ -229,15 +257,18 @@ class OpenSolutions:
         """A solution as the engines on rows and columns write it."""
         if row[1] != ESTABLISHED:
             raise Corrupt(f"the state of rule {row[0]} has a row of the kind {row[1]}")
-        identity, _, time, expires, *_ = decode_fields(row[2])
+        identity, _, time, expires, _, versions = decode_fields(row[2])
         columns = self._plan.columns
         end = END_WORD if expires == END else int(expires)
         values = [(columns.time, Type.INT, time), (columns.expiry, Type.INT, end)]
         known = [*zip(self._keys, identity[1], strict=True), (self._matched, identity[2])]
         for places, key in known:
             values += [(*place, value) for place, value in zip(places, key, strict=True)]
-        match = self._matches(1)
+        matches = self._matches(1 if self._passed is None else len(versions))
         for column, kind, value in values:
             word, null = word_of(value, kind, self._texts, columns.values)
-            self._write(match, column, np.array([word]), np.array([int(null)]))
-        return match
+            self._write(matches, column, np.array([word]), np.array([int(null)]))
+        if self._passed is not None:
+            passed = [columns.values.number(parafacts) for _, parafacts in versions]
+            self._write(matches, self._passed[0], np.array(passed), np.zeros(1, np.int64))
+        return matches

@@ -51,11 +51,11 @@ def idle(strata: int, ticks: int) -> Report:
     text += [f"p{i}(x) := b(x) ^ not p{i - 1}(x);" for i in range(1, strata)]
     checked = program("\n".join(text), {"a": ("relation", 1), "b": ("relation", 1)})
     runner = Ticks(checked, {"a": columns_of([(1,)]), "b": columns_of([(1,), (2,)])})
-    runner.tick(0, {})
+    runner.tick(0)
     report, seconds = Report(), []
     for at in range(1, ticks + 1):
         start = perf_counter()
-        runner.tick(at, {})
+        runner.tick(at)
         seconds.append(perf_counter() - start)
     report.latencies(seconds, "tick_")
     return report

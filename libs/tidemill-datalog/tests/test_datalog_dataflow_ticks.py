@@ -26,9 +26,9 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.tick_node import TickAnswer
-from tidemill.datalog.ticks import present_at
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
+from tidemill.testkit.twins.sampling import present_at
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
 LAW = settings(
@@ -193,6 +193,14 @@ def test_facts_without_lattices_are_handed_to_those_that_carry_some() -> None:
     assert run_at(ticker, 1) == "+1 p(0)"
 
 
+def test_an_end_that_may_be_infinite_is_handed_on_with_finite_ones() -> None:
+    ticker = ticker_of("n(x) := e(_) @expires(x); n(x + 1) @next := n(x) if x < 9;")
+    come = {"e": [Record("e", (1,)), Record("e", (2,), None, 5)]}
+    said = [ticker.tick(0, come, {}), ticker.tick(1, {}, {})]
+    told = [{(str(record.arguments[0]), diff) for record, diff in each.facts} for each in said]
+    assert told == [{("inf", 1), ("5", 1)}, {("6", 1)}]
+
+
 def test_of_a_fact_that_is_kept_nothing_moves() -> None:
     ticker = ticker_of("p(x) @next := e(x); p(x) @next := p(x);")
     for at in range(3):
@@ -208,6 +216,18 @@ def test_of_a_fact_that_is_kept_nothing_moves() -> None:
     assert run_at(ticker, 3, [7_000]) == ""
     assert run_at(ticker, 4) == "+1 p(7000)"
     assert len(moved) <= 8
+
+
+def test_what_is_kept_unless_something_else_is_there_moves_only_then() -> None:
+    ticker = ticker_of(
+        "p(x) @next := p(x); q(x) @next := q(x) ^ not stop(); q(x) := e(x) if x > 4;"
+        "p(x) @next := e(x) if x < 4; stop() := e(4);"
+    )
+    assert run_at(ticker, 0, [1, 5]) == "+1 q(5)"
+    assert run_at(ticker, 1, [], [1, 5]) == "+1 p(1)"
+    assert run_at(ticker, 2, [4]) == "+1 stop()"
+    assert run_at(ticker, 3, [2], [4]) == "-1 q(5) -1 stop()"
+    assert run_at(ticker, 4, [], [2]) == "+1 p(2)"
 
 
 def test_a_tick_costs_nothing_for_rules_that_it_does_not_reach() -> None:

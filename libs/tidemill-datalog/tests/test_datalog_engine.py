@@ -21,7 +21,6 @@ from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.scratch.engine import load
 from tidemill.datalog.state import EngineState
-from tidemill.datalog.ticks import Ticker
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
@@ -164,23 +163,6 @@ def test_a_badly_ordered_body_costs_no_more_than_a_well_ordered_one() -> None:
     }
     evaluation = Engine(program).evaluate(inputs, upper=5)
     assert lines(evaluation.presences["hit"]) == ["[0,-) hit(7)"]
-
-
-def test_a_predicate_that_is_only_kept_is_handed_on_as_the_same_table() -> None:
-    program = checked(
-        "p(x) @next := p(x); q(x) @next := q(x) ^ not stop(); q(x) := in_(x);",
-        relation("p", "int"), relation("in_", "int"), relation("stop"),
-    )  # fmt: skip
-    ticker = Ticker(Engine(program))
-    first = ticker.tick(0, {"p": [Record("p", (1,))], "in_": [Record("in_", (5,))]})
-    second = ticker.tick(1, {}, first.state)
-    third = ticker.tick(2, {"stop": [Record("stop")]}, second.state)
-    fourth = ticker.tick(3, {"p": [Record("p", (2,))]}, third.state)
-    assert second.tables["p"] is first.tables["p"]
-    assert third.tables["p"] is first.tables["p"]
-    assert [record.arguments for record in third.records("q")] == [(5,)]
-    assert fourth.records("q") == []
-    assert {record.arguments for record in fourth.records("p")} == {(1,), (2,)}
 
 
 def test_a_proof_may_be_thousands_of_facts_deep() -> None:

@@ -21,7 +21,6 @@ from tidemill.datalog.incremental import (
     follows,
     presences_of_changes,
 )
-from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
@@ -29,7 +28,6 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.state import EngineState
-from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.errors import UsageError
 from tidemill.testkit.tidelog import (
     CATALOG,
@@ -39,7 +37,6 @@ from tidemill.testkit.tidelog import (
     answers_from_scratch,
     inputs,
     programs,
-    ticked_programs,
 )
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
@@ -162,33 +159,6 @@ def test_changes_of_the_state_add_up_to_the_state(
         assert rows == set(engine.state().to_rows())
 
 
-@LAW
-@given(
-    ticked_programs(),
-    inputs(),
-    st.lists(st.integers(0, UPPER - 1), min_size=1, unique=True),
-    STRATEGIES,
-)
-def test_its_ticks_are_those_of_the_other_ticker(
-    example: Example, given_: Inputs, instants: list[int], strategy: Strategy
-) -> None:
-    known = {name: found for name, found in given_.items() if name in example.checked.columns}
-    ticker, state = Ticker(Engine(example.checked)), None
-    mine = IncrementalTicker(IncrementalEngine(example.checked, strategy=strategy))
-    for at in sorted(instants):
-        records = present_at(known, at)
-        try:
-            tick = ticker.tick(at, records, state)
-        except LimitPassed:
-            assume(False)
-            raise
-        state = tick.state
-        found = mine.tick(at, records)
-        for name in DERIVED:
-            expected = set(map(format_record, tick.records(name)))
-            assert set(map(format_record, found.records(name))) == expected, (at, example.text)
-
-
 def test_a_ring_that_is_cut_keeps_nothing_that_stands_on_itself() -> None:
     """Cyclic support: what can only be derived from itself goes, what has another way stays."""
     size = 30
@@ -271,21 +241,6 @@ def test_passing_a_limit_stops_without_an_answer(limit: Limits) -> None:
         engine.update("r", Record("r", (i, i + 1)), 0, 1)
     with pytest.raises(LimitPassed):
         engine.advance(1)
-
-
-def test_what_is_only_kept_costs_nothing_in_a_tick() -> None:
-    text = "kept(x) := new(x);\nkept(x) @next := kept(x) ^ not gone(x);"
-    engine = IncrementalEngine(program(text))
-    ticker = IncrementalTicker(engine)
-    ticker.tick(0, {"new": [Record("new", (i,)) for i in range(500)]})
-    ticker.tick(1, {})
-    ticker.tick(2, {})
-    found = [rule.found for unit in engine.units for rule in unit.rules]  # type: ignore[union-attr]
-    for at in range(3, 20):
-        assert len(ticker.tick(at, {}).records("kept")) == 500
-    assert found == [rule.found for unit in engine.units for rule in unit.rules]  # type: ignore[union-attr]
-    ticker.tick(20, {"gone": [Record("gone", (7,))]})
-    assert len(ticker.tick(21, {}).records("kept")) == 499
 
 
 def test_a_unit_runs_once_at_an_instant_and_not_without_work() -> None:

@@ -23,7 +23,6 @@ from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Value, format_record
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.datalog.state import EngineState
-from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.datalog.why import why
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import (
@@ -33,9 +32,8 @@ from tidemill.testkit.tidelog import (
     Example,
     inputs,
     programs,
-    ticked_programs,
 )
-from tidemill.testkit.twins.pointwise import answers, tick_answers
+from tidemill.testkit.twins.pointwise import answers
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
@@ -154,27 +152,6 @@ def test_presence_delivered_in_pieces_or_twice_is_the_same_presence(
     other = Engine(example.checked).evaluate(pieces, upper=UPPER)
     for at in range(-1, UPPER):
         assert at_instant(evaluation, at) == at_instant(other, at), at
-
-
-@LAW
-@given(ticked_programs(), inputs(), st.lists(st.integers(0, UPPER - 1), min_size=1, unique=True))
-def test_ticks_answer_as_their_twin(example: Example, given_: Inputs, instants: list[int]) -> None:
-    known = {name: found for name, found in given_.items() if name in example.checked.columns}
-    instants = sorted(instants)
-    delivered = [present_at(known, at) for at in instants]
-    ticker, state = Ticker(Engine(example.checked)), None
-    answers_: list[dict[str, set[str]]] = []
-    try:
-        for at, records in zip(instants, delivered, strict=True):
-            tick = ticker.tick(at, records, state)
-            state = tick.state
-            answers_.append({name: set(map(format_record, tick.records(name))) for name in DERIVED})
-    except LimitPassed:
-        assume(False)
-    for found, expected in zip(
-        answers_, tick_answers(example.checked, delivered, instants), strict=True
-    ):
-        assert found == {name: set(expected.records[name]) for name in DERIVED}
 
 
 @LAW

@@ -3,183 +3,188 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from tidemill.arrangement.interval_updates import Change
 from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.check import check
-from tidemill.datalog.incremental import IncrementalEngine
-from tidemill.datalog.incremental.running import TickRunner
-from tidemill.datalog.incremental.scheduling import Runnable
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow import DataflowEngine, missing_in
+from tidemill.datalog.dataflow.scheduler import NOTHING
+from tidemill.datalog.dataflow.ticking import DataflowTicker
 from tidemill.datalog.inputs import InputSchemas
+from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
-from tidemill.datalog.records import Record, format_record
-from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.state import decode_fields
+from tidemill.datalog.tick_plan import TickPlan
+from tidemill.datalog.tick_state import Handed
+from tidemill.datalog.ticking import TickRun, TickStart
+from tidemill.datalog.ticking.admitting import HELD
+from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
-DIFFERENCE = "c(x) := a(x) ^ not b(x);"
-KEPT = DIFFERENCE + "\na(x) @next := a(x);"
+PERIOD = 10
+DIFFERENCE = "c(x) := a(x) ^ not b(x);\nx() @next := c(_);"
+Row = tuple[object, ...]
 
 
 class World:
-    """A runner, a clock that stands still unless moved, and events that come between strata."""
+    """A program at one node, and the ticks that have run of it."""
 
-    def __init__(self, text: str, **admissions: Admission) -> None:
-        self.now_ms = 0
-        self.meanwhile: dict[int, list[tuple[str, Record]]] = {}
-        self.asked = 0
-        self.engine = IncrementalEngine(check(parse(text), InputSchemas(closed=False)))
-        self.runner = TickRunner(self.engine, lambda: self.now_ms, admissions, self.arrivals)
+    def __init__(
+        self, text: str, period: int | None = PERIOD, number: str | None = None,
+        returns_max: int = 100, **admissions: Admission,
+    ) -> None:  # fmt: skip
+        self.program = check(parse(text), InputSchemas(closed=False))
+        plan = TickPlan(period, admission=admissions, number=number)
+        names = self.program.inputs.keys() - set(self.program.derived) - {number}
+        start = TickStart(0, True, dict.fromkeys(names, ()))
+        self.run = TickRun(plan, names, self._made, start, lambda *_: None, returns_max)
+        self.ran: list[int] = []
+        self.facts: Counter[Record] = Counter()
+        self.come: dict[str, list[tuple[Record, int, int]]] = {}
 
-    def arrivals(self) -> list[tuple[str, Record]]:
-        found = self.meanwhile.pop(self.asked, [])
-        self.asked += 1
-        return found
+    def _made(self, number: int, handed: Handed) -> DataflowTicker:
+        self.ticker = DataflowTicker(self.program, handed=handed)
+        return self.ticker
 
-    def offer(self, name: str, *values: int) -> None:
-        self.runner.offer(name, Record(name, values))
+    def offer(self, at: int, name: str, *values: object, until: int | None = None) -> None:
+        """A row comes at an instant; it goes at the next one, or when it is said."""
+        record, gone = Record(name, values), at + 1 if until is None else until
+        self.come.setdefault(name, []).extend([(record, at, 1), (record, gone, -1)])
 
-    def held(self, name: str) -> set[tuple[object, ...]]:
-        return {record.arguments for record in self.engine.records(name)}
+    def go_on(self, upper: int) -> None:
+        """Everything below an instant happens."""
+        taken = {n: [e for e in each if e[1] < upper] for n, each in self.come.items()}
+        self.come = {n: [e for e in each if e[1] >= upper] for n, each in self.come.items()}
+        self.run.take({n: sorted(each, key=lambda e: e[1]) for n, each in taken.items()})
+        while (at := min(self.run.next_arrival(), self.run.next_tick())) < upper:
+            if self.run.next_arrival() <= at:
+                self.run.arrive(int(at))
+                continue
+            for each in self.run.tick(int(at)):
+                self.ran.append(each.at)
+                self.facts.update(dict(each.answer.facts))
 
-    def tick(self) -> None:
-        self.asked = 0
-        self.runner.run_tick()
+    def held(self, name: str) -> set[Row]:
+        return {record.arguments for record in +self.facts if record.predicate == name}
 
 
-def test_the_tick_rises_even_when_there_is_nothing_to_do() -> None:
-    world = World(DIFFERENCE)
-    world.tick()
-    world.tick()
-    assert world.runner.current_tick == 2
-    assert len(world.runner.run_available()) == 1
-    assert world.runner.current_tick == 3
+def test_the_number_of_a_tick_rises_even_when_there_is_nothing_to_do() -> None:
+    world = World("seen(n) := now(n);\nx() @next := seen(_);", number="now")
+    for number in range(4):
+        world.go_on(PERIOD * number + 1)
+        assert world.held("seen") == {(number,)}
 
 
 def test_what_is_deferred_justifies_the_next_tick_until_nothing_is() -> None:
-    world = World("n(x) := start(x);\nn(x + 1) @next := n(x) if x < 9;")
-    world.offer("start", 0)
-    seen = []
-    for tick in world.runner.run_available():
-        seen += [str(c.record) for c in tick.changes.facts if c.diff > 0]
-    assert seen == [f"n({i})" for i in range(10)]
-    assert world.runner.current_tick == 10
+    world = World("n(x) := start(x);\nn(x + 1) @next := n(x) if x < 9;", period=None)
+    world.offer(5, "start", 0)
+    for number in range(10):
+        world.go_on(5 + number + 1)
+        assert world.held("n") == {(number,)}
+    world.go_on(1_000)
+    assert world.ran == list(range(5, 16))  # the last one says that nothing is there any more
 
 
 def test_kept_rows_do_not_keep_the_ticks_going() -> None:
-    world = World("p(x) := a(x);\np(x) @next := p(x);\nq(x) := r(x) ^ not p(x);")
-    world.offer("a", 1)
-    assert len(world.runner.run_available(ticks_max=50)) == 2
+    text = "p(x) := a(x);\np(x) @next := p(x);\nq(x) := r(x) ^ not p(x);"
+    world = World(text, period=None)
+    world.offer(5, "a", 1)
+    world.go_on(1_000)
+    assert world.ran == [5, 6]
     assert world.held("p") == {(1,)}
 
 
 def test_what_is_deferred_for_ever_goes_on_until_it_is_stopped() -> None:
-    world = World("a() := start();\nb() @next := a();\na() @next := b() ^ not stop();")
-    world.offer("start")
-    assert len(world.runner.run_available(ticks_max=7)) == 7
-    world.offer("stop")
-    assert len(world.runner.run_available(ticks_max=7)) == 1
-
-
-def test_an_event_behind_a_complete_stratum_waits_for_the_next_tick() -> None:
-    world = World(KEPT + "\nd(x) := a(x) ^ not c(x);", b="stratum")
-    world.offer("a", 1)
-    world.meanwhile[1] = [("b", Record("b", (1,)))]
-    seen = []
-    for _ in range(3):
-        world.tick()
-        seen.append((world.held("c"), world.held("d")))
-    assert seen == [({(1,)}, set()), (set(), {(1,)}), ({(1,)}, set())]
-
-
-def test_an_event_before_its_stratum_is_taken_in_at_once_unless_it_has_to_wait() -> None:
-    for admission, seen in (("stratum", set()), ("eager", set()), ("tick", {(1,)})):
-        world = World(DIFFERENCE, b=admission)  # type: ignore[arg-type]
-        world.offer("a", 1)
-        world.meanwhile[0] = [("b", Record("b", (1,)))]
-        world.tick()
-        assert world.held("c") == seen, admission
-
-
-def test_an_event_for_a_higher_stratum_is_seen_in_the_tick_that_runs() -> None:
-    text = "x(v) := a(v);\ny() @count(v) := x(v);\nz(n) := y() @count(n) ^ late(n);"
-    world = World(text, late="stratum")
-    world.offer("a", 7)
-    world.meanwhile[1] = [("late", Record("late", (1,)))]
-    world.tick()
-    assert world.held("z") == {(1,)}
+    text = "a() := start();\nb() @next := a();\na() @next := b() ^ not stop();"
+    world = World(text, period=None, returns_max=20)
+    world.offer(5, "start")
+    world.offer(12, "stop", until=20)
+    world.go_on(1_000)
+    assert world.ran == [*range(5, 14), 20]
+    world.offer(2_000, "start")
+    with pytest.raises(LimitPassed, match="no rest after 20 ticks that nothing but @next"):
+        world.go_on(3_000)
 
 
 def test_an_eager_event_wakes_a_tick_and_a_patient_one_does_not() -> None:
     world = World(DIFFERENCE, a="eager")
-    world.offer("b", 1)
-    assert not world.runner.wants_tick
-    world.offer("a", 1)
-    assert world.runner.wants_tick
-    world.tick()
-    assert not world.runner.wants_tick
+    world.go_on(11)
+    ran = len(world.ran)
+    world.offer(12, "b", 1, until=100)
+    world.offer(13, "a", 1, until=100)
+    world.go_on(13)
+    assert len(world.ran) == ran
+    world.go_on(14)
+    assert world.ran[ran:] == [13]
 
 
 def test_batches_take_fewer_ticks_and_end_in_the_same_state() -> None:
     keeping = "kept(x) := a(x);\nkept(x) @next := kept(x);"
+    admissions: list[tuple[Admission, int]] = [(Batch(100), 42), ("tick", 1_002)]
     ends = []
-    for admission, most in ((Batch(100), 23), ("tick", 1_100)):
-        world = World(keeping, a=admission)  # type: ignore[arg-type]
+    for admission, most in admissions:
+        world = World(keeping, period=1, a=admission)
         for i in range(1_000):
-            world.offer("a", i)
-            if admission == "tick" or world.runner.wants_tick:
-                world.tick()
-        world.runner.run_available(ticks_max=3)
-        assert world.runner.current_tick <= most
+            world.offer(1 + i, "a", i, until=5_000)
+        world.go_on(2_000)
+        assert len(world.ran) <= most
         ends.append(world.held("kept"))
     assert ends[0] == ends[1] == {(i,) for i in range(1_000)}
 
 
 def test_a_batch_is_due_when_its_first_event_has_waited_long_enough() -> None:
-    world = World(DIFFERENCE, a=Batch(10, wait_ms=50))
-    world.offer("a", 1)
-    world.now_ms = 49
-    assert not world.runner.wants_tick
-    world.now_ms = 50
-    assert world.runner.wants_tick
-    world.tick()
+    world = World(DIFFERENCE, period=1, a=Batch(10, wait_ms=50))
+    world.offer(3, "a", 1, until=100)
+    world.go_on(53)
+    assert world.held("c") == set()
+    world.go_on(54)
     assert world.held("c") == {(1,)}
 
 
 def test_an_input_with_skew_is_taken_in_by_the_time_of_its_events() -> None:
-    world = World("c(x) @time(t) := a(x) @time(t);", a=Skew(10))
-    for x, time in ((1, 5), (2, 14), (3, 16)):
-        world.runner.offer("a", Record("a", (x,), time))
-    world.tick()
-    assert world.held("c") == set()  # 5 is below 16 - 10, but comes to its own time
-    assert [len(waiting) for waiting in world.runner._waiting.values()] == [2]
+    text = "c(x) @time(t) := a(x) @time(t);\nx() @next := c(_);"
+    world = World(text, period=None, a=Skew(10))
+    events = [(Record("a", (x,), time), time, 1) for x, time in ((1, 5), (2, 14), (3, 16))]
+    world.run.take({"a": events})
+    world.go_on(16)
+    assert world.held("c") == set()
+    world.go_on(17)
+    assert world.held("c") == {(1,)}
+    waiting = [decode_fields(row[2]) for row in world.run.own_rows() if row[1] == HELD]
+    assert sum(diff for _, _, _, diff, *_ in waiting) == 2
 
 
-class PriorityScheduler:
-    """The other form that the scheduler could have: one heap by (level, number)."""
+class ByHeap:
+    """The other form that the queue could have: one heap by (rank, number)."""
 
-    eager = False
-    between = None
+    def __init__(self, ranks: Mapping[str, int]) -> None:
+        self._ranks = ranks
+        self._heap: list[tuple[int, int, str, Change]] = []
+        self._number = 0
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Runnable]] = []
+    def put(self, collection: str, change: Change) -> None:
+        self._number += 1
+        heappush(self._heap, (self._ranks[collection], self._number, collection, change))
 
-    def schedule(self, unit: Runnable) -> None:
-        if not unit.scheduled:
-            unit.scheduled = True
-            heappush(self._heap, (unit.level, unit.number, unit))
+    def wake(self, collection: str) -> None:
+        self.put(collection, NOTHING)
 
-    def run(self) -> None:
-        while self._heap:
-            unit = heappop(self._heap)[2]
-            unit.run()
-            unit.scheduled = False
+    def take(self) -> tuple[str, Change] | None:
+        return heappop(self._heap)[2:] if self._heap else None
 
-    def flow(self) -> None:
-        """Nothing runs between two changes of one instant."""
+
+def fits(checked: CheckedProgram) -> bool:
+    """Whether the dataflow evaluates all of a program."""
+    return missing_in(checked) is None
 
 
 @settings(
@@ -188,48 +193,56 @@ class PriorityScheduler:
     derandomize="LAW_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@given(programs(), inputs(), st.integers(0, 99))
+@given(programs(fits=fits), inputs())
 def test_a_queue_by_priority_gives_the_same_answers(
-    example: Example, given_: object, seed: int
+    example: Example, given_: Mapping[str, Sequence[Presence]]
 ) -> None:
-    engines = [IncrementalEngine(example.checked) for _ in range(2)]
-    engines[1]._scheduler = PriorityScheduler()  # type: ignore[assignment]
+    engines = [DataflowEngine(example.checked, carrying=given_) for _ in range(2)]
+    ranks = {name: each.rank for name, each in engines[1].plan.collections.items()}
+    waiting, engines[1]._pending = engines[1]._pending, ByHeap(ranks)
+    while (found := waiting.take()) is not None:
+        engines[1]._pending.put(*found)
     for engine in engines:
-        rng = Random(seed)
-        for name, presences in given_.items():  # type: ignore[attr-defined]
-            engine.feed(name, rng.sample(presences, len(presences)))
+        for name, presences in given_.items():
+            engine.feed_presences(name, Random(7).sample(presences, len(presences)))
     for at in range(UPPER):
-        for engine in engines:
-            engine.advance(at + 1)
         one, other = (
-            {name: set(map(format_record, engine.records(name))) for name in DERIVED}
+            {name: sorted(map(str, told.records())) for name, told in engine.step(at + 1).items()}
             for engine in engines
         )
         assert one == other
 
 
 @pytest.mark.parametrize("strata", [1, 20])
-def test_an_idle_tick_runs_no_unit(strata: int) -> None:
-    rules = ["p0(x) := a(x);"]
+def test_an_idle_tick_takes_nothing_in(strata: int) -> None:
+    rules = ["p0(x) := a(x);", "x() @next := p0(_);"]
     rules += [f"p{i}(x) := a(x) ^ not p{i - 1}(x);" for i in range(1, strata)]
-    world = World("\n".join(rules))
-    world.tick()
-    before = [unit.runs for unit in world.engine.units]
-    world.tick()
-    assert [unit.runs for unit in world.engine.units] == before
+    ticker = World("\n".join(rules)).ticker
+    ticker.tick(0, {}, {})
+    taken: list[str] = []
+    take = ticker.engine._take
+
+    def counted(collection: str, change: Change) -> None:
+        taken.append(collection)
+        take(collection, change)
+
+    ticker.engine._take = counted  # type: ignore[method-assign]
+    assert ticker.tick(1, {}, {}).facts == []
+    assert taken == []
+    ticker.tick(2, {"a": [Record("a", (1,))]}, {})
+    assert "p0" in taken
 
 
 def seen_in_ticks(
     text: str, rows: list[dict[str, list[tuple[object, ...]]]], name: str
-) -> list[set[tuple[object, ...]]]:
+) -> list[set[Row]]:
     """What a predicate holds in each tick, one for each set of rows, which last for that tick."""
-    world = World(text)
-    found = []
-    for given_ in rows:
+    world, found = World(text), []
+    for number, given_ in enumerate(rows):
         for predicate, each in given_.items():
-            for row in each:
-                world.offer(predicate, *row)  # type: ignore[arg-type]
-        world.tick()
+            for row in dict.fromkeys(each):
+                world.offer(PERIOD * number, predicate, *row)
+        world.go_on(PERIOD * number + 1)
         found.append(world.held(name))
     return found
 

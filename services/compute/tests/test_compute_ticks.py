@@ -1,5 +1,5 @@
-"""Ticked programs as views: killed at any write, on either engine, they say what every tick says by
-itself.
+"""Ticked programs as views: killed at any write, they say what every tick says by itself, by either
+strategy.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
-from tidemill.datalog.scratch import Engine
 from tidemill.datalog.tick_plan import TickPlan
-from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
 from tidemill.errors import Exhausted, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.pointwise import tick_answers, ticks_on_change
+from tidemill.testkit.twins.sampling import change_instants, present_at
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views import shared_inputs
@@ -284,26 +283,17 @@ def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
     return set(found)
 
 
-WAYS: list[dict[str, Any]] = [
-    {},
-    {"engine": "scratch"},
-    {"strategy": "retraction"},
-    {"engine": "dataflow"},
-    {"engine": "dataflow", "strategy": "retraction"},
-]
-ON = {"any engine": WAYS, "dataflow": WAYS[3:]}
+WAYS: list[dict[str, Any]] = [{"strategy": "strata"}, {"strategy": "retraction"}]
 """The ways among which a view that begins again chooses."""
 in_each_way = pytest.mark.parametrize("way", WAYS, ids=str)
-on_each = pytest.mark.parametrize("on", ON)
 
 
 @pytest.mark.rule("MV3", "MV5", "D2")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("when", PLANS)
 @pytest.mark.parametrize("seed", range(3))
-@on_each
 async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
-    name: str, when: str, seed: int, on: str
+    name: str, when: str, seed: int
 ) -> None:
     random = Random(f"{name} {when} {seed}")
     world = World(PROGRAMS[name], PLANS[when], history(seed))
@@ -315,11 +305,11 @@ async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
         await world.feed(min(END, world.fed + random.randrange(1, 15)))
         for _ in range(random.randrange(1, 4)):
             fuse = Fuse(random.randrange(1, 8), after=random.random() < 0.5)
-            way = random.choice(ON[on])
+            way = random.choice(WAYS)
             view = world.view(world.process(fuse), random.randrange(1, 4), **way)
             await world.follow(view, world.fed)
             deaths += fuse.blown
-    await world.follow(world.view(world.now, **random.choice(ON[on])), END)
+    await world.follow(world.view(world.now, **random.choice(WAYS)), END)
     assert await world.answers() == expected(world.program, world.inputs, world.plan)
     assert deaths > 0
     state = await world.now.read_updates("v/state")
@@ -329,7 +319,7 @@ async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
 
 @in_each_way
 async def test_an_idle_program_leaves_its_ticks_out(way: dict[str, Any]) -> None:
-    """A thousand million ticks in which nothing differs take no time, on either engine."""
+    """A thousand million ticks in which nothing differs take no time, by either strategy."""
     world = World(PROGRAMS["last value"], TickPlan(1), {"put": table([("a", 1, 5, 1)], PUT)})
     await world.create()
     await world.feed(10**9)
@@ -365,46 +355,46 @@ ASKING = """
 def expected_of_nodes(world: World) -> Answers:
     """Three nodes by hand: each tick of each sees what was sent to it before, once."""
     given = presences(world.inputs["put"], INPUTS["put"][1])
-    engine = Engine(world.program)
-    states: list[TickState] = [TickState() for _ in range(3)]
-    mail: list[list[tuple[int, Message]]] = [[], [], []]
+    mail: list[list[tuple[int, Record]]] = [[], [], []]
+    thanks: list[set[Record]] = [set(), set(), set()]
+    now: list[tuple[set[Record], set[str]]] = [(set(), set())] * 3
     found: Answers = []
-    now: list[tuple[dict[str, list[Record]], set[str]]] = [({}, set())] * 3
     for at in range(END):
-        if at % 7 == 0:
-            for node in range(3):
-                mine = [p for p in given if p.record.arguments[1] == node]
-                inputs = present_at({"put": mine}, at)
-                for sent, message in list(mail[node]):
-                    if sent < at:
-                        mail[node].remove((sent, message))
-                        inputs.setdefault(message.record.predicate, []).append(message.record)
-                tick = Ticker(engine).tick(at, inputs, states[node])
-                states[node] = tick.state
-                lost = {
-                    f"node {node}: a message to {m.node}, which is no node: {m.record}"
-                    for m in tick.messages
-                    if m.node == 9
-                }
-                for message in tick.messages:
-                    if message.node != 9:
-                        mail[int(str(message.node))].append((at, message))
-                now[node] = ({n: tick.records(n) for n in world.program.derived}, lost)
-        texts = {
-            n: {
-                format_record(Record(n, (node, *r.arguments)))
-                for node, (records, _) in enumerate(now)
-                for r in records.get(n, ())
-            }
-            for n in world.program.derived
-        }
+        for node in range(3) if at % 7 == 0 else ():
+            puts = {p.record.arguments for p in given if p.start <= at < p.end}
+            puts = {(k, v) for k, v in puts if v == node}
+            letters = {record for sent, record in mail[node] if sent < at}
+            mail[node] = [each for each in mail[node] if each[0] >= at]
+            told = {Record("told", put) for put in puts} | letters_of("told", letters)
+            answers = letters_of("answer", letters)
+            now[node] = (
+                told | answers | thanks[node],
+                {
+                    f"node {node}: a message to 9, which is no node: {Record('lost', (k,))}"
+                    for k, v in puts
+                    if v == 2
+                },
+            )
+            thanks[node] = {Record("thanks", each.arguments) for each in answers}
+            mail[node] += [(at, Record("told", put)) for put in puts]
+            asked = {r.arguments[0] for r in told if r.arguments[1] != 0}
+            mail[0] += [(at, Record("answer", (k,))) for k in asked]
+        texts: dict[str, set[str]] = {name: set() for name in world.program.derived}
+        for node, (records, _) in enumerate(now):
+            for each in records:
+                record = Record(each.predicate, (node, *each.arguments))
+                texts[record.predicate].add(format_record(record))
         found.append((texts, set().union(*(errors for _, errors in now))))
     return found
 
 
+def letters_of(predicate: str, letters: set[Record]) -> set[Record]:
+    """The messages that bring facts of a predicate."""
+    return {record for record in letters if record.predicate == predicate}
+
+
 @pytest.mark.parametrize("seed", range(3))
-@on_each
-async def test_nodes_exchange_every_message_once_whatever_dies(seed: int, on: str) -> None:
+async def test_nodes_exchange_every_message_once_whatever_dies(seed: int) -> None:
     random = Random(seed)
     plan = TickPlan(7, nodes=3, place={"put": 1})
     world = World(ASKING, plan, history(seed))
@@ -418,9 +408,9 @@ async def test_nodes_exchange_every_message_once_whatever_dies(seed: int, on: st
     while world.fed < END:
         await world.feed(min(END, world.fed + random.randrange(3, 15)))
         fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
-        await world.follow(world.view(world.process(fuse), 2, **random.choice(ON[on])), world.fed)
+        await world.follow(world.view(world.process(fuse), 2, **random.choice(WAYS)), world.fed)
         deaths += fuse.blown
-    await world.follow(world.view(world.now, **random.choice(ON[on])), END)
+    await world.follow(world.view(world.now, **random.choice(WAYS)), END)
     assert await world.answers() == expected_of_nodes(world)
     assert deaths > 0
     assert any(errors for _, errors in await world.answers())
@@ -501,9 +491,8 @@ async def test_a_step_without_room_for_it_begins_again_with_fewer_ticks(
     assert await world.answers() == expected(world.program, world.inputs, world.plan)
 
 
-@pytest.mark.parametrize("engine", ["dataflow"])
 async def test_texts_of_rows_that_are_gone_are_forgotten_by_ticks(
-    engine: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 200)
     rows = [
@@ -518,7 +507,7 @@ async def test_texts_of_rows_that_are_gone_are_forgotten_by_ticks(
     await world.create()
     await world.feed(END)
     shared, settings = SharedInputs(), ComputeSettings(window_ticks_max=2, hold_interval_s=0.0)
-    target = world.target(engine=engine)
+    target = world.target()
     await world.follow(ViewDriver(target, world.now, world.clock, settings, shared), END)
     assert len(shared.texts(0)) < END * 90 / 2
     assert await world.answers() == expected(world.program, world.inputs, world.plan)

@@ -32,7 +32,6 @@ metadata: {name: last}
 spec:
   retain: all
   tick: {period: 20ms}
-  engine: ENGINE
   inputs: {put: puts}
   program: |
     value(k, v) := put(_, k, v);
@@ -46,7 +45,6 @@ metadata: {name: asked}
 spec:
   retain: all
   tick: {on: change}
-  engine: ENGINE
   nodes: 2
   place: {put: node}
   inputs: {put: puts}
@@ -79,10 +77,9 @@ async def answer(process: Whole, goal: str, at: int) -> set[tuple[object, ...]]:
     return set(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-@pytest.mark.parametrize("engine", ["incremental", "scratch", "dataflow"])
-async def test_what_a_tick_keeps_is_there_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_what_a_tick_keeps_is_there_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE + LAST.replace("ENGINE", engine))
+        await apply(process, TABLE + LAST)
         await put(process, 0, "a", 1)
         both = await put(process, 1, "b", 2)
         # A tick has to see the row before it goes.
@@ -97,11 +94,11 @@ async def test_what_a_tick_keeps_is_there_after_a_restart(engine: str, tmp_path:
         assert await answer(process, "asked/known(n, k)", new + 2) == {(1, "a"), (1, "b")}
         last = await process.controller.describe("view", "last")
         assert last.ready
-        assert last.details["engine"] == engine
+        assert last.details["engine"] == "dataflow"
         await assert_reasons(process, gone, new)
         plan = await process.query.explain("last", "plan")
         assert "@next" in plan
-        assert f"engine {engine}, strategy strata, tick every 20 ms" in plan
+        assert "engine auto, strategy strata, tick every 20 ms" in plan
         assert "tick on change, 2 nodes" in await process.query.explain("asked", "plan")
         await process.controller.delete("view", "last")
         await asyncio.sleep(0)
@@ -127,12 +124,11 @@ async def assert_reasons(process: Whole, gone: int, new: int) -> None:
         await process.query.why('asked/known(7, "b")', new + 2)
 
 
-@pytest.mark.parametrize("engine", ["incremental", "scratch", "dataflow"])
 async def test_a_program_reads_the_number_of_its_tick_also_after_a_restart(
-    engine: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     view = (
-        f"{VIEW}  retain: all\n  engine: {engine}\n  tick: {{on: change, number: now}}\n"
+        f"{VIEW}  retain: all\n  tick: {{on: change, number: now}}\n"
         "  program: |\n    first(k, n) @next := puts(_, k, _) ^ now(n) ^ not first(k, _);\n"
         "    first(k, n) @next := first(k, n);\n"
     )
@@ -154,7 +150,7 @@ async def test_reasons_go_back_as_far_as_history_is_looked_at(tmp_path: Path) ->
     )
     async with opened(settings) as process:
         await process.start()
-        await apply(process, TABLE + LAST.replace("ENGINE", "incremental"))
+        await apply(process, TABLE + LAST)
         come = await put(process, 0, "a", 1)
         assert await answer(process, "last/value(k, v)", come + 40) == {("a", 1)}
         gone = await put(process, 0, "a", 1, -1)
@@ -195,6 +191,11 @@ spec:
             "spec.tick.number: p is derived, or an input",
         ),
         (
+            "{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);', tick: {on: change}, "
+            "engine: scratch}",
+            "ticks are run by the dataflow, not by scratch",
+        ),
+        (
             "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', engine: spark}",
             "no view is kept by Spark",
         ),
@@ -208,7 +209,6 @@ async def test_what_does_not_fit_is_refused(spec: str, says: str, tmp_path: Path
         assert says in str(refused.value)
 
 
-@pytest.mark.parametrize("engine", ["scratch", "incremental", "dataflow"])
 @pytest.mark.parametrize(
     "program",
     [
@@ -217,7 +217,7 @@ async def test_what_does_not_fit_is_refused(spec: str, says: str, tmp_path: Path
     ],
 )
 async def test_w9_why_of_the_first_step_goes_down_to_the_rows_that_were_there(
-    program: str, engine: str, tmp_path: Path
+    program: str, tmp_path: Path
 ) -> None:
     table = (
         "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: a}\n"
@@ -225,7 +225,7 @@ async def test_w9_why_of_the_first_step_goes_down_to_the_rows_that_were_there(
     )
     view = (
         f"apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {{name: v}}\n"
-        f'spec: {{retain: all, tick: {{"on": change}}, engine: {engine}, program: "{program}"}}\n'
+        f'spec: {{retain: all, tick: {{"on": change}}, program: "{program}"}}\n'
     )
     async with opened(ServerSettings(directory=str(tmp_path / "state"))) as process:
         await process.start()

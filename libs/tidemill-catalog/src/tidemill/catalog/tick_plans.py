@@ -110,7 +110,12 @@ def check_engine(spec: ViewSpec, checked: CheckedProgram) -> None:
             "no view is kept by Spark: choose auto, dataflow, incremental or scratch",
             reason="NoSuchEngine",
         )
-    if spec.engine == "dataflow":
+    if checked.ticked and spec.engine not in ("auto", "local", "dataflow"):
+        raise UsageError(
+            f"ticks are run by the dataflow, not by {spec.engine}: choose auto",
+            reason="NoSuchEngine",
+        )
+    if checked.ticked or spec.engine == "dataflow":
         from tidemill.datalog.dataflow import missing_in  # imports numba, for few documents
 
         missing = missing_in(checked)

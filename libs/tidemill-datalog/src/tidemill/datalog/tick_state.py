@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import EngineState, StateRow, decode_fields, encode_fields
-from tidemill.datalog.tables import Key
-from tidemill.datalog.ticks import Fact, Message, TickState, Told
+from tidemill.datalog.ticks import Fact, Message, Told
 
 CARRIED = "carried"
 MESSAGE = "message"
@@ -71,21 +69,11 @@ def handed_of(rows: Iterable[StateRow]) -> Handed:
     return Handed(carried, EngineState.from_rows(solutions))
 
 
-def tick_state_of(handed: Handed) -> TickState:
-    """The same for the engine `scratch`."""
-    carried: dict[str, dict[Key, list[Any]]] = {}
-    for (name, key), values in handed.carried.items():
-        carried.setdefault(name, {})[key] = [(BEGINNING, END, *value) for value in values]
-    return TickState(carried, {}, handed.solutions)
-
-
-def handed_from(state: TickState) -> Handed:
-    """What the engine `scratch` hands on. Cost: O(facts), kept ones among them."""
-    carried: dict[Fact, list[Told]] = {}
-    for name, timelines in state.carried.items():
-        for key, parts in timelines.items():
-            carried[name, key] = [(part[2], part[3]) for part in parts]
-    for name, table in state.kept.items():
-        for row in table.rows:
-            carried.setdefault((name, row[4:]), []).append((row[2], row[3]))
-    return Handed(carried, state.solutions)
+def rows_of(handed: Handed) -> set[StateRow]:
+    """What is handed on, as rows."""
+    rows = set(handed.solutions.to_rows())
+    for fact, values in handed.carried.items():
+        row = carried_row(fact, values)
+        if row is not None:
+            rows.add(row)
+    return rows

@@ -17,7 +17,6 @@ from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_node import TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed
-from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode
 from tidemill.datalog.ticking.run import KINDS_OF_RUN, TickRun, TickStart, of_node
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX
@@ -41,13 +40,13 @@ _FEWER = 4
 class Ticked:
     """At each instant the outputs are what the last tick at or before it said.
 
-    The state is what one tick hands to the next; kept facts that stay are written once. Any engine
-    goes on from the state of any other, in words of its own.
+    The state is what one tick hands to the next; kept facts that stay are written once.
     """
 
     reads_contents = True
     repeats_state = False
     reads_max = None
+    mode = "dataflow"
 
     def __init__(
         self,
@@ -60,8 +59,7 @@ class Ticked:
         self._plan: TickPlan = target.ticks
         self._settings = settings
         self._shared = shared or SharedInputs()
-        self._mode = _mode_of(target, settings)
-        self._texts: Texts | None = None
+        self._texts: Texts
         self._ticks_max = settings.window_ticks_max
         self._changes_max = settings.step_changes_max
         self._returns_max = settings.tick_returns_max
@@ -74,14 +72,9 @@ class Ticked:
         self._of_nodes: list[Allowance] = []
 
     @property
-    def mode(self) -> str:
-        """The engine that runs the ticks."""
-        return self._mode
-
-    @property
     def outdated(self) -> bool:
         """Whether the dataflow numbers texts anew, as most of them are of rows that are gone."""
-        return self._texts is not None and self._shared.texts(self._alive()) is not self._texts
+        return self._shared.texts(self._alive()) is not self._texts
 
     def _alive(self) -> int:
         return sum(living.alive for living in self._inputs.values())
@@ -97,30 +90,24 @@ class Ticked:
         self._inputs, self._of_nodes = inputs, []
         self._allowance = self._target.allowance.apart()
         self._outputs.begin(start)
-        if self.mode == "dataflow":
-            self._texts = self._shared.texts(self._alive())
+        self._texts = self._shared.texts(self._alive())
         present = {name: [p.record for p in living.present()] for name, living in inputs.items()}
         begun = TickStart(start.lower, start.fresh, present, start.state)
         self._run = TickRun(
             self._plan, inputs, self._node, begun, self._outputs.misplaced, self._returns_max
         )
-        if self._texts is not None:
-            self._shared.texts_begun(self._texts)
+        self._shared.texts_begun(self._texts)
         self._kept_rows = {row for row in start.state if row[1] in KINDS_OF_RUN}
 
     def _node(self, number: int, handed: Handed) -> TickNode:
+        from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
+
         target, allowance = self._target, self._allowance.apart()
         self._of_nodes.append(allowance)
-        if self._texts is not None:
-            from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
-
-            return DataflowTicker(
-                target.program, handed=handed, strategy=target.strategy, limits=target.limits,
-                allowance=allowance, texts=self._texts, told=target.outputs, keeps_state=True,
-            )  # fmt: skip
-        if self._mode == "scratch":
-            return ScratchNode(target.program, handed, target.limits, allowance)
-        return IncrementalNode(target.program, handed, target.limits, target.strategy, allowance)
+        return DataflowTicker(
+            target.program, handed=handed, strategy=target.strategy, limits=target.limits,
+            allowance=allowance, texts=self._texts, told=target.outputs, keeps_state=True,
+        )  # fmt: skip
 
     def fewer(self) -> bool:
         """Shrink steps after one ran out of memory; whether that is possible: no tick is cut."""
@@ -187,14 +174,3 @@ class Ticked:
             gone += [of_node(row, node.number) for row in left - entered]
             come += [of_node(row, node.number) for row in entered - left]
         return moved_rows(gone, come, at)
-
-
-def _mode_of(target: ViewTarget, settings: ComputeSettings) -> str:
-    """The engine of the ticks; the dataflow if nobody asks for another and it has all operators."""
-    if target.engine != "auto":
-        return "incremental" if target.engine == "local" else target.engine
-    if settings.maintenance != "auto":
-        return "incremental"
-    from tidemill.datalog.dataflow import missing_in  # imports numba
-
-    return "incremental" if missing_in(target.program) is not None else "dataflow"

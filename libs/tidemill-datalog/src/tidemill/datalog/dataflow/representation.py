@@ -87,10 +87,18 @@ class Representation:
             for rule in rules:
                 found = frozenset(name for name, _ in rule.head.lattices)
                 found = found.union(*(self.passed(rule, atom) for atom in rule.atoms))
-                known = self.lattices.get(rule.head.predicate, frozenset())
-                if not found <= known:
-                    self.lattices[rule.head.predicate] = known | found
-                    changed = True
+                for name in self._told_by(rule.head.predicate):
+                    known = self.lattices.get(name, frozenset())
+                    if not found <= known:
+                        self.lattices[name] = known | found
+                        changed = True
+
+    def _told_by(self, predicate: str) -> tuple[str, ...]:
+        """A predicate, and the one that has its facts in a later tick."""
+        if not predicate.startswith((NEXT, SENT)):
+            return (predicate,)
+        base = predicate.partition(":")[2]
+        return predicate, GIVEN + base if GIVEN + base in self._checked.inputs else base
 
     def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
         """The lattices that may be passed from a fact of an atom to the head of its rule."""

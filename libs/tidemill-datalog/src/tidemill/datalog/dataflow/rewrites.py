@@ -28,7 +28,7 @@ from tidemill.datalog.logical.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.logical.plan import Component, LogicalPlan
+from tidemill.datalog.logical.plan import NEXT, Component, LogicalPlan
 
 _Key = TypeVar("_Key")
 
@@ -256,6 +256,13 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
     checked = logical.checked
     columns = {n: [Type(kind) for _, kind in of] for n, of in checked.columns.items()}
     lattices = {key: list(map(Type, kinds)) for key, kinds in checked.lattice_types.items()}
+    # A fact that is handed on is the same words.
+    columns |= {n: columns[n.removeprefix(NEXT)] for n in columns if n.startswith(NEXT)}
+    lattices |= {
+        (n, lattice): lattices[n.removeprefix(NEXT), lattice]
+        for n, lattice in lattices
+        if n.startswith(NEXT)
+    }
     rules = {id(rule): rule for rule in logical.rules}
     changed = True
     while changed:

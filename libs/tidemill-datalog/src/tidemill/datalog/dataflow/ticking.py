@@ -61,10 +61,12 @@ class DataflowTicker:
         texts: Texts | None = None,
         told: Iterable[str] | None = None,
         keeps_state: bool = False,
+        carrying: Iterable[str] = (),
     ) -> None:
         """Changes are told of `told`, by default all derived predicates.
 
-        With `keeps_state` `take_state` has to be asked now and then.
+        Facts of the inputs in `carrying` may carry any lattice. With `keeps_state` `take_state` has
+        to be asked now and then.
         """
         plan = plan_of(checked)
         names = [name for each in plan.components for name in each.predicates]
@@ -74,7 +76,7 @@ class DataflowTicker:
         self.engine = DataflowEngine(
             checked, plan=plan, strategy=strategy, limits=limits, ticked=True, texts=texts,
             allowance=allowance, told=(*told, *self._next, *self._sent),
-            keeps_state=keeps_state,
+            keeps_state=keeps_state, carrying=carrying,
         )  # fmt: skip
         self._lattices = checked.vocabulary.lattices
         self._last = np.empty(0, np.int64)
@@ -171,7 +173,7 @@ class DataflowTicker:
             found = present.setdefault(NEXT + name, [])
             found += [Presence(record, at - 1, END) for record in records]
             if row is not None:
-                # Another engine writes each reason for a fact, which is one row here.
+                # A state may have several reasons for a fact, which is one row here.
                 self._owed.update(map(self._row_of, records))
                 self._owed[row] -= 1
         self._last = np.array([at - 1])

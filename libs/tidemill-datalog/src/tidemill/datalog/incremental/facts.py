@@ -3,7 +3,7 @@ ask for.
 
 A *support* is one reason for a fact: an input, a match of a rule, a group, a solution that lives
 on. Its value is (expires, parafacts). The *row* of a fact merges its supports: the latest expiry,
-every other lattice merged. Rows have the shape of `tidemill.datalog.evaluation.tables`, present
+every other lattice merged. Rows have the shape of `tidemill.datalog.tables`, present
 from the beginning without end, because an incremental engine looks at one instant only.
 """
 

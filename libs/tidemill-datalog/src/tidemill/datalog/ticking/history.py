@@ -8,7 +8,7 @@ and of what the ticks before the history handed on.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -18,10 +18,9 @@ from tidemill.datalog.limits import Limits
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
-from tidemill.datalog.tick_node import Given, TickAnswer
+from tidemill.datalog.tick_node import Given, TickAnswer, TickNode
 from tidemill.datalog.tick_plan import TickPlan
-from tidemill.datalog.tick_state import Handed
-from tidemill.datalog.ticking.nodes import IncrementalNode, rows_of
+from tidemill.datalog.tick_state import Handed, rows_of
 from tidemill.datalog.ticking.run import TickRun, TickStart
 from tidemill.datalog.ticks import Message
 
@@ -129,16 +128,11 @@ class _Recording:
     """A node that writes down what it sees, says and hands on."""
 
     def __init__(
-        self,
-        history: TickHistory,
-        number: int,
-        handed: Handed,
-        limits: Limits,
-        allowance: Allowance | None,
+        self, history: TickHistory, number: int, handed: Handed, make: Callable[[Handed], TickNode]
     ) -> None:
         self._history = history
         self._mine = history.nodes[number]
-        self._inner = IncrementalNode(history.program, handed, limits, allowance=allowance)
+        self._inner = make(handed)
         for row in rows_of(handed):
             self._mine.handed.come(row, 0)
         self._counts: dict[Record, int] = {}
@@ -202,17 +196,28 @@ def recorded(
     LimitPassed, Exhausted. Cost: that of keeping the view up to date over the history, and memory
     for all that changed in it.
     """
+    from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
+
     nodes = [NodeHistory(number) for number in range(plan.nodes)]
+    moves = {name: sorted(moved, key=_at) for name, moved in changes.items()}
+    carrying = {name for name, moved in moves.items() if any(r.parafacts for r, _, _ in moved)}
+    carrying |= {name for name, each in start.present.items() if any(r.parafacts for r in each)}
     history = TickHistory(
-        program, start.lower, start.fresh, nodes, frozenset({*changes, plan.number or ""})
+        program, start.lower, start.fresh, nodes, frozenset({*moves, plan.number or ""})
     )
 
-    def recording(number: int, handed: Handed) -> _Recording:
+    def making(handed: Handed) -> DataflowTicker:
         apart = allowance and allowance.apart()
-        return _Recording(history, number, handed, limits or Limits(), apart)
+        return DataflowTicker(
+            program, handed=handed, limits=limits, allowance=apart, keeps_state=True,
+            carrying=carrying,
+        )  # fmt: skip
 
-    run = TickRun(plan, changes, recording, start, lambda *_: None)
-    run.take({name: sorted(moved, key=_at) for name, moved in changes.items()})
+    def recording(number: int, handed: Handed) -> _Recording:
+        return _Recording(history, number, handed, making)
+
+    run = TickRun(plan, moves, recording, start, lambda *_: None)
+    run.take(moves)
     while True:
         arrival, tick = run.next_arrival(), run.next_tick()
         if min(arrival, tick) >= upper:

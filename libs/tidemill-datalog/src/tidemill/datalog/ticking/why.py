@@ -16,10 +16,12 @@ from typing import Generic, TypeVar
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.demand import Pattern, demanded, fits
 from tidemill.datalog.evaluation.fixpoint import Strata
+from tidemill.datalog.evaluation.timelines import merge_parts
+from tidemill.datalog.lattices import inject_given
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.matching import Bindings
 from tidemill.datalog.moments import Moment, rows_of
-from tidemill.datalog.presence import BEGINNING, Instant
+from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.rounds import Living
@@ -28,8 +30,8 @@ from tidemill.datalog.state import EngineState, StateRow, decode_fields
 from tidemill.datalog.tables import Key, Table, Timelines
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
-from tidemill.datalog.ticks import Fact, Message, Told, given_facts
-from tidemill.datalog.values import equal
+from tidemill.datalog.ticks import Fact, Message, Told
+from tidemill.datalog.values import equal, widen
 from tidemill.datalog.why import Builder, Context, Solution, TooCyclic
 
 What = TypeVar("What")
@@ -180,8 +182,8 @@ class _TickBuilder(Builder):
         place, engine = int(at), self._engine
         instant = self._ticks.instant(place)
         inputs, state = self._known.inputs_at(place), self._known.state_before(place)
-        self._inputs[place] = given_facts(engine, instant, inputs, {})
-        given = given_facts(engine, instant, inputs, self._known.carried_to(place))
+        self._inputs[place] = _given_facts(engine, instant, inputs, {})
+        given = _given_facts(engine, instant, inputs, self._known.carried_to(place))
         strata = engine.complete(given, BEGINNING, instant + 1, state, only=self._only, frozen=True)
         for rule in engine.later_rules:
             if rule.form.lingers and rule.form.head.predicate in self._only:
@@ -323,3 +325,44 @@ def _is(message: Message, node: int, predicate: str, key: Key) -> bool:
         and record.time == key[0]
         and all(equal(a, b) for a, b in zip(record.arguments, key[1:], strict=True))
     )
+
+
+def _given_facts(
+    engine: Engine,
+    at: int,
+    inputs: Mapping[str, Iterable[Record]],
+    carried: Mapping[Fact, Iterable[Told]],
+) -> dict[str, Timelines]:
+    """The facts that a tick has before any rule: inputs, messages among them, and what was carried
+    to it.
+
+    What has expired by `at` is gone; what several say of one fact is merged.
+    """
+    given: dict[str, Timelines] = {}
+    for (name, key), values in carried.items():
+        parts = given.setdefault(name, {}).setdefault(key, [])
+        parts += [(BEGINNING, END, *value) for value in values]
+    for name, records in inputs.items():
+        mine = given.setdefault(name, {})
+        floats = [kind == "float" for _, kind in engine.checked.columns.get(name, ())]
+        for record in records:
+            parafacts = inject_given(record, engine.lattices) if record.parafacts else None
+            expires = END if record.expires is None else record.expires
+            arguments = tuple(
+                widen(value) if floating else value
+                for value, floating in zip(record.arguments, floats, strict=True)
+            )
+            part = (BEGINNING, END, expires, parafacts)
+            mine.setdefault((record.time, *arguments), []).append(part)
+    for timelines in given.values():
+        for key, parts in list(timelines.items()):
+            present = [(BEGINNING, END, *part[2:]) for part in parts if part[2] > at]
+            if present:
+                timelines[key] = merge_parts(present, engine.lattices, _ignore)
+            else:
+                del timelines[key]
+    return given
+
+
+def _ignore(reason: str, start: float, end: float) -> None:
+    """A merged sum that overflows drops the fact; the tick that merged it first has reported it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.failures import ErrorPresence
@@ -18,11 +18,10 @@ from tidemill.datalog.incremental import (
     Strategy,
     presences_of_changes,
 )
-from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
-from tidemill.datalog.ticks import Message, Ticker, TickState
+from tidemill.datalog.ticks import Message
 from tidemill.testkit.conformance.registry import Options
 from tidemill.testkit.conformance.values import CaseError
 
@@ -126,19 +125,6 @@ def presences_of_errors(changes: Iterable[ErrorChange]) -> list[ErrorPresence]:
     return sorted(found, key=lambda error: (error.text, error.start))
 
 
-class TickAnswer(Protocol):
-    """The records of a tick, and its messages."""
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages of the tick."""
-        ...
-
-    def records(self, predicate: str) -> list[Record]:
-        """The records of a predicate in the tick."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """The sum of the changes of all ticks so far."""
@@ -151,24 +137,30 @@ class Held:
         return list(self.held.get(predicate, ()))
 
 
-class _DataflowTicks:
-    """Ticks of the dataflow, of which each is given all records of its inputs."""
+class Ticks:
+    """The ticks of one program at one node, of which each is given all records of its inputs.
+
+    Raises: CaseError for a construct that the dataflow does not evaluate.
+    """
 
     def __init__(self, options: Options, checked: CheckedProgram) -> None:
-        from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
+        from tidemill.datalog.dataflow import NotInDataflow  # imports numba
+        from tidemill.datalog.dataflow.ticking import DataflowTicker
 
-        self._ticker = DataflowTicker(checked, strategy=strategy_of(options))
+        try:
+            self._ticker = DataflowTicker(checked, strategy=strategy_of(options))
+        except NotInDataflow as missing:
+            raise CaseError(f"the dataflow does not evaluate {missing}") from None
         self._watched = checked.inputs.keys() - set(checked.derived)
         self._given: Counter[Record] = Counter()
         self._held: dict[str, Counter[Record]] = {}
 
     def tick(self, at: int, inputs: Mapping[str, Sequence[Record]]) -> Held:
-        from tidemill.datalog.dataflow.ticking import TickGiven
-
+        """The next tick, at the instant `at`."""
         given = Counter(record for records in inputs.values() for record in records)
         come, gone = _by_predicate(given - self._given), _by_predicate(self._given - given)
         self._given = given
-        told = self._ticker.run([TickGiven(at, come, gone)])[0]
+        told = self._ticker.tick(at, come, gone)
         for record, diff in told.facts:
             self._held.setdefault(record.predicate, Counter())[record] += diff
         held = {name: +records for name, records in self._held.items()}
@@ -181,36 +173,3 @@ def _by_predicate(records: Counter[Record]) -> dict[str, list[Record]]:
     for record in records.elements():
         found.setdefault(record.predicate, []).append(record)
     return found
-
-
-class Ticks:
-    """The ticks of one program at one node on the engine of the options, with the state between
-    them.
-    """
-
-    def __init__(self, options: Options, checked: CheckedProgram) -> None:
-        self._ticker: Ticker | None = None
-        self._state: TickState | None = None
-        self._dataflow: _DataflowTicks | None = None
-        if options.engine in ("scratch", "columns"):
-            self._ticker = Ticker(Engine(checked))
-        elif options.engine == "dataflow":
-            from tidemill.datalog.dataflow import NotInDataflow  # imports numba
-
-            try:
-                self._dataflow = _DataflowTicks(options, checked)
-            except NotInDataflow as missing:
-                raise CaseError(f"the dataflow does not evaluate {missing}") from None
-        else:
-            engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
-            self._incremental = IncrementalTicker(engine)
-
-    def tick(self, at: int, inputs: Mapping[str, Sequence[Record]]) -> TickAnswer:
-        """The next tick, at the instant `at`."""
-        if self._dataflow is not None:
-            return self._dataflow.tick(at, inputs)
-        if self._ticker is None:
-            return self._incremental.tick(at, inputs)
-        answer = self._ticker.tick(at, inputs, self._state)
-        self._state = answer.state
-        return answer

@@ -8,8 +8,8 @@ from typing import Any
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record, format_fact, format_record, format_value
-from tidemill.datalog.ticks import Message, change_instants, present_at
-from tidemill.testkit.conformance.language_engines import TickAnswer, Ticks
+from tidemill.datalog.ticks import Message
+from tidemill.testkit.conformance.language_engines import Held, Ticks
 from tidemill.testkit.conformance.language_inputs import (
     Fed,
     InputError,
@@ -27,6 +27,7 @@ from tidemill.testkit.conformance.language_inputs import (
 )
 from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json
+from tidemill.testkit.twins.sampling import change_instants, present_at
 
 
 def run_ticks(case: Case, options: Options) -> list[str]:
@@ -67,7 +68,7 @@ def _inputs(checked: CheckedProgram, rows_by_name: Mapping[str, Json]) -> dict[s
 def _compare_out(
     field: str,
     checked: CheckedProgram,
-    answer: TickAnswer,
+    answer: Held,
     expected: Mapping[str, Json],
 ) -> list[str]:
     found: list[str] = []

@@ -7,6 +7,7 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.consumer import fetcher
 
 from tidemill.errors import Fenced, Indeterminate, Unavailable, UsageError
-from tidemill.runtime.log import Entry, Log, LogRecord
+from tidemill.runtime.kafka_batches import Batch, BatchedRecords
+from tidemill.runtime.log import Entry, Log, LogReader, LogRecord, columns_of
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.testkit.kits.log import LAWS, Law
 from tidemill.testkit.servers import kafka_server
@@ -130,11 +132,11 @@ async def test_records_of_aborted_transactions_are_passed_over(kafka_bootstrap: 
         assert found == [b"kept"]
 
 
-async def test_what_has_arrived_is_made_into_our_records_at_once(
+async def test_records_are_read_by_batches_and_none_is_an_object_of_the_client(
     kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails with another aiokafka, whose parts have other names: reading would be slow again."""
-    topic, theirs = f"ours-{next(NUMBERS)}", []
+    topic, theirs = f"batches-{next(NUMBERS)}", []
     made = fetcher.ConsumerRecord
     monkeypatch.setattr(
         fetcher, "ConsumerRecord", lambda *cells: theirs.append(cells) or made(*cells)
@@ -146,10 +148,39 @@ async def test_what_has_arrived_is_made_into_our_records_at_once(
         reader = await log.reader(topic, {0: 0})
         found: list[LogRecord] = []
         while len(found) < 900:
-            found += await reader.poll(100, 1.0)
+            records = await reader.poll(100, 1.0)
+            assert len(records) <= 100
+            for columns in (columns_of(records), columns_of(list(records))):
+                assert columns.partitions.tolist() == [record.partition for record in records]
+                assert columns.offsets.tolist() == [record.offset for record in records]
+                assert columns.values == [record.value for record in records]
+            found += records
+            assert reader.positions() == {0: len(found)}
         await reader.close()
     assert found == [LogRecord(0, n, e.key, e.value, n) for n, e in enumerate(written)]
-    assert len(theirs) <= 100  # those of the poll that waited for the first
+    assert theirs == []
+
+
+async def test_a_reader_may_begin_and_go_on_within_a_batch(kafka_bootstrap: str) -> None:
+    topic = f"within-{next(NUMBERS)}"
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 2)
+        await log.append(topic, [Entry(None, b"%d" % n, 0) for n in range(50)])
+        reader = await log.reader(topic, {0: 20})
+        found = await take(reader, 7)
+        await reader.assign(1, 0)  # the client reads all partitions anew, from their positions
+        found += await take(reader, 7)
+        await reader.assign(0, 3)
+        found += await take(reader, 7)
+    assert found == [*range(20, 34), *range(3, 10)]
+
+
+async def take(reader: LogReader, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        records = await reader.poll(min(3, count - len(found)), 1.0)
+        found += [record.offset for record in records]
+    return found
 
 
 async def test_a_recreated_topic_is_an_error_not_a_jump(kafka_bootstrap: str) -> None:
@@ -241,3 +272,13 @@ async def test_what_was_acknowledged_survives_a_killed_broker() -> None:
                 found += [record.value for record in await reader.poll(100, 1)]
             assert found[: len(acknowledged)] == acknowledged
             assert found[-1] == b"after"
+
+
+@pytest.mark.parametrize("offsets", [[7], [7, 8, 9], [7, 9], [7, 9, 10, 40]])
+def test_offsets_of_a_batch_have_the_gaps_that_compaction_left(offsets: list[int]) -> None:
+    records = [SimpleNamespace(offset=at, value=None, key=None, timestamp=1) for at in offsets]
+    batch = Batch(3, records)
+    before, after = batch.cut(2)
+    rest = [] if after is None else after.offsets().tolist()
+    assert [*before.offsets().tolist(), *rest] == batch.offsets().tolist() == offsets
+    assert [record.offset for record in BatchedRecords([batch])[-2:]] == offsets[-2:]

@@ -118,7 +118,7 @@ class SourceReader:
         finally:
             await reader.close()
 
-    async def _poll(self, reader: LogReader, wait_s: float) -> list[LogRecord]:
+    async def _poll(self, reader: LogReader, wait_s: float) -> Sequence[LogRecord]:
         """The next records. Raises: SourceBroken if those at a position are gone."""
         try:
             return await reader.poll(self._settings.records_per_poll, wait_s)

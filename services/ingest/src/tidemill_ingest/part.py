@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import pyarrow as pa
 
@@ -18,7 +17,7 @@ from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_decoder
 from tidemill.host.readers import Readers
 from tidemill.runtime.clock import Clock
-from tidemill.runtime.log import Log, LogRecord
+from tidemill.runtime.log import Log, LogRecord, columns_of
 from tidemill.runtime.metrics import DECODE_ERRORS, SOURCE_BYTES, SOURCE_RECORDS, Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
@@ -116,6 +115,6 @@ class ReadPart(SourcePart):
     def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
         metrics, source = self._context.metrics, self.made.source
         metrics.increment(SOURCE_RECORDS, len(records), source=source)
-        size = sum(map(len, filter(None, map(attrgetter("value"), records))))
+        size = sum(map(len, filter(None, columns_of(records).values)))
         metrics.increment(SOURCE_BYTES, size, source=source)
         metrics.increment(DECODE_ERRORS, letters.num_rows, source=source)

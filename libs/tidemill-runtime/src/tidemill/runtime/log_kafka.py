@@ -14,16 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.consumer.fetcher import FetchResult
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from tidemill.errors import Fenced, TidemillError, UsageError
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.kafka_access import KafkaAccess
+from tidemill.runtime.kafka_batches import Batch, BatchedRecords, read_by_batches
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
 from tidemill.runtime.kafka_fencing import KafkaFencedWriter
 from tidemill.runtime.kafka_producer import (
@@ -418,27 +417,33 @@ class KafkaReader:
         self._topic = topic
         self._positions = dict(starts)
         self._turn = 0
+        self._cut: dict[int, Batch] = {}
+        """Records that have been taken from the client, and are returned by the next polls."""
         self._closed = False
+        read_by_batches(consumer)
         self._reassign()
 
-    async def poll(self, max_records: int, timeout_s: float) -> list[LogRecord]:
+    async def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         """Up to `max_records` next records; waits up to `timeout_s` for the first."""
         self._check_open()
         if not self._positions:
             await self._log._clock.sleep(timeout_s)
             return []
         with translated(f"reading {self._topic}"):
-            taken = await self._take_buffered(max_records)
+            taken = await self._take_arrived(max_records)
             if not taken and timeout_s > 0:
                 found = await self._consumer.getmany(
-                    timeout_ms=max(1, int(timeout_s * 1000)), max_records=max_records
+                    timeout_ms=max(1, int(timeout_s * 1000)), max_records=1
                 )
-                taken = [_record(record) for records in found.values() for record in records]
+                self._cut |= {place.partition: batch for place, (batch,) in found.items()}
+                taken = await self._take_arrived(max_records) if found else []
             if not self._closed:
                 for partition in self._positions:
                     place = TopicPartition(self._topic, partition)
-                    self._positions[partition] = await self._consumer.position(place)
-        return taken
+                    cut = self._cut.get(partition)
+                    reached = cut.first if cut else await self._consumer.position(place)
+                    self._positions[partition] = reached
+        return BatchedRecords(taken) if taken else []
 
     async def assign(self, partition: int, offset: int) -> None:
         """Read a partition from an offset on, from now on."""
@@ -446,6 +451,7 @@ class KafkaReader:
         await self._log._check_positions(self._topic, {partition: offset})
         known = partition in self._positions
         self._positions[partition] = offset
+        self._cut.pop(partition, None)
         if known:
             self._consumer.seek(TopicPartition(self._topic, partition), offset)
         else:
@@ -469,53 +475,43 @@ class KafkaReader:
 
     def _reassign(self) -> None:
         """Tell the client all partitions; that forgets positions, so tell it those as well."""
+        self._cut = {}
         places = {TopicPartition(self._topic, p): offset for p, offset in self._positions.items()}
         if places:
             self._consumer.assign(list(places))
             for place, offset in places.items():
                 self._consumer.seek(place, offset)
 
-    async def _take_buffered(self, max_records: int) -> list[LogRecord]:
-        """Records that have arrived, an equal share of every partition that has enough."""
-        taken: list[LogRecord] = []
+    async def _take_arrived(self, max_records: int) -> list[Batch]:
+        """Batches that have arrived, an equal share of every partition that has enough."""
+        taken: list[Batch] = []
         order = sorted(self._positions)
         self._turn += 1
         first = self._turn % len(order)
-        ready = [TopicPartition(self._topic, p) for p in order[first:] + order[:first]]
-        while ready and len(taken) < max_records:
-            share = max(1, (max_records - len(taken)) // len(ready))
-            more: list[TopicPartition] = []
-            for place in ready:
-                wanted = min(share, max_records - len(taken))
-                if wanted == 0:
-                    break
-                self._make_ours()
-                found = await self._consumer.getmany(place, timeout_ms=0, max_records=wanted)
-                records = found.get(place, [])
-                taken += map(_record, records)
-                if len(records) == wanted:
-                    more.append(place)
+        ready = order[first:] + order[:first]
+        left = max_records
+        while ready and left:
+            share = max(1, left // len(ready))
+            more: list[int] = []
+            for partition in ready:
+                wanted = min(share, left)
+                while wanted and (batch := await self._next_batch(partition)) is not None:
+                    batch, rest = batch.cut(wanted)
+                    if rest is not None:
+                        self._cut[partition] = rest
+                    taken.append(batch)
+                    wanted -= len(batch.records)
+                    left -= len(batch.records)
+                if not wanted:
+                    more.append(partition)
             ready = more
         return taken
 
-    def _make_ours(self) -> None:
-        """Have the records that have arrived made as ours at once.
-
-        aiokafka's own have eleven fields, and making them took two thirds of reading. It calls one
-        method to make one, which is replaced here in what holds the records of one answer.
-        """
-        for found in self._consumer._fetcher._records.values():
-            if isinstance(found, FetchResult) and found._partition_records is not None:
-                found._partition_records._consumer_record = _ours
-
-
-def _ours(place: TopicPartition, record: Any) -> LogRecord:  # aiokafka ships no types
-    """A record as it is read from a batch."""
-    return LogRecord(place.partition, record.offset, record.key, record.value, record.timestamp)
-
-
-def _record(record: Any) -> LogRecord:
-    """A record, whoever made it."""
-    if type(record) is LogRecord:
-        return record
-    return LogRecord(record.partition, record.offset, record.key, record.value, record.timestamp)
+    async def _next_batch(self, partition: int) -> Batch | None:
+        """The next batch of a partition that has arrived; None if there is none yet."""
+        if partition in self._cut:
+            return self._cut.pop(partition)
+        place = TopicPartition(self._topic, partition)
+        found = await self._consumer.getmany(place, timeout_ms=0, max_records=1)
+        batches: list[Batch] = found.get(place, [])
+        return batches[0] if batches else None

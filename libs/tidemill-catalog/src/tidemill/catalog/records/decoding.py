@@ -13,7 +13,7 @@ from tidemill.reclock import CHANGE_SCHEMA, Change, pack_row
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, BadRow, RowDecoder
 from tidemill.runtime.formats.lengths import long_records, too_long
 from tidemill.runtime.formats.rows import HEARTBEAT, shown
-from tidemill.runtime.log import LogRecord
+from tidemill.runtime.log import LogRecord, columns_of
 from tidemill.runtime.resources.decoding import RecordShape
 
 Decoded: TypeAlias = tuple[pa.Table, pa.Table]
@@ -106,21 +106,16 @@ class RecordDecoder:
     def _decoded(self, records: Sequence[LogRecord], refused: Mapping[int, str]) -> Decoded:
         if self._change is not None:
             return self._changes(records, refused, self._change)
-        kept = [record for at, record in enumerate(records) if at not in refused]
-        rows, letters = self._values.decode(
-            [record.partition for record in kept],
-            [record.offset for record in kept],
-            [record.value for record in kept],
-        )
+        columns = columns_of(records)
+        if refused:
+            kept = [at for at in range(len(records)) if at not in refused]
+            values = [columns.values[at] for at in kept]
+            found = (columns.partitions[kept], columns.offsets[kept], values)
+        rows, letters = self._values.decode(*(found if refused else columns))
         beats = [HEARTBEAT] if self._shape.heartbeats else []
         rows = rows.select([*self._shape.schema.names, "_partition", "_offset", *beats])
         if refused:
-            told = self._values.letters(
-                [record.partition for record in records],
-                [record.offset for record in records],
-                [record.value for record in records],
-                refused,
-            )
+            told = self._values.letters(*columns, refused)
             letters = pa.concat_tables([letters, told])
         return rows, letters
 

@@ -65,6 +65,7 @@ RAW_CHARACTERS_MAX = 4096
 PLAIN_RECORDS_MIN = 64
 """Fewer records are not worth a look at their bytes, nor the compilation of what looks at them."""
 
+Numbers: TypeAlias = "Sequence[int] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]"
 Places: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 """The partition and the offset of each record."""
 
@@ -125,7 +126,7 @@ class RowDecoder:
         return [column.name for column in self._columns]
 
     def decode(
-        self, partitions: Sequence[int], offsets: Sequence[int], values: Sequence[bytes | None]
+        self, partitions: Numbers, offsets: Numbers, values: Sequence[bytes | None]
     ) -> DecodedRows:
         """Every record as a row or as a letter.
 
@@ -220,8 +221,8 @@ class RowDecoder:
 
     def letters(
         self,
-        partitions: Sequence[int],
-        offsets: Sequence[int],
+        partitions: Numbers,
+        offsets: Numbers,
         values: Sequence[bytes | None],
         refused: Mapping[int, str],
     ) -> pa.Table:

@@ -49,18 +49,23 @@ class PlainJson:
     """Reads plain records of these columns."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        """Of more than `COLUMNS_MAX` columns no record is plain."""
+        """Of more than `COLUMNS_MAX` columns no record is plain.
+
+        Records without spaces whose names are those of the columns, in their order, take half the
+        time of others.
+        """
         names = [column.name.encode() for column in columns]
+        leads = [b'%c"%s":' % (_COMMA if at else _OPEN, name) for at, name in enumerate(names)]
         self._columns = tuple(columns)
-        self._names = np.frombuffer(b"".join(names) or b"\0", np.uint8)
-        self._stops = np.cumsum([0, *map(len, names)], dtype=np.int64)
+        self._names, self._stops = _joined(names)
+        self._leads, self._lead_stops = _joined(leads)
         self._kinds = np.array([_KINDS[column.kind] for column in columns], np.int64)
         self._nullable = np.array([column.nullable for column in columns], np.bool_)
 
     def read(self, values: Sequence[bytes | None]) -> PlainRows:
         """The plain ones of the records; none of those with more than `BYTES_MAX` bytes together.
 
-        Cost: O(bytes), some 100 ns a record of four columns; another thread may compute meanwhile.
+        Cost: O(bytes), some 150 ns a record of four columns; another thread may compute meanwhile.
         """
         present = [value or b"" for value in values]
         stops = np.zeros(len(present) + 1, np.int64)
@@ -73,14 +78,21 @@ class PlainJson:
         words, nulls = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
         plain = np.zeros(len(present), np.bool_)
         _read_records(
-            data, stops, self._names, self._stops, self._kinds, self._nullable, words, nulls, plain
-        )
+            data, stops, self._names, self._stops, self._leads, self._lead_stops, self._kinds,
+            self._nullable, words, nulls, plain,
+        )  # fmt: skip
         if not plain.all():
             words, nulls = words[:, plain], nulls[:, plain]
         arrays = [
             _array(column, data, words[at], nulls[at]) for at, column in enumerate(self._columns)
         ]
         return PlainRows(arrays, plain)
+
+
+def _joined(texts: Sequence[bytes]) -> tuple[Bytes, I64Array]:
+    """Texts behind each other, and where each ends."""
+    stops = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.frombuffer(b"".join(texts) or b"\0", np.uint8), stops
 
 
 def _array(column: Column, data: Bytes, words: I64Array, nulls: BoolArray) -> Any:
@@ -219,6 +231,60 @@ def _read_value(data: Bytes, at: int, stop: int, kind: int) -> tuple[int, int | 
 
 
 @compiled
+def _read_digits(data: Bytes, at: int, stop: int) -> tuple[int, np.int64]:
+    """End and value of the whole number at `at`; the end is −1 unless a value surely ends there."""
+    negative = data[at] == _MINUS
+    first = at + negative
+    at, value, last = first, np.int64(0), min(stop, first + _DIGITS_MAX)
+    while at < last and _ZERO <= data[at] <= _NINE:
+        value = 10 * value + np.int64(data[at] - _ZERO)
+        at += 1
+    if at == first or at >= stop or (data[first] == _ZERO and at > first + 1):
+        return -1, value
+    if data[at] != _COMMA and data[at] != _CLOSE:
+        return -1, value
+    return at, -value if negative else value
+
+
+@compiled
+def _read_expected(
+    data: Bytes,
+    at: int,
+    stop: int,
+    leads: Bytes,
+    lead_stops: I64Array,
+    kinds: I64Array,
+    words: I64Array,
+    nulls: BoolArray,
+) -> bool:
+    """Fill in the cells of a record that has each column in its order and no spaces.
+
+    Whether it is such a record; if not, cells may have been written.
+    """
+    for column in range(kinds.size):
+        first = lead_stops[column]
+        size = lead_stops[column + 1] - first
+        if at + size >= stop:
+            return False
+        for i in range(size):
+            if data[at + i] != leads[first + i]:
+                return False
+        at += size
+        if kinds[column] == _TEXT and data[at] == _QUOTE:
+            end = _quote_after(data, at + 1, stop)
+            words[column], nulls[column] = ((at + 1) << _LENGTH_BITS) | (end - at - 1), False
+            at = end + 1 if end >= 0 else -1
+        elif kinds[column] == _INT:
+            at, words[column] = _read_digits(data, at, stop)
+            nulls[column] = False
+        else:
+            at, words[column], nulls[column] = _read_value(data, at, stop, kinds[column])
+        if at < 0:
+            return False
+    return at + 1 == stop and data[at] == _CLOSE
+
+
+@compiled
 def _read_record(
     data: Bytes,
     at: int,
@@ -269,6 +335,8 @@ def _read_records(
     stops: I64Array,
     names: Bytes,
     name_stops: I64Array,
+    leads: Bytes,
+    lead_stops: I64Array,
     kinds: I64Array,
     nullable: BoolArray,
     words: I64Array,
@@ -278,8 +346,11 @@ def _read_records(
     """Fill in the cells of each record that is plain, and say which are. Cost: O(bytes)."""
     word, null = np.zeros(kinds.size, np.int64), np.ones(kinds.size, np.bool_)
     for row in range(plain.size):
-        null[:] = True
-        good = _read_record(data, stops[row], stops[row + 1], names, name_stops, kinds, word, null)
+        at, stop = stops[row], stops[row + 1]
+        good = _read_expected(data, at, stop, leads, lead_stops, kinds, word, null)
+        if not good:
+            null[:] = True
+            good = _read_record(data, at, stop, names, name_stops, kinds, word, null)
         for column in range(kinds.size):
             good = good and (nullable[column] or not null[column])
         plain[row] = good

@@ -75,7 +75,10 @@ class VersionReader:
         oldest, others = _parted(state)
         pieces = await self.pieces(others, 0, until, query)
         recent = concatenate([description.update_schema().empty_table(), *pieces])
-        touched = _Touched.by(recent, description)
+        touched = await compute_beside(
+            recent.num_rows if oldest.batches else 0,
+            lambda: _Touched.by(recent if oldest.batches else recent.slice(0, 0), description),
+        )
         settled: list[pa.Table] = []
 
         def kept_apart(part: Part, updates: pa.Table) -> pa.Table:

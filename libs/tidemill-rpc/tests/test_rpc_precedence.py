@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -48,7 +49,10 @@ def test_a3_work_is_interrupted_by_calls_of_others_and_of_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("went_on_s", [0.0, 0.02, 10.0])
-def test_a3_a_pause_is_no_longer_than_the_work_before_it(went_on_s: float) -> None:
+@pytest.mark.parametrize("works", [1, 2])
+def test_a3_a_pause_is_no_longer_than_the_time_since_the_last_one_of_the_user(
+    went_on_s: float, works: int
+) -> None:
     precedence, work = Precedence(), Work()
     waited: list[float] = []
 
@@ -57,12 +61,51 @@ def test_a3_a_pause_is_no_longer_than_the_work_before_it(went_on_s: float) -> No
             waited.append(timeout or 0.0)
             return False
 
+    with ExitStack() as under_way:
+        for number in range(2):
+            if number < works:
+                entered = precedence.work("eve", work.interrupt, lambda: work.now_s)
+                under_way.enter_context(entered)
+                precedence._works[-1].clear = Clear()
+            work.asked.clear()
+            precedence.begin("ann")
+            for then in work.asked[number:] if works > 1 else work.asked:
+                then()
+            precedence.end("ann")
+            work.now_s += went_on_s
+        assert waited == [PAUSE_S_MAX, min(went_on_s, PAUSE_S_MAX)]
+
+
+def test_a3_work_that_begins_during_a_call_of_another_user_pauses_at_its_first_look() -> None:
+    precedence, work = Precedence(), Work()
+    precedence.begin("eve")
     with precedence.work("eve", work.interrupt, lambda: work.now_s):
-        precedence._works[0].clear = Clear()
-        work.now_s = went_on_s
-        precedence.begin("ann")
+        assert work.looks() == 0  # its own call is no reason
+    precedence.begin("ann")
+    with precedence.work("eve", work.interrupt, lambda: work.now_s):
+        precedence.end("ann")
         assert work.looks() == 1
-    assert waited == [min(went_on_s, PAUSE_S_MAX)]
+
+
+def test_a3_users_contend_while_one_calls_beside_calls_or_work_of_another() -> None:
+    precedence, work, heard = Precedence(), Work(), list[bool]()
+    precedence.contended = heard.append
+    with precedence.work("eve", work.interrupt, lambda: work.now_s):
+        precedence.begin("eve")
+        assert heard == []
+        precedence.begin("ann")
+        precedence.end("eve")
+        assert heard == [True]
+        precedence.end("ann")
+        assert heard == [True, False]
+        precedence.begin("ann")
+    assert heard == [True, False, True, False]  # the work is over
+    precedence.begin("bob")
+    precedence.begin("ann")
+    assert heard.pop()
+    precedence.end("bob")
+    precedence.end("ann")
+    assert not heard.pop()
 
 
 def test_a3_an_allowance_calls_once_what_interrupts_it_and_is_called_off_all_the_same() -> None:

@@ -379,6 +379,9 @@ def test_a3_who_waits_for_the_interpreter_waits_a_moment() -> None:
         sys.setswitchinterval(0.02)
         seldom = waited_s()
         give_way_often()
+        often_s = sys.getswitchinterval()
         assert waited_s() < seldom / 3
+        give_way_often(contended=True)
+        assert sys.getswitchinterval() < often_s
     finally:
         sys.setswitchinterval(usual)

@@ -17,6 +17,7 @@ from tidemill.host.process import run_process
 from tidemill.host.service import Service
 from tidemill.host.settings import SECTIONS, ProcessSettings
 from tidemill.host.state_folder import NOBODY_ELSE
+from tidemill.rpc.turns import PRECEDENCE
 from tidemill.runtime import logs, settings
 from tidemill.runtime.lifecycle import collect_rarely, give_way_often, keep_freed_memory
 from tidemill.runtime.resources import KINDS
@@ -142,6 +143,7 @@ def _run(
         chosen = msgspec.structs.replace(chosen, without=_left_out(chosen.without))
         collect_rarely()
         give_way_often()
+        PRECEDENCE.contended = give_way_often
         keep_freed_memory()
         return asyncio.run(run_process(chosen, offered(chosen), files, config))
     except TidemillError as error:

@@ -30,7 +30,9 @@ from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 
 STOP_S_MAX = 10.0
-SWITCH_S = 0.0005
+SWITCH_S, SWITCH_CONTENDED_S = 0.0005, 0.00005
+"""Seconds for which a thread has the interpreter while others wait, and while users do."""
+
 _MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20, -8: 2}
 """M_TRIM_THRESHOLD: so much stays free at the end of the heap.
 
@@ -77,14 +79,16 @@ def collect_rarely() -> None:
     gc.set_threshold(2_000, 4, 2_500)
 
 
-def give_way_often() -> None:
+def give_way_often(contended: bool = False) -> None:
     """Make a computing thread give way to one that has waited for half a millisecond, not for five.
 
-    An answer goes over several threads: the event loop, the store's, one that decodes. At each of
-    them it waits for the interpreter while another thread computes. For the main function of a
-    process. Cost: a few hundredths of the computation while others wait; nothing else.
+    While users contend a twentieth of a millisecond is enough. An answer goes over several threads:
+    the event loop, the store's, one that decodes. At each of them, and after each call of a library
+    that lets others run, it waits for the interpreter while another thread computes. For the main
+    function of a process. Cost: a few hundredths of the computation while others wait, and more
+    while users contend; nothing else.
     """
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_CONTENDED_S if contended else SWITCH_S)
 
 
 def keep_freed_memory() -> None:

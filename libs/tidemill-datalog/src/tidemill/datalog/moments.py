@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan, plan_below
 from tidemill.datalog.matching import (
@@ -32,7 +32,7 @@ from tidemill.datalog.presence import (
 )
 from tidemill.datalog.records import Record, Value
 from tidemill.datalog.rounds import Fact, Living, ranks_of
-from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, Key, Row, Table
+from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, TIME, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, widen
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
@@ -72,6 +72,19 @@ def _row(record: Record, start: Instant = BEGINNING, end: Instant = END) -> Row:
     return (start, end, expires, record.parafacts, record.time, *record.arguments)
 
 
+def given_rows(
+    records: Iterable[Record], checked: CheckedProgram, predicate: str
+) -> dict[Key, Row]:
+    """Input facts of an instant by key, in the types of the columns."""
+    floats = [kind == "float" for _, kind in checked.columns.get(predicate, ())]
+    found = {}
+    for record in records:
+        both = zip(record.arguments, floats, strict=True)
+        key = (record.time, *(widen(value) if floating else value for value, floating in both))
+        found[key] = (*_row(record)[:TIME], *key)
+    return found
+
+
 class History:
     """The facts that a question can depend on, up to an instant."""
 
@@ -98,12 +111,14 @@ class History:
         """The facts of an instant."""
         instant = INT_MIN if at == BEGINNING else int(at)
         given = {
-            name: [p.record for p in presences if p.start <= instant < p.end]
+            name: given_rows(
+                [p.record for p in presences if p.start <= instant < p.end],
+                self._plan.checked, name,
+            )
             for name, presences in self._given.items()
-        }
-        living = partial(self._living, instant)
+        }  # fmt: skip
         facts = self._at(instant)
-        return Moment(instant, self._plan, self._allowance, facts, given, living, instant)
+        return Moment(instant, self._plan, self._allowance, facts, given, self._living, instant)
 
     def _at(self, instant: int) -> dict[str, Table]:
         return {
@@ -111,10 +126,10 @@ class History:
             for name, table in self._tables.items()
         }
 
-    def _living(self, at: int, form: RuleForm, bound: Bindings) -> Iterator[Living]:
+    def _living(self, moment: Moment, form: RuleForm, bound: Bindings) -> Iterator[Living]:
         """The living solutions of a rule that outlives facts, found over all instants up to one."""
         vocabulary = self._plan.checked.vocabulary
-        matcher = Matcher(self.table, vocabulary, at, self._allowance)
+        matcher = Matcher(self.table, vocabulary, moment.at, self._allowance)
         found: dict[tuple[object, ...], tuple[Match, list[Interval], list[Interval]]] = {}
         for match in matcher.atoms_match(form, bound, range(len(form.atoms))):
             if not matcher.conditions_hold(form, match.bound):
@@ -129,10 +144,7 @@ class History:
             stretches = subtract(normalise(together), blocked)
             if form.lingers:
                 stretches = _lives(stretches, subtract(normalise(staying), blocked))
-            try:
-                living = _living_in(stretches, form, match, matcher, at)
-            except (Failed, ValueError):
-                continue
+            living = living_in(stretches, form, match, matcher, moment.at)
             if living is not None:
                 yield living
 
@@ -153,13 +165,19 @@ def _lives(together: Sequence[Interval], runs: Sequence[Interval]) -> list[Inter
     return [(inside[0][0], end) for inside, end in met if inside]
 
 
-def _living_in(
+def living_in(
     stretches: Sequence[Interval], form: RuleForm, match: Match, matcher: Matcher, at: int
 ) -> Living | None:
-    """The solution of a match whose body holds in some stretches, if it lives at an instant."""
-    arguments = tuple(matcher.value(term, match.bound) for term in form.head.terms)
-    time = derived_time(form, match, matcher)
-    own = own_expiry(form, match, matcher)
+    """The solution of a match whose body holds in some stretches, if it lives at an instant.
+
+    A head that fails derives nothing.
+    """
+    try:
+        arguments = tuple(matcher.value(term, match.bound) for term in form.head.terms)
+        time = derived_time(form, match, matcher)
+        own = own_expiry(form, match, matcher)
+    except (Failed, ValueError):
+        return None
     for start, end in stretches:
         begin = start if time is None or not form.head.time else max(start, time)
         if form.outlives and begin < end and begin <= at < own and begin < own:
@@ -174,19 +192,18 @@ def _living_in(
 class Moment:
     """The program at one instant: its facts, how they match, and what lives on.
 
-    `given` are the records that no rule has to derive. `living` gives the living solutions of a
-    rule that outlives facts whose heads agree with some bindings.
+    `given` are the facts that no rule has to derive. `find` gives the living solutions of a rule
+    that outlives facts, of heads that agree with some bindings.
     """
 
     at: int
     plan: LogicalPlan
     allowance: Allowance
     tables: Mapping[str, Table]
-    given: Mapping[str, Iterable[Record]]
-    living: Callable[[RuleForm, Bindings], Iterable[Living]]
+    given: Mapping[str, Mapping[Key, Row]]
+    find: Callable[[Moment, RuleForm, Bindings], Iterable[Living]]
     place: int
     """Under which number proofs know it: the instant, or the number of a tick."""
-    _keys: dict[str, dict[Key, Row]] = field(default_factory=dict)
     _ranks: dict[tuple[tuple[str, ...], frozenset[Fact]], Mapping[Fact, int]] = field(
         default_factory=dict
     )
@@ -202,23 +219,15 @@ class Moment:
 
     def given_rows(self, predicate: str) -> Mapping[Key, Row]:
         """The facts of a predicate that are inputs at this instant."""
-        known = self._keys.get(predicate)
-        if known is None:
-            floats = [kind == "float" for _, kind in self.plan.checked.columns.get(predicate, ())]
-            known = self._keys[predicate] = {}
-            for record in self.given.get(predicate, ()):
-                both = zip(record.arguments, floats, strict=True)
-                arguments = [widen(value) if floating else value for value, floating in both]
-                known[record.time, *arguments] = (
-                    *_row(record)[: PARAFACTS + 1],
-                    record.time,
-                    *arguments,
-                )
-        return known
+        return self.given.get(predicate, {})
 
     def is_given(self, predicate: str, key: Key) -> bool:
         """Whether the fact is an input at this instant."""
         return key in self.given_rows(predicate)
+
+    def living(self, form: RuleForm, bound: Bindings) -> Iterable[Living]:
+        """The living solutions of a rule that outlives facts."""
+        return self.find(self, form, bound)
 
     def record(self, predicate: str, key: Key) -> Record | None:
         """The record of a fact at this instant, None if it is absent."""

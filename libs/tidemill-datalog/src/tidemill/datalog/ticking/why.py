@@ -9,29 +9,25 @@ list of open facts: any number of ticks deep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.demand import Pattern, demanded, fits
-from tidemill.datalog.evaluation.fixpoint import Strata
-from tidemill.datalog.evaluation.timelines import merge_parts
-from tidemill.datalog.lattices import inject_given
-from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.forms import RuleForm, matched_variables
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.matching import Bindings
-from tidemill.datalog.moments import Moment, rows_of
-from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.moments import Moment, given_rows, living_in
+from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.rounds import Living
-from tidemill.datalog.scratch.engine import Engine, presences_of
 from tidemill.datalog.state import EngineState, StateRow, decode_fields
-from tidemill.datalog.tables import Key, Table, Timelines
+from tidemill.datalog.tables import Key, Table
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
 from tidemill.datalog.ticks import Fact, Message, Told
-from tidemill.datalog.values import equal, widen
+from tidemill.datalog.values import equal
 from tidemill.datalog.why import Builder, Context, Solution, TooCyclic
 
 What = TypeVar("What")
@@ -55,25 +51,22 @@ def why_in_ticks(
     """A proof that the record is present at the instant `at` at a node; None if it is not.
 
     `history` reaches to `at` or further. The record is a fact, with its time where facts differ by
-    it. Cost: for each tick of the proof one evaluation of what fits the arguments of the record,
-    and one look at the facts that its node ever saw and handed on.
+    it. Cost: one look at all that the nodes ever saw, said and handed on; for each tick of the
+    proof the facts that fit the arguments of the record.
     """
     number = history.nodes[node].number_at(at)
     if number is None:
         return None
-    engine = Engine(history.program, allowance=allowance)
+    plan, allowance = logical_plan(history.program), allowance or Allowance()
     place = history.nodes[node].places[number]
+    known = _Known(history, demanded(plan.rules, record.predicate, record.arguments))
     try:
-        return _proved(engine, history, record, at, place, exact=True)
+        return _proved(_TickBuilder(plan, allowance, known, exact=True), record, at, place)
     except TooCyclic:
-        return _proved(engine, history, record, at, place, exact=False)
+        return _proved(_TickBuilder(plan, allowance, known, exact=False), record, at, place)
 
 
-def _proved(
-    engine: Engine, history: TickHistory, record: Record, at: int, place: Place, exact: bool
-) -> Proof | None:
-    patterns = demanded(engine.forms, record.predicate, record.arguments)
-    builder = _TickBuilder(engine, _Known(history, patterns), set(patterns), exact=exact)
+def _proved(builder: _TickBuilder, record: Record, at: int, place: Place) -> Proof | None:
     key = builder.key_of(record, place)
     if key is None:
         return None
@@ -109,16 +102,19 @@ class _Known:
     def __init__(self, history: TickHistory, patterns: Mapping[str, set[Pattern]]) -> None:
         self.ticks = history
         self._seen: list[_ByTick[Record]] = []
+        self._said: list[_ByTick[Record]] = []
         self._carried: list[_ByTick[tuple[Fact, list[Told]]]] = []
         self._solutions: list[_ByTick[StateRow]] = []
         self._since: list[dict[Fact, list[tuple[int, float]]]] = [{} for _ in history.nodes]
         for node in history.nodes:
             seen: _ByTick[Record] = _ByTick()
+            said: _ByTick[Record] = _ByTick()
             carried: _ByTick[tuple[Fact, list[Told]]] = _ByTick()
             solutions: _ByTick[StateRow] = _ByTick()
-            for record, begun, ended in node.seen.every():
-                if fits(record.arguments, patterns.get(record.predicate, ())):
-                    seen.add(record, begun, ended)
+            for told, into in ((node.seen, seen), (node.said, said)):
+                for record, begun, ended in told.every():
+                    if fits(record.arguments, patterns.get(record.predicate, ())):
+                        into.add(record, begun, ended)
             for row, begun, ended in node.handed.every():
                 if row[1] != CARRIED:
                     solutions.add(row, begun, ended)
@@ -129,21 +125,28 @@ class _Known:
                     since = self._since[node.number].setdefault((name, key), [])
                     since.append((begun, ended))
             self._seen.append(seen)
+            self._said.append(said)
             self._carried.append(carried)
             self._solutions.append(solutions)
 
-    def inputs_at(self, at: int) -> dict[str, list[Record]]:
-        """The input records that a tick saw, those of messages among them."""
-        node, number = self.ticks.ran[at]
-        found: dict[str, list[Record]] = {}
-        for record in self._seen[node].at(number):
-            found.setdefault(record.predicate, []).append(record)
-        return found
+    def inputs_at(self, place: Place) -> list[Record]:
+        """The input records of a tick that have not expired, those of messages among them."""
+        return self._present(self._seen, place)
 
-    def carried_to(self, place: Place) -> dict[Fact, list[Told]]:
-        """The facts that were carried to a tick."""
-        node, number = self.ticks.ran[place]
-        return dict(self._carried[node].at(number))
+    def said_at(self, place: Place) -> list[Record]:
+        """The derived records of a tick that have not expired."""
+        return self._present(self._said, place)
+
+    def _present(self, found: Sequence[_ByTick[Record]], place: Place) -> list[Record]:
+        (node, number), at = self.ticks.ran[place], self.ticks.instant(place)
+        records = found[node].at(number)
+        return [each for each in records if each.expires is None or each.expires > at]
+
+    def carried_to(self, place: Place) -> list[Fact]:
+        """The facts that were carried to a tick and have not expired."""
+        (node, number), at = self.ticks.ran[place], self.ticks.instant(place)
+        carried = self._carried[node].at(number)
+        return [fact for fact, told in carried if any(ends > at for ends, _ in told)]
 
     def carried_since(self, place: Place, fact: Fact) -> int:
         """The number of the first of the ticks up to this one to all of which the fact was carried
@@ -165,42 +168,55 @@ class _TickBuilder(Builder):
     """
 
     def __init__(
-        self, engine: Engine, known: _Known, only: Collection[str], *, exact: bool
+        self, plan: LogicalPlan, allowance: Allowance, known: _Known, *, exact: bool
     ) -> None:
-        super().__init__(engine.plan, self._evaluated, engine.allowance, exact=exact)
-        self._engine, self._only = engine, only
+        super().__init__(plan, self._found, allowance, exact=exact)
         self._known = known
         self._ticks = known.ticks
-        self._inputs: dict[Place, dict[str, Timelines]] = {}
-        self._later = [form for form in engine.forms if not form.deductive]
+        self._inputs: dict[Place, set[Fact]] = {}
+        self._later = [form for form in plan.rules if not form.deductive]
         self._above: list[tuple[int, Fact, Place, Proof]] = []
         """Carried facts above the one that is open, each with how many others were open below it,
         and its tick.
         """
 
-    def _evaluated(self, at: Instant) -> Moment:
-        place, engine = int(at), self._engine
+    def _found(self, at: Instant) -> Moment:
+        """The facts that a tick was given or said."""
+        place, checked = int(at), self.plan.checked
+        inputs, said = self._known.inputs_at(place), self._known.said_at(place)
+        given = {
+            name: given_rows([each for each in inputs if each.predicate == name], checked, name)
+            for name in {record.predicate for record in inputs}
+        }
+        self._inputs[place] = {(name, key) for name, rows in given.items() for key in rows}
+        facts = {name: dict(rows) for name, rows in given.items()}
+        for record in said:
+            facts.setdefault(record.predicate, {}).update(
+                given_rows([record], checked, record.predicate)
+            )
+        for name, key in self._known.carried_to(place):
+            if key in facts.get(name, ()):
+                given.setdefault(name, {}).setdefault(key, facts[name][key])
+        tables = {name: Table([*rows.values()]) for name, rows in facts.items()}
         instant = self._ticks.instant(place)
-        inputs, state = self._known.inputs_at(place), self._known.state_before(place)
-        self._inputs[place] = _given_facts(engine, instant, inputs, {})
-        given = _given_facts(engine, instant, inputs, self._known.carried_to(place))
-        strata = engine.complete(given, BEGINNING, instant + 1, state, only=self._only, frozen=True)
-        for rule in engine.later_rules:
-            if rule.form.lingers and rule.form.head.predicate in self._only:
-                strata.derive(rule)
-        tables = {
-            name: Table(rows_of(presences_of(name, table.rows, engine.lattices)))
-            for name, table in strata.tables.items()
-        }
-        records = {
-            name: [
-                p.record
-                for p in presences_of(name, Table.of_timelines(known).rows, engine.lattices)
-            ]
-            for name, known in given.items()
-        }
-        living = partial(_living, strata, instant)
-        return Moment(instant, self.plan, engine.allowance, tables, records, living, place)
+        return Moment(instant, self.plan, self._allowance, tables, given, self._living_at, place)
+
+    def _living_at(self, moment: Moment, form: RuleForm, bound: Bindings) -> Iterator[Living]:
+        """The solutions that ticks before established, and those of the tick itself."""
+        known = set()
+        for solution in self._known.state_before(moment.place).established.get(form.number, ()):
+            if solution.expires > moment.at:
+                known.add(solution.identity[1:])
+                since = min(version[0] for version in solution.versions)
+                keys = solution.identity[1]
+                yield Living(keys, solution.arguments, solution.time, since)
+        matcher = moment.matcher
+        for match in matcher.matches(form, bound):
+            matched = tuple(match.bound[each.name] for each in matched_variables(form))
+            if (match.keys, matched) not in known:
+                living = living_in([(moment.at, moment.at + 1)], form, match, matcher, moment.at)
+                if living is not None:
+                    yield living
 
     def part(self, text: str, at: Instant, kind: Kind, record: Record | None = None) -> Proof:
         place = int(at)
@@ -227,7 +243,7 @@ class _TickBuilder(Builder):
     def given(self, node: Proof, predicate: str, key: Key, at: Instant) -> None:
         """Say where a fact comes from: an input, a message, or the tick before."""
         place = int(at)
-        if key in self._inputs[place].get(predicate, {}):
+        if (predicate, key) in self._inputs[place]:
             if not self._sent(node, predicate, key, place):
                 node.kind = "input" if predicate in self._ticks.inputs else "handed"
             return
@@ -299,24 +315,6 @@ class _TickBuilder(Builder):
         return False
 
 
-def _living(strata: Strata, at: int, form: RuleForm, bound: Bindings) -> Iterator[Living]:
-    """The living solutions of a rule of a tick."""
-    lingering = strata.lingering.get(form.number)
-    lives = [] if lingering is None else lingering.lives
-    if not form.outlives:
-        for life in lives:
-            since = min(v[0] for v in life.solution.versions)
-            yield Living(life.solution.keys, life.arguments, life.time, since)
-        return
-    met = {life.solution.keys: min(v[0] for v in life.solution.versions) for life in lives}
-    established = strata.established.get(form.number)
-    for solution in () if established is None else established.known():
-        if solution.expires > at:
-            since = min(version[0] for version in solution.versions)
-            keys = solution.identity[1]
-            yield Living(keys, solution.arguments, solution.time, met.get(keys, since))
-
-
 def _is(message: Message, node: int, predicate: str, key: Key) -> bool:
     record = message.record
     return (
@@ -325,44 +323,3 @@ def _is(message: Message, node: int, predicate: str, key: Key) -> bool:
         and record.time == key[0]
         and all(equal(a, b) for a, b in zip(record.arguments, key[1:], strict=True))
     )
-
-
-def _given_facts(
-    engine: Engine,
-    at: int,
-    inputs: Mapping[str, Iterable[Record]],
-    carried: Mapping[Fact, Iterable[Told]],
-) -> dict[str, Timelines]:
-    """The facts that a tick has before any rule: inputs, messages among them, and what was carried
-    to it.
-
-    What has expired by `at` is gone; what several say of one fact is merged.
-    """
-    given: dict[str, Timelines] = {}
-    for (name, key), values in carried.items():
-        parts = given.setdefault(name, {}).setdefault(key, [])
-        parts += [(BEGINNING, END, *value) for value in values]
-    for name, records in inputs.items():
-        mine = given.setdefault(name, {})
-        floats = [kind == "float" for _, kind in engine.checked.columns.get(name, ())]
-        for record in records:
-            parafacts = inject_given(record, engine.lattices) if record.parafacts else None
-            expires = END if record.expires is None else record.expires
-            arguments = tuple(
-                widen(value) if floating else value
-                for value, floating in zip(record.arguments, floats, strict=True)
-            )
-            part = (BEGINNING, END, expires, parafacts)
-            mine.setdefault((record.time, *arguments), []).append(part)
-    for timelines in given.values():
-        for key, parts in list(timelines.items()):
-            present = [(BEGINNING, END, *part[2:]) for part in parts if part[2] > at]
-            if present:
-                timelines[key] = merge_parts(present, engine.lattices, _ignore)
-            else:
-                del timelines[key]
-    return given
-
-
-def _ignore(reason: str, start: float, end: float) -> None:
-    """A merged sum that overflows drops the fact; the tick that merged it first has reported it."""

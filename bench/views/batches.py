@@ -1,8 +1,7 @@
 """Views as the service keeps them, in memory: a load, and batches of 1, 1,000 and 100,000 rows.
 
-The timed code of ours is `tidemill_compute.views.maintaining`. It takes tables of updates, as they
-are read of collections, and gives tables of updates, as they are written. After the load nothing
-waits for the view for a while.
+The timed code of ours is `tidemill_compute.views.dataflow`. It takes tables of updates, as they
+are read of collections, and gives tables of updates, as they are written.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ def batches(view: str, rows: int) -> Report:
             seconds.append(perf_counter() - start)
             sizes.append(many)
             digests.append(int(digest(*found), 16))
-            if not step:
-                kept.rest()
     report = Report()
     report.batches(sizes, seconds, digests)
     return report

@@ -13,8 +13,8 @@ from tidemill.arrangement.updates import DIFF, TIME, stamp
 from tidemill.catalog.record_rows import shape_of_output, shape_of_relation
 from tidemill.datalog.checked import CheckedProgram
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.dataflow import DataflowMaintainer
 from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.maintaining import UntickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start
 
@@ -33,7 +33,7 @@ class Kept:
         outputs = {self._wanted: ("v/out", shape_of_output(checked, self._wanted))}
         target = ViewTarget("v", checked, given, outputs, "v/errors", "v/state")
         self._inputs = {name: InputState(replace(s, predicate=name)) for name, s in shapes.items()}
-        self._maintainer = UntickedMaintainer(target, ComputeSettings())
+        self._maintainer = DataflowMaintainer(target, ComputeSettings())
         self._maintainer.begin(Start(0, True), self._inputs)
         self._lower = 0
 
@@ -59,9 +59,3 @@ class Kept:
         rows = found.drop_columns([TIME, DIFF])
         columns = [np.asarray(c.to_numpy(), np.int64) for c in rows.itercolumns()]
         return columns, np.asarray(found.column(DIFF).to_numpy(), np.int64)
-
-    def rest(self) -> None:
-        """A time in which nothing waits, as long as the view has a use for it."""
-        make = self._maintainer.when_idle(self._lower)
-        if make is not None:
-            self._maintainer.adopt(make(lambda: None))

@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +34,6 @@ from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
-Way = Literal["windows", "changes"]
 SALE = pa.schema([("o", pa.int64()), ("a", pa.int64()), ("k", pa.string())])
 COLUMNS = (("o", "int"), ("a", "int"), ("k", "text"))
 PROGRAMS = (
@@ -51,14 +49,14 @@ WARM_ROWS, WARM_CHANGES = 5_000, 3
 class Service:
     """Collections over SQLite and a directory, an input and views of it."""
 
-    def __init__(self, directory: Path, views: int, way: Way, shared: bool) -> None:
+    def __init__(self, directory: Path, views: int, shared: bool) -> None:
         ids = map("{:032x}".format, itertools.count())
         clock = SystemClock()
         self.collections = Collections(
             SqliteConsensus(directory / "log.sqlite"), DirectoryBlob(directory / "blob", ids.__next__),
             clock, ids.__next__,
         )  # fmt: skip
-        settings, every = ComputeSettings(maintenance=way), SharedInputs()
+        settings, every = ComputeSettings(), SharedInputs()
         self.targets = [target_of(number) for number in range(views)]
         self.views = [
             ViewDriver(target, self.collections, clock, settings, every if shared else None)
@@ -126,11 +124,11 @@ def held_bytes() -> int:
 
 
 async def measure_kept(
-    rows: int, views: int, way: Way, shared: bool, changes: int
+    rows: int, views: int, shared: bool, changes: int
 ) -> tuple[int, float, dict[str, str]]:
     """Bytes that views hold, seconds of the processor for one change, and what they wrote."""
     with tempfile.TemporaryDirectory() as directory:
-        service = Service(Path(directory), views, way, shared)
+        service = Service(Path(directory), views, shared)
         await service.create()
         before = held_bytes()
         tasks = [asyncio.create_task(view.maintain_forever()) for view in service.views]
@@ -148,54 +146,39 @@ async def measure_kept(
         return held, median(busy[len(busy) // 5 :]), digests
 
 
-def alone(
-    rows: int, views: int, way: Way, shared: bool, changes: int
-) -> tuple[int, float, dict[str, str]]:
+def alone(rows: int, views: int, shared: bool, changes: int) -> tuple[int, float, dict[str, str]]:
     """The same in a process that has loaded and compiled all it needs, and holds nothing."""
-    asyncio.run(measure_kept(WARM_ROWS, 1, way, shared, WARM_CHANGES))
-    return asyncio.run(measure_kept(rows, views, way, shared, changes))
+    asyncio.run(measure_kept(WARM_ROWS, 1, shared, WARM_CHANGES))
+    return asyncio.run(measure_kept(rows, views, shared, changes))
 
 
 def sharing(rows: int, views: int, changes: int) -> Report:
     """One view, several that share, and several that do not, each in a process of its own."""
     report = Report()
     spawn = multiprocessing.get_context("spawn")
-    ways: tuple[Way, ...] = ("windows", "changes")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
-        for way in ways:
-            for name, number, shared in (
-                ("one", 1, True), ("shared", views, True), ("apart", views, False),
-            ):  # fmt: skip
-                held, busy, digests = pool.submit(
-                    alone, rows, number, way, shared, changes
-                ).result()
-                report.figures |= {f"{way}_{name}_bytes": held, f"{way}_{name}_s": busy}
-                for output, digest in digests.items():
-                    if report.digests.setdefault(output, digest) != digest:
-                        raise AssertionError(f"{output} differs: {way}, {name}")
+        for name, number, shared in (
+            ("one", 1, True), ("shared", views, True), ("apart", views, False),
+        ):  # fmt: skip
+            held, busy, digests = pool.submit(alone, rows, number, shared, changes).result()
+            report.figures |= {f"{name}_bytes": held, f"{name}_s": busy}
+            for output, digest in digests.items():
+                if report.digests.setdefault(output, digest) != digest:
+                    raise AssertionError(f"{output} differs: {name}")
     return report
-
-
-def _rows(way: Way, title: str) -> tuple[Row, ...]:
-    def times(name: str, unit: str) -> str:
-        return f"{way}_{name}_{unit}/{way}_one_{unit}"
-
-    return (
-        Row(f"one view of 100,000 rows, {title}: memory", f"{way}_one_bytes", unit="bytes"),
-        Row(
-            "ten views of them, times as much", times("shared", "bytes"), Aim("most", 2.0), "times"
-        ),
-        Row("the same, each for itself", times("apart", "bytes"), unit="times"),
-        Row("one view, processor for a change, durable to durable, median", f"{way}_one_s"),
-        Row("ten views, times as much", times("shared", "s"), unit="times"),
-        Row("the same, each for itself", times("apart", "s"), unit="times"),
-    )
 
 
 JOBS: dict[str, Job] = {
     "sharing": Job(
         (100_000, 10, 30), sharing,
-        (*_rows("windows", "in windows"), *_rows("changes", "followed")),
+        (
+            Row("one view of 100,000 rows: memory", "one_bytes", unit="bytes"),
+            Row("ten views of them, times as much", "shared_bytes/one_bytes", Aim("most", 2.0), "times"),
+            Row("the same, each for itself", "apart_bytes/one_bytes", unit="times"),
+            Row("one view, processor for a change, durable to durable, median", "one_s"),
+            Row("ten views, times as much", "shared_s/one_s", unit="times"),
+            Row("the same, each for itself", "apart_s/one_s", unit="times"),
+        ),
         scaled=(0,), least=1_000,
     ),
 }  # fmt: skip

@@ -176,11 +176,8 @@ def test_w1_columns_that_the_view_names_are_looked_at_too() -> None:
     assert "has a column `time` already: the @time of the event; give" in finding.message
 
 
-def test_an_engine_that_lacks_a_construct_is_refused_with_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    text = f"{SOURCE}---\n" + view("v", "p(x) := flights(x, _);", "  engine: dataflow\n")
-    assert told(a=text) == []
-    monkeypatch.setattr("tidemill.datalog.dataflow.missing_in", lambda checked: "a construct")
+def test_an_engine_of_an_earlier_version_is_refused_with_what_to_do() -> None:
+    text = f"{SOURCE}---\n" + view("v", "p(x) := flights(x, _);", "  engine: scratch\n")
     (finding,) = check_files({"a.yaml": text})
-    assert "the dataflow does not evaluate a construct; choose auto" in finding.message
+    assert 'unknown field "engine"' in finding.message
+    assert "leave it out" in finding.hint

@@ -59,7 +59,7 @@ SPECS: dict[str, list[dict[str, Any]]] = {
         {"program": "p(x) := q(x);", "inputs": {"q": "flights/raw"}, "outputs": ["p"],
          "columns": {"p": ["x"]}, "strategy": "retraction"},
         {"program": "p(x) @next := q(x);", "tick": {"period": "100ms"}, "nodes": 3, "place": {"q": "x"},
-         "admission": {"q": {"policy": "batch", "rows": 5, "wait": "1s"}}, "engine": "scratch"},
+         "admission": {"q": {"policy": "batch", "rows": 5, "wait": "1s"}}},
         {"program": "p(x) @next := q(x);", "tick": {"on": "change"}, "hydrateFrom": 17,
          "admission": {"q": {"policy": "skew", "skew": "1s"}, "r": {"policy": "eager"}}},
     ],

@@ -57,7 +57,7 @@ from tidemill_compute.actions.outbox import Firing, Took, untold
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import differences, update_table
+from tidemill_compute.views.view_updates import update_table
 
 Delivery: TypeAlias = Literal["keyed", "askable", "at least once", "at most once"]
 
@@ -233,8 +233,10 @@ class World:
     async def feed(self, lower: int, upper: int) -> None:
         for predicate, (collection, shape) in self.view.inputs.items():
             row = row_of(shape)
-            stretches = [(row(p.record), p.start, p.end) for p in self.inputs.get(predicate, ())]
-            due = [c for c in differences(stretches, 0, 0, upper) if lower <= c[1] < upper]
+            stays = [(row(p.record), p.start, p.end) for p in self.inputs.get(predicate, ())]
+            moves = [(data, max(0, start), 1) for data, start, _ in stays]
+            moves += [(data, end, -1) for data, _, end in stays]
+            due = [(data, int(at), diff) for data, at, diff in moves if lower <= at < upper]
             table = consolidate(update_table(due, shape.schema))
             await self.now.compare_and_append(
                 collection, frontier(lower), frontier(upper), table, writer="test"

@@ -55,7 +55,7 @@ INPUTS = {
     "ping": ("ping", shape_of_events("ping", PING)),
 }
 END = 60
-SETTINGS = ComputeSettings(window_changes_max=7, spark_rows=20, maintenance="windows")
+SETTINGS = ComputeSettings(step_changes_max=7, spark_rows=20)
 
 
 def updates_of(name: str) -> list[tuple[object, ...]]:
@@ -221,7 +221,7 @@ async def test_a3_a_job_beyond_its_memory_says_so_and_the_next_one_has_its_turn(
     view.bulk = SparkHydrate(launcher, world.collections)
     await follow(world, view)
     assert len(launcher.launched) == 2
-    assert view.progress.windows == 0
+    assert view.progress.steps == 0
     assert (await world.contents())["v/pair"].num_rows
 
 
@@ -237,7 +237,7 @@ async def test_a_view_goes_on_where_a_job_has_left_it(tmp_path: Path, spark: Spa
     view.bulk = SparkHydrate(launcher, world.collections)
     await follow(world, view)
     assert len(launcher.launched) == 1
-    assert view.progress.windows == 0  # the job has done it all
+    assert view.progress.steps == 0  # the job has done it all
     contents = await world.contents()
     assert contents == await alone.contents()
     # The same again loses every race; and a view that has begun asks nobody.
@@ -270,5 +270,5 @@ async def test_a_view_evaluates_itself_what_a_job_could_not(tmp_path: Path) -> N
     view, nobody = world.view(), Nobody()
     view.bulk = nobody
     await follow(world, view)
-    assert (nobody.asked, view.progress.windows > 0) == (1, True)
+    assert (nobody.asked, view.progress.steps > 0) == (1, True)
     assert await world.contents() == await alone.contents()

@@ -1,33 +1,26 @@
-"""The rows of an input on columns are those that it holds one by one, whichever way each window
-asks for them.
-"""
+"""An input hands on its changes, as tables or as records, and says when a step has enough."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.updates import empty_updates
+from tidemill.arrangement.updates import consolidate, empty_updates
 from tidemill.catalog.record_rows import (
     PredicateShape,
     Row,
+    record_of,
     row_of,
     shape_of_events,
     shape_of_relation,
 )
-from tidemill.datalog.columnar import Columns, Texts
-from tidemill.datalog.columnar.columns import END_WORD
-from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.records import format_presence
 from tidemill.errors import Corrupt
-from tidemill_compute.views.column_rows import rows_of_columns
-from tidemill_compute.views.input_state import InputState, cut_window
+from tidemill_compute.views.input_state import InputState, cut_step
 
 FIELDS = [
     ("name", pa.string()),
@@ -39,7 +32,6 @@ RELATION = shape_of_relation("p", pa.schema(FIELDS))
 EVENTS = shape_of_events("p", pa.schema([*FIELDS, ("time", pa.int64()), ("expires", pa.int64())]))
 UPPER = 12
 Update: TypeAlias = "tuple[Row, int, int]"
-Way: TypeAlias = Literal["columns", "rows", "changes", "facts", "aside"]
 
 values = st.tuples(
     st.sampled_from(("a", "é", "", None)),
@@ -48,7 +40,6 @@ values = st.tuples(
     st.sampled_from((True, False, None)),
 )
 times = st.tuples(st.sampled_from((0, 3, None)), st.sampled_from((5, 1 << 40, None)))
-ways = st.sampled_from(("columns", "columns", "rows", "changes", "facts", "aside"))
 
 
 @st.composite
@@ -80,164 +71,101 @@ def table(shape: PredicateShape, updates: list[Update]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-@dataclass
-class Oracle:
-    """The same updates, looked at instant by instant."""
-
-    updates: list[Update]
-
-    def stretches(self, row: Row, seen: int, upper: int) -> set[tuple[int, int]]:
-        """When a row is there from `seen` on, as pairs of instants in [seen, upper)."""
-        return {
-            (at, at + 1)
-            for at in range(max(seen, 0), upper)
-            if sum(diff for mine, time, diff in self.updates if mine == row and time <= at) > 0
-        }
+def there(updates: list[Update], at: int) -> set[Row]:
+    """The rows of which copies are there at an instant."""
+    copies: dict[Row, int] = {}
+    for row, time, diff in updates:
+        if time <= at:
+            copies[row] = copies.get(row, 0) + diff
+    return {row for row, count in copies.items() if count}
 
 
-def instants(
-    stretches: list[tuple[Row, float, float]], seen: int, upper: int
-) -> set[tuple[Row, int]]:
-    found = [
-        (row, at)
-        for row, start, stop in stretches
-        for at in range(max(seen, 0, int(max(start, 0))), int(min(stop, upper)))
-    ]
-    assert len(found) == len(set(found)), "a row is there twice"
-    return set(found)
-
-
-def of_columns(found: Columns, shape: PredicateShape) -> list[tuple[Row, float, float]]:
-    ends = [END if stop == END_WORD else stop for stop in found.stop.tolist()]
-    return list(zip(rows_of_columns(found, shape), found.start.tolist(), ends, strict=True))
-
-
-def of_presences(found: list[Presence], shape: PredicateShape) -> list[tuple[Row, float, float]]:
-    row = row_of(shape)
-    return [(row(p.record), p.start, p.end) for p in found]
+def held(shape: PredicateShape, updates: list[Update], lower: int) -> pa.Table:
+    """The rows just before an instant, with their multiplicities."""
+    before = [(row, 0, diff) for row, at, diff in updates if at < lower]
+    return consolidate(table(shape, before)).drop_columns(["_time"])
 
 
 @pytest.mark.parametrize("shape", [RELATION, EVENTS], ids=["relation", "events"])
-def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: PredicateShape) -> None:
-    taken = []
-
-    @settings(max_examples=80, deadline=None)
-    @given(
-        histories(shape),
-        st.lists(st.integers(1, UPPER - 1), max_size=4, unique=True),
-        st.lists(ways, min_size=6, max_size=6),
-        st.booleans(),
-    )
-    def law(updates: list[Update], cuts: list[int], asked: list[Way], restarted: bool) -> None:
-        living, texts, oracle = InputState(shape), Texts(), Oracle(updates)
-        borders = [0, *sorted(cuts), UPPER]
-        every = {row for row, _, _ in updates}
-        for (lower, upper), way in zip(pairwise(borders), asked, strict=False):
-            seen = lower - 1
-            if restarted and lower:
-                living = again(shape, updates, lower)
-            middle = (lower + upper) // 2
-            for first, last in ((lower, middle), (middle, upper)):
-                due = [update for update in updates if first <= update[1] < last]
-                living.extend(table(shape, due), last)
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_input_hands_on_what_it_begins_with_and_each_change_once(
+    shape: PredicateShape, stored: bool
+) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(histories(shape), st.lists(st.integers(1, UPPER - 1), max_size=4, unique=True))
+    def law(updates: list[Update], cuts: list[int]) -> None:
+        first, *borders = [*sorted(cuts), UPPER]
+        living = InputState(shape)
+        living.stored = stored
+        living.restart(held(shape, updates, first), first)
+        assert living.alive == len(there(updates, first - 1))
+        assert living.take_present() == held(shape, updates, first)
+        assert living.alive == living.take_present().num_rows == 0, "handed on twice"
+        found: list[pa.Table] = []
+        for lower, upper in pairwise((first, *borders)):
+            # It has read further than it hands on.
+            middle = (upper + UPPER + 1) // 2
+            due = [update for update in updates if living.upper <= update[1] < middle]
+            living.extend(table(shape, due), middle)
             assert living.waiting(upper) == sum(lower <= at < upper for _, at, _ in updates)
-            if way == "columns":
-                window = living.advance_columns(upper, texts)
-                assert window is not None
-                assert living.on_columns
-                found = of_columns(window.columns, shape)
-            elif way in ("facts", "aside"):
-                if way == "aside":
-                    was, other = (living.columns, living.facts, living.alive), living.aside()
-                    assert other.hold_facts(lambda: None) is not None
-                    assert (living.columns, living.facts, living.alive) == was
-                    living.become(other)
-                assert living.hold_facts() is not None
-                living.walk(upper)
-                held = {row for row, _, _ in living._held()}
-                assert held == {row for row in every if oracle.stretches(row, upper - 1, upper)}
-                assert not living.on_columns
-                taken.append(way)
-                continue
-            elif way == "rows":
-                found = of_presences(living.advance(upper), shape)
-            else:
-                before = of_presences(living.present(), shape)
-                found = followed(before, living.take(upper), shape)
-            taken.append(way)
-            expected = {(row, at) for row in every for at, _ in oracle.stretches(row, seen, upper)}
-            assert instants(found, seen, upper) == expected
-            if len(taken) % 3 == 0:
-                texts = Texts()  # numbers are begun anew
+            found.append(living.take_updates(upper))
+            assert set(found[-1]["_time"].to_pylist()) <= set(range(lower, upper))
+        rest = [update for update in updates if update[1] >= first]
+        assert consolidate(pa.concat_tables([table(shape, []), *found])) == consolidate(
+            table(shape, rest)
+        )
 
     law()
-    assert {"columns", "rows", "changes", "facts"} <= set(taken)
 
 
-def again(shape: PredicateShape, updates: list[Update], lower: int) -> InputState:
-    """A process that begins at `lower` with what it reads there."""
-    held: dict[Row, int] = {}
-    for row, at, diff in updates:
-        if at < lower:
-            held[row] = held.get(row, 0) + diff
-    rows = [(row, 0, copies) for row, copies in held.items() if copies]
-    living = InputState(shape)
-    living.restart(table(shape, rows).drop_columns(["_time"]), lower)
-    assert living.alive == len(rows)
-    return living
-
-
-def followed(
-    before: list[tuple[Row, float, float]],
-    moved: list[tuple[object, int, int]],
+@pytest.mark.parametrize("shape", [RELATION, EVENTS], ids=["relation", "events"])
+def test_records_begin_and_end_with_the_first_and_the_last_copy_of_a_row(
     shape: PredicateShape,
-) -> list[tuple[Row, float, float]]:
-    """Stretches from what was present, and which records begin and end."""
-    row = row_of(shape)
-    open_ = {row_: start for row_, start, _ in before}
-    found: list[tuple[Row, float, float]] = []
-    for record, at, diff in moved:
-        if diff > 0:
-            open_[row(record)] = at  # type: ignore[arg-type]  # a record
-        else:
-            found.append((row(record), open_.pop(row(record)), at))  # type: ignore[arg-type]
-    return found + [(row_, start, END) for row_, start in open_.items()]
+) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(histories(shape), st.lists(st.integers(1, UPPER - 1), max_size=4, unique=True))
+    def law(updates: list[Update], cuts: list[int]) -> None:
+        first, *borders = [*sorted(cuts), UPPER]
+        living, row = InputState(shape), row_of(shape)
+        living.restart(held(shape, updates, first), first)
+        alive = {row(record) for record in living.present()}
+        assert alive == there(updates, first - 1)
+        rest = [update for update in updates if update[1] >= first]
+        living.extend(table(shape, rest), UPPER)
+        for lower, upper in pairwise((first, *borders)):
+            moves: dict[int, list[tuple[Row, int]]] = {}
+            for record, at, diff in living.take(upper):
+                moves.setdefault(at, []).append((row(record), diff))
+            for at in range(lower, upper):
+                for data, diff in moves.pop(at, ()):
+                    assert (data in alive) == (diff < 0), "it begins twice, or ends twice"
+                    (alive.add if diff > 0 else alive.discard)(data)
+                assert alive == there(updates, at)
+            assert not moves
+            assert living.alive == len(alive)
+
+    law()
 
 
 @settings(max_examples=60, deadline=None)
 @given(histories(EVENTS, corrupt=True), st.integers(0, UPPER))
-def test_a_row_that_goes_too_often_is_corrupt_in_every_way(updates: list[Update], cut: int) -> None:
-    said = []
-    ways: tuple[Way, ...] = ("columns", "rows", "facts")
-    for way in ways:
-        living = InputState(EVENTS)
-        living.extend(table(EVENTS, updates), UPPER)
-        with pytest.raises(Corrupt, match=r"input p: .* is taken away more often") as caught:
-            take_twice(living, cut, way)
-        said.append(caught.value.details["time"])
-    assert said[0] == said[1] == said[2]
-
-
-def take_twice(living: InputState, cut: int, way: Way) -> None:
-    """Two windows."""
-    for upper in (cut, UPPER):
-        if way == "columns":
-            living.advance_columns(upper, Texts())
-        elif way == "facts":
-            living.hold_facts()
-            living.walk(upper)
-        else:
-            living.advance(upper)
-
-
-def test_instants_that_numbers_of_columns_mean_something_else_by_stay_rows() -> None:
+def test_a_record_that_goes_too_often_is_corrupt(updates: list[Update], cut: int) -> None:
     living = InputState(EVENTS)
-    far = (1 << 63) - 1
-    living.extend(table(EVENTS, [(("a", 1, 1.0, True, 3, far), 3, 1)]), 9)
-    assert living.advance_columns(9, Texts()) is None
-    (found,) = living.advance(9)
-    assert found.record.expires == far
-    assert format_presence(found.record, found.start, found.end).startswith("[3,-)")
+    living.extend(table(EVENTS, updates), UPPER)
+    with pytest.raises(Corrupt, match=r"input p: .* is taken away more often"):
+        take_twice(living, cut)
+
+
+def take_twice(living: InputState, cut: int) -> None:
+    """Two steps."""
+    for upper in (cut, UPPER):
+        living.take(upper)
+
+
+def test_a_record_is_that_of_its_row() -> None:
+    living, row = InputState(EVENTS), ("a", 1, 1.0, True, 3, (1 << 63) - 1)
+    living.extend(table(EVENTS, [(row, 3, 1)]), 9)
+    assert living.take(9) == [(record_of(EVENTS)(row), 3, 1)]
 
 
 @given(
@@ -245,7 +173,7 @@ def test_instants_that_numbers_of_columns_mean_something_else_by_stay_rows() -> 
     st.integers(1, 5),
 )
 @settings(max_examples=80, deadline=None)
-def test_a_window_ends_where_it_has_enough_and_never_within_an_instant(
+def test_a_step_ends_where_it_has_enough_and_never_within_an_instant(
     changes: list[list[int]], most: int
 ) -> None:
     inputs = []
@@ -255,7 +183,7 @@ def test_a_window_ends_where_it_has_enough_and_never_within_an_instant(
         living.extend(table(RELATION, updates), 40)
         inputs.append(living)
     every = sorted(at for mine in changes for at in mine)
-    upper = cut_window(inputs, 0, 40, most)
+    upper = cut_step(inputs, 0, 40, most)
     due = [at for at in every if at < upper]
     if len(every) <= most:
         assert upper == 40

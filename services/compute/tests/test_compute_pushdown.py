@@ -91,7 +91,7 @@ class World:
         """A view until it has written all that is definite: how much it read, and how many rows it
         held then.
         """
-        settings = ComputeSettings(window_changes_max=60, hold_interval_s=0.0)
+        settings = ComputeSettings(step_changes_max=60, hold_interval_s=0.0)
         view = ViewDriver(self.target, self.process(), self.clock, settings)
         self.blob.read.clear()
         with pytest.MonkeyPatch.context() as patched:

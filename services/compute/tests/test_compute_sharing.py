@@ -9,35 +9,30 @@ import gc
 import itertools
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal
 
 import pyarrow as pa
 import pytest
-from msgspec import structs
 
 from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
-from tidemill.catalog.record_rows import record_of, row_of, shape_of_events, shape_of_output
+from tidemill.catalog.record_rows import shape_of_events, shape_of_output
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.scratch import Engine
-from tidemill.errors import AlreadyUsed, Exhausted, UsageError
+from tidemill.errors import AlreadyUsed, Exhausted
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views import shared_inputs
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import Engine as ViewEngine
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import differences, update_table
 
 END = 36
 PING = pa.schema(
@@ -103,11 +98,8 @@ def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 class Counts:
     """Counts of shared inputs and of events, over all starts of all processes."""
 
-    windows: int = 0
-    on_columns: int = 0
-    advances: int = 0
-    wanted: int = 0
     reads: int = 0
+    wanted: int = 0
     deaths: int = 0
     late: int = 0
     left: int = 0
@@ -135,7 +127,6 @@ class World:
     random: Random
     clock: ManualClock = field(default_factory=lambda: ManualClock(0))
     counts: Counts = field(default_factory=Counts)
-    engine: ViewEngine = "local"
 
     def __post_init__(self) -> None:
         self.stores = MemoryConsensus(), MemoryBlob()
@@ -176,7 +167,7 @@ class World:
         inputs = {each: INPUTS[each] for each in program.inputs}
         return ViewTarget(
             name, program, inputs, shapes, f"{outputs}/errors", f"{name}/state",
-            engine=self.engine, strategy=self.random.choice(("strata", "retraction")),
+            strategy=self.random.choice(("strata", "retraction")),
         )  # fmt: skip
 
     async def add(self, name: str, text: str, settings: ComputeSettings) -> None:
@@ -237,14 +228,11 @@ class World:
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         if ended is not None and not isinstance(ended, Killed | asyncio.CancelledError):
             raise AssertionError("a view failed") from ended
-        self.counts.windows += view.progress.windows
-        self.counts.on_columns += any(view.on_columns.values())
 
     def note(self, shared: SharedInputs) -> None:
         for each in shared.inputs():
-            self.counts.advances += each.advances
-            self.counts.wanted += each.wanted
             self.counts.reads += each.reads
+            self.counts.wanted += each.wanted
 
     async def change(self, name: str, text: str) -> None:
         """Another program takes over, in a process in which the other views go on."""
@@ -297,53 +285,19 @@ class World:
         says.
         """
         reader = self.process(Fuse(None))
-        inputs = {name: presences(name, rows, self.fed) for name, rows in self.history.items()}
+        inputs = {
+            name: presences_of(table(rows, INPUTS[name][1].schema), INPUTS[name][1])
+            for name, rows in self.history.items()
+        }
         for name, kept in self.views.items():
             for (start, program), until in zip(
                 kept.programs, [*(at for at, _ in kept.programs[1:]), self.fed], strict=True
             ):
-                wanted = expected(program, inputs, self.fed, name)
-                for collection, rows in wanted.items():
+                for output, rows in written(program, inputs, self.fed).items():
+                    collection = f"{name}/{output}"
                     stored = await reader.read_updates(collection)
                     for at in range(start, until):
                         assert as_of(stored, at) == as_of(rows, at), (collection, at)
-
-
-def presences(name: str, rows: list[tuple[object, ...]], upper: int) -> list[Presence]:
-    """When each row has a copy."""
-    make, found = record_of(INPUTS[name][1]), []
-    by_row: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for row in rows:
-        by_row.setdefault(row[:-2], []).append((int(row[-2]), int(row[-1])))  # type: ignore[call-overload]  # numbers
-    for data, moves in by_row.items():
-        copies, since = 0, 0
-        for time, diff in sorted(moves):
-            if copies == 0:
-                since = time
-            copies += diff
-            if copies == 0 and since < time:
-                found.append(Presence(make(data), since, time))
-        if copies:
-            found.append(Presence(make(data), since))
-    return [each for each in found if each.start < upper]
-
-
-def expected(
-    program: CheckedProgram, inputs: dict[str, list[Presence]], upper: int, prefix: str
-) -> dict[str, pa.Table]:
-    given = {name: inputs[name] for name in program.inputs}
-    evaluation = Engine(program).evaluate(given, upper=upper)
-    found = {}
-    for predicate in program.derived:
-        shape = shape_of_output(program, predicate)
-        row = row_of(shape)
-        stretches = [(row(p.record), p.start, p.end) for p in evaluation.presences[predicate]]
-        found[f"{prefix}/{predicate}"] = update_table(
-            differences(stretches, 0, 0, upper), shape.schema
-        )
-    failed = [((e.text,), e.start, e.end) for e in evaluation.errors]
-    found[f"{prefix}/errors"] = update_table(differences(failed, 0, 0, upper), ERROR_SCHEMA)
-    return found
 
 
 def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
@@ -351,47 +305,29 @@ def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
     return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
-def chosen(random: Random, way: str) -> ComputeSettings:
-    ways = {"either": ("windows", "changes"), "dataflow": ("auto",)}.get(way, (way,))
-    return ComputeSettings(
-        window_changes_max=random.choice((3, 8, 50)),
-        step_changes_max=random.choice((3, 8, 50)),
-        hold_interval_s=0.0,
-        maintenance=random.choice(ways),  # type: ignore[arg-type]  # one of them
-        columns_from=random.choice((0, 0, 0, None)),
-    )
-
-
-def taking_the_same_steps(way: str) -> ComputeSettings:
-    """For two views that take the same steps, if nothing happens to one of them."""
-    settings = ComputeSettings(window_changes_max=50, hold_interval_s=0.0, columns_from=0)
-    fixed = way in ("windows", "changes")
-    return structs.replace(settings, maintenance=way) if fixed else settings
+def chosen(random: Random) -> ComputeSettings:
+    return ComputeSettings(step_changes_max=random.choice((3, 8, 50)), hold_interval_s=0.0)
 
 
 @pytest.mark.rule("C1", "MV5", "D2", "K8")
-@pytest.mark.parametrize("way", ["windows", "changes", "either", "dataflow"])
-@pytest.mark.parametrize("seed", range(3))
-async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int, way: str) -> None:
+@pytest.mark.parametrize("seed", range(6))
+async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int) -> None:
     """Through splits of deliveries, restarts, views that die alone, come late, go for good and are
     changed.
     """
-    random = Random(f"{seed} {way}")
-    world = World(random, engine="dataflow" if way == "dataflow" else "local")
+    random = Random(seed)
+    world = World(random)
     await world.create()
     names = map("v{}".format, itertools.count())
-    alike = taking_the_same_steps(way)
-    for text in (PROGRAMS[0], PROGRAMS[3]):
-        await world.add(next(names), text, alike)
-    for text in random.sample(PROGRAMS, 3):
-        await world.add(next(names), text, chosen(random, way))
+    for text in (PROGRAMS[0], PROGRAMS[3], *random.sample(PROGRAMS, 3)):
+        await world.add(next(names), text, chosen(random))
     while world.fed < END - 12:
         await world.feed(min(END - 12, world.fed + random.randrange(2, 12)))
         for fuse in (Fuse(random.randrange(2, 30), after=random.random() < 0.5), Fuse(None)):
             upper = world.fed - (random.randrange(3) if random.random() < 0.5 else 0)
             await world.live(fuse, upper)
         if random.random() < 0.5:
-            await world.add(next(names), random.choice(PROGRAMS), chosen(random, way))
+            await world.add(next(names), random.choice(PROGRAMS), chosen(random))
             world.counts.late += 1
         if random.random() < 0.3:
             await world.drop(random.choice(sorted(world.views)))
@@ -405,21 +341,15 @@ async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int,
     assert counts.deaths > 0
     assert counts.changed == 1
     assert counts.crowd >= 3, "no input was ever read by several views"
-    if way in ("windows", "changes"):  # of other ways two views may happen to take no equal steps
-        assert counts.advances < counts.wanted, "every view moved its rows on by itself"
-    if way == "windows":
-        assert counts.on_columns > 0
+    assert counts.reads < counts.wanted, "every view read its inputs for itself"
 
 
-@pytest.mark.parametrize("way", ["windows", "changes"])
-async def test_what_no_view_stands_at_any_more_is_gone(way: Literal["windows", "changes"]) -> None:
-    """Nothing is counted, so nothing can be forgotten: rows, windows and readings go with the last
-    view.
-    """
+async def test_an_input_without_a_view_is_gone() -> None:
+    """Nothing is counted, so nothing can be forgotten: readings go with the last view."""
     random = Random(5)
     world = World(random)
     await world.create()
-    settings = ComputeSettings(hold_interval_s=0.0, maintenance=way, columns_from=0)
+    settings = ComputeSettings(hold_interval_s=0.0)
     for name in ("v1", "v2", "v3"):
         await world.add(name, PROGRAMS[0], settings)
     await world.feed(9)
@@ -434,18 +364,14 @@ async def test_what_no_view_stands_at_any_more_is_gone(way: Literal["windows", "
         while any(view.progress.lower < upper for view in views):
             await asyncio.sleep(0)
             world.clock.move(0.1)
-    assert [each.readers for each in shared.inputs()] == [3, 3]
-    assert all(each.places == 1 and each.waiting == 0 for each in shared.inputs())
-    assert all(each.advances < each.wanted for each in shared.inputs())
     every = shared.inputs()
+    assert [each.readers for each in every] == [3, 3]
+    assert all(each.reads < each.wanted for each in every)
     await world.stop(views[0], tasks[0])
     assert [each.readers for each in every] == [2, 2]
-    left = views[0]._inputs["ping"]
-    with pytest.raises(UsageError, match="has let go"):
-        every[0].begin(left, list)  # as the thread of a stopped view, which may be late
     for view, task in zip(views[1:], tasks[1:], strict=True):
         await world.stop(view, task)
-    assert all(each.readers == each.places == each.waiting == 0 for each in every)
+    assert all(each.readers == 0 for each in every)
     del every
     gc.collect()
     assert shared.inputs() == []
@@ -477,7 +403,7 @@ async def run_alone(world: World, view: ViewDriver) -> None:
 
 async def test_a_step_without_room_for_it_begins_again_with_fewer_changes() -> None:
     """All pairs of the backlog are more than the view may hold, those of some instants are not."""
-    world = World(Random(1), engine="dataflow")
+    world = World(Random(1))
     target = await alone(world, "pair(a, b) := ping(a, n) ^ ping(b, n);", 24)
 
     def view(bytes_max: int) -> ViewDriver:
@@ -490,7 +416,7 @@ async def test_a_step_without_room_for_it_begins_again_with_fewer_changes() -> N
     assert given_up.value.setting == "limits.view_bytes"
     tight = view(900_000)
     await run_alone(world, tight)
-    assert 1 < tight.progress.windows < END
+    assert 1 < tight.progress.steps < END
     await world.compare()
 
 
@@ -514,7 +440,7 @@ async def test_a_view_of_many_living_texts_begins_once(monkeypatch: pytest.Monke
 
 async def test_texts_of_rows_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 200)
-    world, shared = World(Random(1), engine="dataflow"), SharedInputs()
+    world, shared = World(Random(1)), SharedInputs()
     target = await alone(world, "seen(h) := ping(h, n) if n > 0;", 90)
     settings = ComputeSettings(step_changes_max=100, hold_interval_s=0.0)
     await run_alone(world, world.driver(target, settings, world.now, shared))

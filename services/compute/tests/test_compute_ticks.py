@@ -325,7 +325,7 @@ async def test_an_idle_program_leaves_its_ticks_out(way: dict[str, Any]) -> None
     await world.feed(10**9)
     view = world.view(world.now, 5, **way)
     await world.follow(view, 10**9)
-    assert view.progress.windows <= 3
+    assert view.progress.steps <= 3
     assert as_of(await world.now.read_updates("v/value"), 10**9 - 1) == {("a", 1)}
 
 
@@ -487,7 +487,7 @@ async def test_a_step_without_room_for_it_begins_again_with_fewer_ticks(
     assert given_up.value.setting == "limits.view_bytes"
     tight = view(2_000_000)
     await world.follow(tight, END)
-    assert 1 < tight.progress.windows < END
+    assert 1 < tight.progress.steps < END
     assert await world.answers() == expected(world.program, world.inputs, world.plan)
 
 

@@ -6,47 +6,33 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+import json
 from dataclasses import replace
+from pathlib import Path
 from random import Random
-from threading import Event
-from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import consolidate, empty_updates
-from tidemill.catalog.record_rows import (
-    PredicateShape,
-    record_of,
-    row_of,
-    shape_of_events,
-    shape_of_output,
-    shape_of_relation,
-)
+from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.scratch import Engine as Windows
+from tidemill.datalog.strategy import Strategy
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.faults.overtaken import Overtaken
+from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.following import CostModel
-from tidemill_compute.views.idling import Quiet
-from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import Engine, ViewTarget
-from tidemill_compute.views.view_updates import differences, update_table
+from tidemill_compute.views.view_target import ViewTarget
 
 END = 40
-Maintenance: TypeAlias = Literal["auto", "local", "windows", "changes", "dataflow"]
 
 PROGRAMS = {
     "join and absence": """
@@ -91,12 +77,9 @@ PROGRAMS = {
     """,
 }
 
-ON_DATAFLOW = [
-    "join and absence", "solutions that outlive what established them", "recursion", "errors",
-    "rows and columns that nobody looks at", "aggregates and clocks",
-    "lattices and sets of another view",
-]  # fmt: skip
-"""Programs that the dataflow evaluates."""
+OLDER_STATES = json.loads(Path(__file__).with_name("older_states.json").read_text())
+"""Program, seed of the history, an instant, and the state just before it of a view that engines on
+rows and columns kept."""
 
 HOST = pa.schema([("name", pa.string())])
 PING = pa.schema(
@@ -164,33 +147,11 @@ def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return consolidate(pa.Table.from_arrays(columns, schema=updates))
 
 
-def presences(updates: pa.Table, shape: PredicateShape) -> list[Presence]:
-    """The presences that the updates of an input stand for."""
-    make, begun, found = record_of(shape), {}, []
-    for row in sorted(
-        zip(*(c.to_pylist() for c in updates.columns), strict=True), key=lambda r: r[-2]
-    ):
-        *data, time, diff = row
-        if diff > 0:
-            begun[tuple(data)] = time
-        else:
-            found.append(Presence(make(tuple(data)), begun.pop(tuple(data)), time))
-    return found + [Presence(make(row), time) for row, time in begun.items()]
-
-
 def expected(program: CheckedProgram, inputs: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """The outputs and errors by one evaluation of everything."""
-    given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs}
-    evaluation = Windows(program).evaluate(given, upper=END)
-    found = {}
-    for predicate in program.derived:
-        shape = shape_of_output(program, predicate)
-        row = row_of(shape)
-        stretches = [(row(p.record), p.start, p.end) for p in evaluation.presences[predicate]]
-        found[f"v/{predicate}"] = update_table(differences(stretches, 0, 0, END), shape.schema)
-    failed = [((e.text,), e.start, e.end) for e in evaluation.errors]
-    found["v/errors"] = update_table(differences(failed, 0, 0, END), ERROR_SCHEMA)
-    return {name: consolidate(rows) for name, rows in found.items()}
+    """The outputs and errors as the twin says them."""
+    given = {n: presences_of(inputs[n], INPUTS[n][1]) for n in program.inputs}
+    found = written(program, given, END)
+    return {f"v/{name}": consolidate(rows) for name, rows in found.items()}
 
 
 class World:
@@ -212,20 +173,10 @@ class World:
         return made(consensus, self.stores[1], self.clock, self.ids.__next__)
 
     def view(
-        self,
-        collections: Collections,
-        changes_max: int,
-        maintenance: Maintenance = "auto",
-        strategy: Strategy = "strata",
-        columns_from: int | None = None,
+        self, collections: Collections, changes_max: int, strategy: Strategy = "strata"
     ) -> ViewDriver:
-        engine: Engine = maintenance if maintenance in ("local", "dataflow") else "auto"
-        settings = ComputeSettings(
-            window_changes_max=changes_max, step_changes_max=changes_max, hold_interval_s=0.0,
-            maintenance=maintenance if maintenance in ("windows", "changes") else "auto",
-            columns_from=columns_from,
-        )  # fmt: skip
-        target = replace(self.target, strategy=strategy, engine=engine)
+        settings = ComputeSettings(step_changes_max=changes_max, hold_interval_s=0.0)
+        target = replace(self.target, strategy=strategy)
         return ViewDriver(target, collections, self.clock, settings)
 
     async def create(self, fed: int = 0) -> int:
@@ -277,16 +228,9 @@ async def follow(world: World, view: ViewDriver, upper: int) -> None:
 
 @pytest.mark.rule("C1", "C4", "MV3", "MV5", "D2")
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("maintenance", ["windows", "changes", "either", "dataflow", "onto it"])
-async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
-    name: str, seed: int, maintenance: str
-) -> None:
-    """The dataflow goes on where it died itself, and `onto it` where another engine did."""
-    if maintenance in ("dataflow", "onto it") and name not in ON_DATAFLOW:
-        pytest.skip("the dataflow does not evaluate it yet")
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_view_that_dies_at_any_write_says_what_the_twin_says(name: str, seed: int) -> None:
     random = Random(f"{name} {seed}")
-    ways = ("windows", "changes") if maintenance in ("either", "onto it") else (maintenance,)
     world = World(PROGRAMS[name], seed)
     await world.create()
     fed = deaths = 0
@@ -294,20 +238,13 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
         upper = min(END, fed + random.randrange(1, 15))
         await world.feed(fed, upper)
         fed = upper
-        if maintenance == "onto it" and fed > END / 2:
-            ways = ("dataflow",)
         for _ in range(random.randrange(1, 4)):
             fuse = Fuse(random.randrange(1, 6), after=random.random() < 0.5)
-            way: Maintenance = random.choice(ways)  # type: ignore[arg-type]  # one of the two
             strategy: Strategy = random.choice(("strata", "retraction"))
-            columns_from = random.choice((None, 0, 8))
-            view = world.view(
-                world.process(fuse), random.randrange(1, 9), way, strategy, columns_from
-            )
+            view = world.view(world.process(fuse), random.randrange(1, 9), strategy)
             await follow(world, view, fed)
             deaths += fuse.blown
-    last: Maintenance = "dataflow" if "dataflow" in ways else "auto"
-    await follow(world, world.view(world.process(Fuse(None)), 5, last), END)
+    await follow(world, world.view(world.process(Fuse(None)), 5), END)
     assert await world.contents() == expected(world.program, world.history)
     assert deaths > 0
     state = consolidate(await world.process(Fuse(None)).read_updates("v/state"))
@@ -317,149 +254,22 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
         )  # no row is there twice, none less than not at all
 
 
-async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -> None:
-    """One writer of windows, one of changes: they hand over, and the answer is that of one
-    evaluation.
-    """
-    world = World(PROGRAMS["solutions that outlive what established them"], 2)
-    await world.create()
-    pings = [(h, 2, at, at + 60) for at in range(30) for h in ("a", "b", "c", "d", "e", "f", "g")]
-    backlog = [(*row, row[2], 1) for row in pings]
-    world.history["ping"] = table(backlog, PING)
-    await world.feed(0, 30)
-    view = world.view(world.process(Fuse(None)), 1_000, "local")
-    followed = []
-    for lower, upper in ((30, 30), (30, 32), (32, END)):
-        if upper > lower:
-            await world.feed(lower, upper)
-        await follow(world, view, upper)
-        followed.append(view.followed)
-    assert followed == [False, True, True]
-    assert await world.contents() == expected(world.program, world.history)
-
-
-class Gate(Quiet):
-    """Lets the making of a follower come to its `at`-th pause, and no further until it is
-    opened.
-    """
-
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self._left = at
-        self.inside, self.open = Event(), Event()
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.inside.set()
-            assert self.open.wait(60)
-        super().wait(until)
-
-
-async def until(world: World, task: asyncio.Task[None], come: Callable[[], bool]) -> None:
-    """Advance time until a condition holds; a view that fails raises."""
-    while not come():
-        if task.done():
-            task.result()
-        await asyncio.sleep(0)
-        world.clock.move(0.1)
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-def many(world: World) -> None:
-    """So many rows that it is not for one change to begin following: a backlog, then one now and
-    then.
-    """
-    rows: list[tuple[object, ...]] = [("a", n, 1, None, 1, 1) for n in range(8_000)]
-    rows += [("b", n, 20 + n, None, 20 + n, 1) for n in range(10)]
-    world.history["ping"] = table(rows, PING)
-    assert not CostModel().follows(False, 1, 8_000, False)
-    assert not CostModel().follows(False, 1, 8_000, True)
-
-
-@pytest.mark.parametrize("columns_from", [None, 0])
-async def test_after_a_backlog_and_an_idle_moment_the_next_change_is_followed(
-    columns_from: int | None,
+@pytest.mark.parametrize(("name", "seed", "at", "rows"), OLDER_STATES)
+async def test_a_view_goes_on_from_the_state_that_an_older_version_wrote(
+    name: str, seed: int, at: int, rows: list[list[object]]
 ) -> None:
-    world = World("load(h) @count(n) @max(n) := ping(h, n);", 1)
-    many(world)
+    """Engines before the dataflow wrote each solution as a row of its own."""
+    world = World(PROGRAMS[name], seed)
     await world.create()
-    await world.feed(0, 10)
-    view = world.view(world.process(Fuse(None)), 10_000, "local", columns_from=columns_from)
-    task = asyncio.create_task(view.maintain_forever())
-    await until(world, task, lambda: view.progress.begun_idle == 1)
-    assert (view.progress.windows, view.progress.followed) == (1, 0)
-    assert view.followed
-    for at in range(10, END, 10):
-        await world.feed(at, at + 10)
-        await until(world, task, lambda at=at: view.progress.lower == at + 10)
-    assert (view.progress.windows, view.progress.followed, view.progress.begun_idle) == (4, 3, 1)
-    await end(task)
-    assert await world.contents() == expected(world.program, world.history)
-
-
-@pytest.mark.parametrize("at", [1, 3, 8])
-async def test_a_change_that_comes_while_following_is_begun_does_not_wait_for_it(at: int) -> None:
-    """The thread that makes the follower stands still until the change is written: in a window, as
-    nothing follows.
-    """
-    world = World("load(h) @count(n) @max(n) := ping(h, n);", 1)
-    many(world)
-    await world.create()
-    await world.feed(0, 10)
-    shared, gate = SharedInputs(), Gate(at)
-    shared.quiet = gate
-    settings_ = ComputeSettings(window_changes_max=10_000)
-    target = replace(world.target, engine="local")
-    view = ViewDriver(target, world.process(Fuse(None)), world.clock, settings_, shared)
-    task = asyncio.create_task(view.maintain_forever())
-    await until(world, task, gate.inside.is_set)
-    await world.feed(10, 25)
-    await until(world, task, lambda: view.progress.lower == 25)
-    assert (view.progress.windows, view.progress.followed, view.progress.begun_idle) == (2, 0, 0)
-    gate.open.set()
-    await world.feed(25, END)
-    await until(world, task, lambda: view.progress.lower == END)
-    assert view.progress.begun_idle == 0, "the moment after an interruption is let pass"
-    await end(task)
-    assert await world.contents() == expected(world.program, world.history)
-
-
-@pytest.mark.rule("C1", "MV5", "D2")
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("seed", range(2))
-async def test_a_view_that_dies_while_it_begins_to_follow_says_what_one_evaluation_says(
-    name: str, seed: int
-) -> None:
-    """Each second life dies inside the hand-over, at a pause of its own, or just after it; the
-    thread outlives it.
-    """
-    random, world = Random(f"{name} {seed}"), World(PROGRAMS[name], seed)
-    await world.create()
-    fed = inside = after = 0
-    while fed < END:
-        upper = min(END, fed + random.randrange(4, 15))
-        await world.feed(fed, upper)
-        fed = upper
-        await follow(world, world.view(world.process(Fuse(None)), 5, "windows"), fed)
-        shared, gate = SharedInputs(), Gate(random.choice((1, 1, 2, 3)))
-        shared.quiet = gate
-        settings_ = ComputeSettings(
-            hold_interval_s=0.0, maintenance="changes", columns_from=random.choice((None, 0))
+    await world.feed(0, END)
+    state = [(*row, at - 1, 1) for row in rows]
+    before = {"v/state": table(state, STATE_SCHEMA)}
+    for collection, updates in expected(world.program, world.history).items():
+        before[collection] = updates.filter(pa.array(updates["_time"].to_numpy() < at))
+    for collection, updates in before.items():
+        await world.now.compare_and_append(
+            collection, frontier(0), frontier(at), updates, writer="an older version"
         )
-        view = ViewDriver(world.target, world.process(Fuse(None)), world.clock, settings_, shared)
-        task = asyncio.create_task(view.maintain_forever())
-        await until(world, task, lambda v=view, g=gate: g.inside.is_set() or v.followed)
-        inside += not view.followed
-        after += view.progress.begun_idle
-        await end(task)
-        gate.open.set()
-    assert inside > 0, "no life ended inside the hand-over"
-    assert inside + after >= 3
     await follow(world, world.view(world.process(Fuse(None)), 5), END)
     assert await world.contents() == expected(world.program, world.history)
 

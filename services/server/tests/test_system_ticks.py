@@ -94,11 +94,10 @@ async def test_what_a_tick_keeps_is_there_after_a_restart(tmp_path: Path) -> Non
         assert await answer(process, "asked/known(n, k)", new + 2) == {(1, "a"), (1, "b")}
         last = await process.controller.describe("view", "last")
         assert last.ready
-        assert last.details["engine"] == "dataflow"
         await assert_reasons(process, gone, new)
         plan = await process.query.explain("last", "plan")
         assert "@next" in plan
-        assert "engine auto, strategy strata, tick every 20 ms" in plan
+        assert "strategy strata, tick every 20 ms" in plan
         assert "tick on change, 2 nodes" in await process.query.explain("asked", "plan")
         await process.controller.delete("view", "last")
         await asyncio.sleep(0)
@@ -191,13 +190,8 @@ spec:
             "spec.tick.number: p is derived, or an input",
         ),
         (
-            "{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);', tick: {on: change}, "
-            "engine: scratch}",
-            "ticks are run by the dataflow, not by scratch",
-        ),
-        (
-            "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', engine: spark}",
-            "no view is kept by Spark",
+            "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', engine: scratch}",
+            "every view is kept by the one engine that there is: leave it out",
         ),
     ],
 )

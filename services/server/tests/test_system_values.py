@@ -166,17 +166,15 @@ async def pairs(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]:
     return [row[:2] for row in await answer(process, goal, at)]
 
 
-@pytest.mark.parametrize("engine", ["scratch", "incremental"])
 async def test_w5_a_null_aggregate_is_a_value_in_the_next_view_too(
-    tmp_path: Path, engine: str
+    tmp_path: Path,
 ) -> None:
     program = "m(k) @max(v) @count(v) @sum(v) := e(k, v); x1(k, a) := m(k) @max(a);"
     second = (
         "x2(k, a) := m(k) @max(a); none2(k) ~max ~count ~sum := m(k) @max(a) if is_null(a); "
         "sums(k, a) := m(k) @sum(a);"
     )
-    more = f"  engine: {engine}\n"
-    texts = table("e", "k text", "v int?"), view("n1", program, more), view("n2", second, more)
+    texts = table("e", "k text", "v int?"), view("n1", program), view("n2", second)
     async with running(tmp_path, *texts) as process:
         at = await insert(process, "e", {"k": "p", "v": 1}, {"k": "q", "v": None})
         both = [("p", 1), ("q", None)]
@@ -189,17 +187,15 @@ async def test_w5_a_null_aggregate_is_a_value_in_the_next_view_too(
         assert await answer(process, "none2(k)", at) == []
 
 
-@pytest.mark.parametrize("engine", ["scratch", "incremental"])
 async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
-    tmp_path: Path, engine: str
+    tmp_path: Path,
 ) -> None:
     program = 'm(k) @max(v) @count(v) := e(k, v); m("r") := e(_, _); x1(k, a) := m(k) @max(a);'
     second = (
         "x2(k, a) := m(k) @max(a); null2(k) ~max ~count := m(k) @max(a) if is_null(a); "
         "on(k) := m(k); lack(k) ~max ~count := on(k) ^ not x2(k, _); n2(k, n) := m(k) @count(n);"
     )
-    more = f"  engine: {engine}\n"
-    texts = table("e", "k text", "v int?"), view("n1", program, more), view("n2", second, more)
+    texts = table("e", "k text", "v int?"), view("n1", program), view("n2", second)
     async with running(tmp_path, *texts) as process:
         at = await insert(process, "e", {"k": "p", "v": 1}, {"k": "q", "v": None})
         both = [("p", 1), ("q", None)]
@@ -264,12 +260,11 @@ ENDING = EVENTS.replace("name: e}", "name: e}").replace(
 ).replace("column: at,", "column: at, expiresColumn: until,")  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["scratch", "incremental"])
 async def test_w2_infinity_at_the_border_of_a_collection_is_an_error_record(
-    tmp_path: Path, engine: str
+    tmp_path: Path,
 ) -> None:
     program = "q(k, w) := e(k: k) @expires(w); top() @max(w) := e(k: _) @expires(w); far(k, float(w)) := e(k: k) @expires(w); l(k, least(w, 50)) := e(k: k) @expires(w);"
-    texts = ENDING, view("v", program, f"  engine: {engine}\n")
+    texts = ENDING, view("v", program)
     async with running(tmp_path, *texts) as process:
         await push(process, "e", b'{"k": "a", "at": 1, "until": 40}', b'{"k": "b", "at": 2}')
         await push(process, "e", b'{"k": "c", "at": 90, "until": 95}')

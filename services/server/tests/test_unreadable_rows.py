@@ -251,6 +251,25 @@ async def test_s3_each_kind_is_stated_anew_and_deleted(name: str, tmp_path: Path
             assert len(await rows_of(process, name)) == 1
 
 
+async def test_a_view_of_an_earlier_version_runs_whatever_engine_it_names(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, VIEW)
+        await insert_and_ask(process, 1)
+        (row,) = await rows_of(process, "View/fine")
+    document = json.loads(str(row["document"]))
+    document["spec"]["engine"] = "scratch"
+    older = json.dumps(document, sort_keys=True)
+    resolved = {"before": document, "version": 2, "base": 1}
+    for columns in ({"document": older}, {"document": older, "resolved": json.dumps(resolved)}):
+        await rewrite(tmp_path, "View/fine", columns)
+        async with running(tmp_path) as process:
+            await until(process, "View/fine", "Running")
+            await insert_and_ask(process, 2 + len(columns))
+            with pytest.raises(UsageError, match="leave it out"):
+                await apply(process, VIEW.replace("{retain: all", "{retain: all, engine: scratch"))
+            assert await apply(process, VIEW) == [Outcome.UNCHANGED]
+
+
 async def test_s3_rows_of_a_table_stay_when_it_is_stated_anew(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLE, VIEW)

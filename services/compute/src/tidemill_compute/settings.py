@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 
 class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Steps of evaluation, engines, and movement of holds."""
-
-    window_changes_max: int = 20_000
-    """Input changes that one evaluation window of a view covers, as far as instants differ.
-
-    On columns, a window covers at least as many changes as rows are alive.
-    """
-
-    columns_from: int | None = 2_000
-    """Rows of an input, alive and new, from which on a window is evaluated on columns; None is
-    never. The answers are the same; fewer rows are done before columns are made of them.
-    """
+    """Steps of evaluation, and movement of holds."""
 
     step_changes_max: int = 100_000
-    """Input changes that one step of the dataflow covers, as far as instants differ.
+    """Input changes that one step of a view covers, as far as instants differ.
 
     A backlog is read piece by piece, twice as many changes at a time. A step that needs more
     memory than there is begins again with fewer.
@@ -40,13 +27,6 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     arrange_spark_rows: int = 5_000_000
     """Updates that an arrangement lacks from which on a Spark job adds them."""
-
-    maintenance: Literal["auto", "windows", "changes"] = "auto"
-    """The maintenance of a view: `windows` evaluates all that is alive, which suits a backlog.
-
-    `changes` follows changes alone, which suits a live stream; `auto` takes the cheaper. Answers
-    are the same.
-    """
 
     poll_timeout_s: float = 5.0
     """Longest wait for an input before another look; inputs that advance never wait so long."""

@@ -46,7 +46,7 @@ from tidemill.catalog.schemas import (
     corrections_schema,
 )
 from tidemill.catalog.store import Stored
-from tidemill.catalog.tick_plans import check_engine, kept_in_words, number_schema, tick_plan
+from tidemill.catalog.tick_plans import kept_in_words, number_schema, refuse_missing, tick_plan
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.diagnostics import ProgramErrors
@@ -262,10 +262,9 @@ class Catalog(Names):
             named = vocabulary.Named(spec.lattices, spec.functions)
             words = vocabulary_of(named, self._plugin_load_s)
         checked = self._programs.checked(spec.program, file, schemas, words, self.predicates)
-        with located(resource, "spec", "engine"):
-            check_engine(spec, checked)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
+            refuse_missing(checked)
             ticks = tick_plan(spec, checked, columns)
         known = self._foreseen_view
         if (

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemill.catalog.unreadable import resource_of
 from tidemill.errors import AlreadyUsed, BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import Clock
-from tidemill.runtime.resources import Resource, SourceSpec, resource_from
+from tidemill.runtime.resources import Resource, SourceSpec, stored_resource
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
 from tidemill.time import frontier, sole_time
 
@@ -283,10 +283,10 @@ def _key(row: Mapping[str, Any]) -> Key:
 def _stored(row: Mapping[str, Any]) -> Stored:
     created_ms, incarnation = row["created_ms"] or 0, row["incarnation"] or 1
     try:
-        resource = resource_from(json.loads(row["document"]), CATALOG)
+        resource = stored_resource(json.loads(row["document"]), CATALOG)
         resolved = json.loads(row["resolved"])
         if "before" in resolved:
-            resource_from(resolved["before"], CATALOG)
+            stored_resource(resolved["before"], CATALOG)
         if (resource.kind, resource.name) != _key(row) or not isinstance(resolved, dict):
             raise UsageError(f"a row of {_key(row)} holds {resource}")
         return Stored(resource, created_ms, incarnation, resolved, row["deleted"])

@@ -1,6 +1,4 @@
-"""When and where the ticks of a view run, from what its resource says; and which engine keeps
-it.
-"""
+"""When and where the ticks of a view run, from what its resource says."""
 
 from __future__ import annotations
 
@@ -103,33 +101,22 @@ def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
     return "eager" if told.policy == "eager" else "tick"
 
 
-def check_engine(spec: ViewSpec, checked: CheckedProgram) -> None:
-    """Refuse an engine that cannot keep the view. Raises: UsageError."""
-    if spec.engine == "spark":
-        raise UsageError(
-            "no view is kept by Spark: choose auto, dataflow, incremental or scratch",
-            reason="NoSuchEngine",
-        )
-    if checked.ticked and spec.engine not in ("auto", "local", "dataflow"):
-        raise UsageError(
-            f"ticks are run by the dataflow, not by {spec.engine}: choose auto",
-            reason="NoSuchEngine",
-        )
-    if checked.ticked or spec.engine == "dataflow":
+def refuse_missing(checked: CheckedProgram) -> None:
+    """Refuse ticks of a program with a construct that the dataflow lacks. Raises: UsageError."""
+    if checked.ticked:
         from tidemill.datalog.dataflow import missing_in  # imports numba, for few documents
 
         missing = missing_in(checked)
         if missing is not None:
             raise UsageError(
-                f"engine refused: the dataflow does not evaluate {missing}; choose auto",
-                reason="NoSuchEngine",
+                f"refused: ticks cannot be run with {missing} yet", reason="NotInDataflow"
             )
 
 
 def kept_in_words(spec: object) -> str:
     """The words of a resource for the way in which its view is kept."""
     assert isinstance(spec, ViewSpec)
-    said = [f"engine {spec.engine}", f"strategy {spec.strategy}"]
+    said = [f"strategy {spec.strategy}"]
     if spec.tick is not None:
         period = spec.tick.period
         said.append("tick on change" if period is None else f"tick every {int(period)} ms")

@@ -16,9 +16,9 @@ from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import READS, CatalogEntry, PlannedView, located, own_prefix
 from tidemill.catalog.store import Stored
 from tidemill.errors import Unavailable, UsageError
-from tidemill.runtime.resources import Resource, ViewSpec, resource_from
+from tidemill.runtime.resources import Resource, ViewSpec, stored_resource
 
-_KEPT = ("retain", "engine", "strategy", "limits")
+_KEPT = ("retain", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""
 
 
@@ -39,7 +39,7 @@ def served(stored: Stored) -> Stored:
     resolved: dict[str, Any] = {"version": stored.resolved["base"]}
     if "beforeReads" in stored.resolved:
         resolved[READS] = stored.resolved["beforeReads"]
-    before = resource_from(stored.resolved["before"], "catalog")
+    before = stored_resource(stored.resolved["before"], "catalog")
     return replace(stored, resource=before, resolved=resolved)
 
 

@@ -478,7 +478,7 @@ VIEWS = Board(
             "Evaluation",
             (
                 Panel(
-                    "Time of a window",
+                    "Time of a step",
                     "Time to evaluate one window.",
                     _durations("tidemill_view_step_duration_seconds", "view"),
                     "s",

@@ -30,10 +30,12 @@ from tidemill_compute.events.history import EventHistory, EventTarget
 from tidemill_compute.events.rows import NEVER
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.maintaining import INSTANT_MAX
 from tidemill_compute.views.view import rows_of
 
 log = get_logger("actions")
+
+INSTANT_MAX = 1 << 53
+"""Instants of an early evaluation are below this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.input_state import InputState, cut_window
+from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.interval_rows import (
     Failed,
     changes_of,
@@ -40,9 +40,6 @@ class DataflowMaintainer:
     A backlog and a single change are one way. A restart makes the arrangements again from what the
     inputs hold just before `lower`, and from solutions that outlive their facts.
     """
-
-    reads_contents = repeats_state = False
-    mode = "dataflow"
 
     def __init__(
         self, target: ViewTarget, settings: ComputeSettings, shared: SharedInputs | None = None
@@ -86,7 +83,7 @@ class DataflowMaintainer:
             self._engine.restore(start.state, start.lower)
         for name, living in inputs.items():
             present = living.take_present()
-            if present is not None and present.num_rows:
+            if present.num_rows:
                 self._feed(name, living, present, living.lower - 1)
         self._first = {}
         if start.fresh:
@@ -111,12 +108,6 @@ class DataflowMaintainer:
         """Abandon the step under way."""
         self._allowance.call_off()
 
-    def when_idle(self, lower: int) -> None:
-        """Nothing: a step costs what changes, however long nothing did."""
-
-    def adopt(self, made: object | None) -> None:
-        """Never: nothing is made."""
-
     def fewer(self) -> bool:
         """Shrink steps after one ran out of memory; whether that is possible."""
         smaller = self._changes_max > 1
@@ -128,7 +119,7 @@ class DataflowMaintainer:
         inputs = list(self._inputs.values())
         self._allowance.beside = sum(living.bytes_held for living in inputs)
         self._allowance.require(self._allowance.beside)
-        upper = half_written or cut_window(inputs, lower, common, self._changes_max)
+        upper = half_written or cut_step(inputs, lower, common, self._changes_max)
         for name, living in self._inputs.items():
             due = living.take_updates(upper)
             if due.num_rows:

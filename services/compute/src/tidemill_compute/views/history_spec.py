@@ -9,16 +9,16 @@ from tidemill.catalog.plugins import vocabulary_of
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
-from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.parser import parse
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.vocabulary import Named
 from tidemill.shard.encoding import pack_description, pack_part, unpack_description, unpack_part
 from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, History
-from tidemill_compute.views.view_target import Engine, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 
 class _Shape(msgspec.Struct, frozen=True):
@@ -47,7 +47,6 @@ class HistorySpec(msgspec.Struct, frozen=True):
     outputs: dict[str, tuple[str, _Shape]]
     errors: str
     state: str
-    engine: Engine
     strategy: Strategy
     begin: list[int] | None
     limits: Limits
@@ -71,7 +70,7 @@ def pack_history(history: History, bytes_max: int = HISTORY_BYTES_MAX) -> bytes:
         program_inputs=dict(program.inputs), named=program.vocabulary.named,
         inputs={p: (name, _packed_shape(shape)) for p, (name, shape) in target.inputs.items()},
         outputs={p: (name, _packed_shape(shape)) for p, (name, shape) in target.outputs.items()},
-        errors=target.errors, state=target.state, engine=target.engine, strategy=target.strategy,
+        errors=target.errors, state=target.state, strategy=target.strategy,
         begin=None if target.begin is None else list(target.begin), limits=target.limits,
         settings=history.settings, lower=history.lower, upper=history.upper,
         parts={
@@ -94,7 +93,7 @@ def unpack_history(packed: bytes) -> History:
         spec.name, program,
         {p: (name, _shape(shape)) for p, (name, shape) in spec.inputs.items()},
         {p: (name, _shape(shape)) for p, (name, shape) in spec.outputs.items()},
-        spec.errors, spec.state, None, spec.engine, spec.strategy,
+        spec.errors, spec.state, None, spec.strategy,
         None if spec.begin is None else frontier(*spec.begin), spec.limits,
         Allowance(spec.bytes_max, HISTORY_BYTES, f"the history of view {spec.name}"),
     )  # fmt: skip

@@ -27,8 +27,8 @@ from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.maintaining import maintainer_of
 from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.view import maintainer_of
 from tidemill_compute.views.view_updates import Start
 
 _WRITTEN = "collection string, part binary"

@@ -1,4 +1,4 @@
-"""The rows of an input that are alive, one object each, for a view that follows changes."""
+"""The rows of an input that are alive, one object each, for a view with ticks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt
 
@@ -16,15 +15,15 @@ MakeRecord: TypeAlias = Callable[[Row], Record]
 
 @dataclass(slots=True)
 class CountedRow:
-    """A row with how often it is there; its presence is what an evaluation sees."""
+    """A row with how often it is there; its record is what a program sees."""
 
     copies: int
-    presence: Presence
+    record: Record
 
 
 @dataclass(slots=True)
 class InputRows:
-    """Rows with their presence, from a start on, without an end."""
+    """Rows with their multiplicities and records."""
 
     make_record: MakeRecord
     _held: dict[Row, CountedRow] = field(default_factory=dict)
@@ -32,21 +31,13 @@ class InputRows:
     def __len__(self) -> int:
         return len(self._held)
 
-    def copy(self) -> InputRows:
-        """The rows that are there now."""
-        return InputRows(self.make_record, dict(self._held))
-
-    def hold(self, row: Row, since: int, copies: int) -> None:
+    def hold(self, row: Row, copies: int) -> None:
         """Add a row that was not alive."""
-        self._held[row] = CountedRow(copies, Presence(self.make_record(row), since, END))
+        self._held[row] = CountedRow(copies, self.make_record(row))
 
     def items(self) -> Iterable[tuple[Row, CountedRow]]:
         """Every row that is alive."""
         return self._held.items()
-
-    def present(self) -> list[Presence]:
-        """The rows as stretches that do not end."""
-        return [held.presence for held in self._held.values()]
 
     def apply(self, changes: Sequence[tuple[Row, int, int]]) -> list[tuple[CountedRow, int, int]]:
         """Take changes (row, time, diff) in, by time; which rows begin (1) and which end (-1), and
@@ -65,9 +56,7 @@ class InputRows:
                     time=time,
                 )
             if held is None:
-                held = self._held[row] = CountedRow(
-                    after, Presence(self.make_record(row), time, END)
-                )
+                held = self._held[row] = CountedRow(after, self.make_record(row))
                 moved.append((held, time, 1))
             elif after:
                 held.copies = after

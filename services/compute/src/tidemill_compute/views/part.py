@@ -64,12 +64,11 @@ class ViewPart:
         return self._context.host.catalog.roots_of(self._made.stored.resource.name)
 
     def details(self) -> dict[str, object]:
-        """Engine, progress and inputs, and which version is read."""
+        """Progress and inputs, and which version is read."""
         progress = self.driver.progress
         return {
-            "engine": self.driver.mode,
             "strategy": spec_of(self._made.view).strategy,
-            "windows": progress.windows,
+            "steps": progress.steps,
             "changes": progress.changes,
             "evaluationSeconds": round(progress.seconds, 3),
             "inputs": dict(progress.inputs),
@@ -99,8 +98,7 @@ class ViewPart:
             {p: (named.collection, named.shape) for p, named in view.inputs.items()},
             {p: (f"{prefix}/{p}", named.shape) for p, named in view.outputs.items()},
             f"{prefix}/errors", f"{own}/state", view.ticks,
-            "auto" if spec.engine == "spark" else spec.engine, spec.strategy,
-            made.begins_at(view),
+            spec.strategy, made.begins_at(view),
             *bounds_of(spec, made.stored.resource.name, self._context),
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from tidemill.datalog.ticking.run import KINDS_OF_RUN, TickRun, TickStart, of_no
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.input_state import InputState, cut_window
+from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.tick_outputs import TickOutputs
 from tidemill_compute.views.view_target import ViewTarget
@@ -43,10 +43,7 @@ class Ticked:
     The state is what one tick hands to the next; kept facts that stay are written once.
     """
 
-    reads_contents = True
-    repeats_state = False
     reads_max = None
-    mode = "dataflow"
 
     def __init__(
         self,
@@ -79,19 +76,13 @@ class Ticked:
     def _alive(self) -> int:
         return sum(living.alive for living in self._inputs.values())
 
-    def when_idle(self, lower: int) -> None:
-        """Nothing: ticks are run by their changes from the beginning."""
-
-    def adopt(self, made: object | None) -> None:
-        """Never: nothing is made."""
-
     def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start: with the facts present there, and what the last tick handed on."""
         self._inputs, self._of_nodes = inputs, []
         self._allowance = self._target.allowance.apart()
         self._outputs.begin(start)
         self._texts = self._shared.texts(self._alive())
-        present = {name: [p.record for p in living.present()] for name, living in inputs.items()}
+        present = {name: living.present() for name, living in inputs.items()}
         begun = TickStart(start.lower, start.fresh, present, start.state)
         self._run = TickRun(
             self._plan, inputs, self._node, begun, self._outputs.misplaced, self._returns_max
@@ -124,7 +115,7 @@ class Ticked:
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """All ticks below `common`, or as many as one step may hold."""
         run, outputs, inputs = self._run, self._outputs, list(self._inputs.values())
-        upper = half_written or cut_window(inputs, lower, common, self._changes_max)
+        upper = half_written or cut_step(inputs, lower, common, self._changes_max)
         beside = sum(living.bytes_held for living in inputs)
         self._allowance.settle(beside + sum(each.held for each in self._of_nodes))
         run.take({name: living.take(upper) for name, living in self._inputs.items()})

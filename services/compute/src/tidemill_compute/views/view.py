@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
@@ -28,13 +27,12 @@ from tidemill_compute.holds import Holds
 from tidemill_compute.resting import Rest
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
-from tidemill_compute.views.idling import Idling
-from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.maintaining import UntickedMaintainer, maintainer_of
+from tidemill_compute.views.input_state import InputState, no_rows
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
+from tidemill_compute.views.windows import WindowMaintainer
 
 log = get_logger("views")
 T = TypeVar("T")
@@ -48,12 +46,8 @@ class ViewProgress:
     taken: int = 0
     """About the number of changes of the inputs that steps took in."""
     inputs: dict[str, int] = field(default_factory=dict)
-    windows: int = 0
+    steps: int = 0
     changes: int = 0
-    followed: int = 0
-    """Number of steps that followed changes."""
-    begun_idle: int = 0
-    """Number of times that following began while nothing waited."""
     seconds: float = 0.0
 
 
@@ -83,11 +77,8 @@ class ViewDriver:
             predicate: InputState(replace(shape, predicate=predicate))
             for predicate, (_, shape) in target.inputs.items()
         }
-        self._maintainer: Maintainer = (
-            UntickedMaintainer(target, settings, self._shared)
-            if target.ticks is None
-            else Ticked(target, settings, self._shared)
-        )
+        self._maintainer: Maintainer
+        self._call_off: Callable[[], None] = lambda: None
         self._scans: Mapping[str, Scan] = {}
         self._readings: dict[str, Reading] = {}
         self._state_upper = 0
@@ -99,30 +90,13 @@ class ViewDriver:
         process.
         """
         self.timed: Callable[[float], None] = lambda seconds: None
-        """Told how long each window took, until it was durable."""
+        """Told how long each step took, until it was durable."""
         self.rest: Rest | None = None
         """The rest of the outputs while all inputs rest; None writes them at each instant."""
 
     @property
-    def mode(self) -> str:
-        """Present way of maintenance: `dataflow`, `incremental` or `scratch`."""
-        return self._maintainer.mode
-
-    @property
-    def followed(self) -> bool:
-        """Whether the view is followed by its changes now, not evaluated in windows."""
-        return self.mode == "incremental"
-
-    @property
-    def on_columns(self) -> dict[str, bool]:
-        """Of each input, whether its rows are held on columns now."""
-        return {predicate: living.on_columns for predicate, living in self._inputs.items()}
-
-    @property
     def shared_with(self) -> dict[str, int]:
-        """Of each input, how many other views of this process hold it together with this one
-        now.
-        """
+        """Of each input, how many other views of this process read it together with this one."""
         return {name: max(0, living.shared.readers - 1) for name, living in self._inputs.items()}
 
     async def hold_inputs(self) -> Frontier:
@@ -156,13 +130,14 @@ class ViewDriver:
         await self.prepare()
         chosen = (self._target, self._settings, self._shared)
         self._maintainer = await self._compute(maintainer_of, *chosen)
+        self._call_off = self._maintainer.call_off
         await self._resume()
         if self._fresh and self.bulk is not None and await self._hydrate(self.bulk):
             await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
             self._waits = True
-            common = await self._await_definite()
+            common = await self._definite()
             self._waits = False
             while self.progress.lower < common and not self._finished():
                 if not await self._step(common):
@@ -197,10 +172,8 @@ class ViewDriver:
         return [self._target.state, *outputs, self._target.errors]
 
     def _reread(self) -> list[str]:
-        """The collections that a restart reads again: the state, and the outputs if the maintainer
-        wants them.
-        """
-        return self._written() if self._maintainer.reads_contents else [self._target.state]
+        """The collections that a restart reads again: the state, and with ticks the outputs."""
+        return [self._target.state] if self._target.ticks is None else self._written()
 
     async def _resume(self) -> None:
         """Go back to the least upper of what is written, with inputs and state just before it.
@@ -221,8 +194,7 @@ class ViewDriver:
             collection, shape = self._target.inputs[predicate]
             await self._share(predicate)
             if lower == 0:
-                empty = shape.schema.empty_table()
-                living.restart(empty.append_column(DIFF, pa.nulls(0, pa.int64())), 0)
+                living.restart(no_rows(shape), 0)
                 continue
             at = lower if fresh else lower - 1
             await self._wait(collection, at)
@@ -291,38 +263,6 @@ class ViewDriver:
             except NotYet:
                 continue
 
-    async def _await_definite(self) -> int:
-        """The next definite instant, as `_definite` gives it.
-
-        Work that suits idle time is done meanwhile; nothing waits for it.
-        """
-        make = self._maintainer.when_idle(self.progress.lower)
-        if make is None or not await self._idle():
-            return await self._definite()
-        idling = Idling(self._shared.quiet)
-        making = asyncio.create_task(idling.run(make))
-        definite = asyncio.create_task(self._definite())
-        try:
-            await asyncio.wait((making, definite), return_when=asyncio.FIRST_COMPLETED)
-            made = making.result() if making.done() else None
-            self._maintainer.adopt(made)
-            self.progress.begun_idle += made is not None
-            return await definite
-        finally:
-            idling.stop()
-            definite.cancel()
-            await asyncio.gather(definite, return_exceptions=True)
-
-    async def _idle(self) -> bool:
-        """Whether some input holds the view back."""
-        for predicate, living in self._inputs.items():
-            if living.upper <= self.progress.lower:
-                collection, _ = self._target.inputs[predicate]
-                upper = (await self._collections.status(collection)).upper
-                if not upper.empty and sole_time(upper) <= self.progress.lower:
-                    return True
-        return False
-
     async def _definite(self) -> int:
         """Wait until every input is definite past what is written; the least of their uppers.
 
@@ -354,10 +294,6 @@ class ViewDriver:
 
     async def _step(self, common: int) -> bool:
         """Evaluate one step and write what it gives; false if the maintainer has to begin again."""
-        with self._shared.quiet.disturbed():
-            return await self._step_fenced(common)
-
-    async def _step_fenced(self, common: int) -> bool:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
@@ -381,8 +317,7 @@ class ViewDriver:
                 raise failed
         self.progress.lower = step.upper
         self.progress.taken += taken
-        self.progress.windows += 1
-        self.progress.followed += self.followed
+        self.progress.steps += 1
         self.progress.changes += sum(table.num_rows for _, table in step.updates)
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
@@ -410,7 +345,7 @@ class ViewDriver:
         try:
             return await loop.run_in_executor(self._shared.threads, partial(work, *given))
         except asyncio.CancelledError:
-            self._maintainer.call_off()
+            self._call_off()
             raise
 
     async def _append_state(
@@ -421,7 +356,7 @@ class ViewDriver:
         None if another process stands between `lower` and `upper` with a state of its own.
         """
         collection, table = update
-        if self._maintainer.repeats_state or not table.num_rows:
+        if not table.num_rows:
             await self._append(update, upper)
             return True
         outcome = await self._collections.compare_and_append(
@@ -472,6 +407,20 @@ class ViewDriver:
             needed = min(needed, needed if since.empty else sole_time(since))
         for collection in self._input_collections():
             await self._holds.downgrade(collection, frontier(needed))
+
+
+def maintainer_of(
+    target: ViewTarget, settings: ComputeSettings, shared: SharedInputs
+) -> Maintainer:
+    """The maintainer of a view, by its ticks and constructs. Cost: the import of numba."""
+    if target.ticks is not None:
+        return Ticked(target, settings, shared)
+    from tidemill.datalog.dataflow import missing_in  # imports numba
+    from tidemill_compute.views.dataflow import DataflowMaintainer
+
+    if missing_in(target.program) is not None:
+        return WindowMaintainer(target, settings)
+    return DataflowMaintainer(target, settings, shared)
 
 
 def rows_of(table: pa.Table, names: list[str]) -> list[Row]:

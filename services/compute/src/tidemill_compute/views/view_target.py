@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.limits import Limits
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.time import Frontier
-
-Engine: TypeAlias = Literal["auto", "local", "dataflow", "incremental", "scratch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,6 @@ class ViewTarget:
     errors: str
     state: str
     ticks: TickPlan | None = None
-    engine: Engine = "auto"
     strategy: Strategy = "strata"
     begin: Frontier | None = None
     limits: Limits = field(default_factory=Limits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -10,12 +10,10 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import table_of
-from tidemill.datalog.incremental import FactBlock, Pause
 from tidemill.datalog.state import StateRow
 from tidemill_compute.views.input_state import InputState
 
 Row: TypeAlias = "tuple[object, ...]"
-Stretch: TypeAlias = "tuple[Row, float, float]"
 Change: TypeAlias = "tuple[Row, int, int]"
 
 
@@ -47,12 +45,6 @@ class Maintainer(Protocol):
     Knows of no store; not for several threads.
     """
 
-    reads_contents: bool
-    """Whether a restart needs what the outputs and the errors hold."""
-
-    repeats_state: bool
-    """Whether equal steps write equal rows of the state, so that those of another process do."""
-
     def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start; the inputs stand at it."""
 
@@ -60,16 +52,6 @@ class Maintainer(Protocol):
         """The next step from `lower` on, at most up to `common`, exactly up to `half_written` if
         given.
         """
-
-    def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
-        """Work for another thread while nothing waits at `lower`, for `adopt`; None for none.
-
-        It reads nothing that `step` changes. Its calls of the argument raise once nobody wants it
-        any more.
-        """
-
-    def adopt(self, made: object | None) -> None:
-        """Go on with what was made, if no step came in between; None: one did."""
 
     def call_off(self) -> None:
         """End a step that is under way soon, with an error: nobody waits for it."""
@@ -81,10 +63,6 @@ class Maintainer(Protocol):
         """
 
     @property
-    def mode(self) -> str:
-        """Present way of maintenance, in a word."""
-
-    @property
     def reads_max(self) -> int | None:
         """Changes of one input that are read before they are taken in; None for no bound."""
 
@@ -93,38 +71,12 @@ class Maintainer(Protocol):
         """Whether it has to begin again before the next step."""
 
 
-def differences(stretches: Iterable[Stretch], seen: int, lower: int, upper: int) -> list[Change]:
-    """Begins and ends at instants in [lower, upper): (row, time, ±1).
-
-    A presence that was seen at an instant before `lower` was written then, and does not begin
-    again.
-    """
-    changes: list[Change] = []
-    for row, start, end in stretches:
-        if start >= lower or seen == lower:
-            changes.append((row, max(lower, int(max(start, 0))), 1))
-        if end < upper:
-            changes.append((row, int(end), -1))
-    return changes
-
-
 def update_table(changes: Sequence[Change], schema: pa.Schema) -> pa.Table:
     """Changes as updates of a collection."""
     rows = table_of([row for row, _, _ in changes], schema)
     times = pa.array([time for _, time, _ in changes], pa.uint64())
     diffs = pa.array([diff for _, _, diff in changes], pa.int64())
     return rows.append_column(TIME, times).append_column(DIFF, diffs)
-
-
-def block_table(block: FactBlock, schema: pa.Schema) -> pa.Table:
-    """The same of facts that come as columns, without an object for each of them."""
-    arrays = [
-        pa.array(values, field.type, mask=nulls)
-        for (values, nulls), field in zip(block.arrays(), schema, strict=True)
-    ]
-    rows = pa.Table.from_arrays(arrays, schema=schema)
-    times = pa.repeat(pa.scalar(int(block.at), pa.uint64()), len(block))
-    return rows.append_column(TIME, times).append_column(DIFF, pa.array(block.diffs))
 
 
 def moved_rows(gone: Iterable[Row], come: Iterable[Row], time: int) -> list[Change]:

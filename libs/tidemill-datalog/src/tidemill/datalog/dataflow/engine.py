@@ -37,7 +37,7 @@ from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
 from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.sampling import Agenda, Sampled
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, Join, RulePlan, Subtract
-from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending, Strategy
+from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import (
     Schema,
     instant_of,
@@ -52,6 +52,7 @@ from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
+from tidemill.datalog.strategy import Strategy
 from tidemill.errors import Corrupt, UsageError
 
 _FEW = 16
@@ -543,7 +544,7 @@ class DataflowEngine:
                 f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
                 "was put in", reason="NegativeMultiplicity",
             ) from error  # fmt: skip
-        if len(merged.facts) > self._limits.rows:
+        if len(merged.facts) > self._limits.rows and collection not in self.plan.inputs:
             raise LimitPassed(
                 f"evaluation given up: {collection} has more than {self._limits.rows} rows",
                 reason="LimitPassed", limit="rows", predicate=collection,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates import Change
 
-Strategy = Literal["strata", "retraction"]
 NOTHING: Change = np.empty((0, 3), np.int64)
 
 

@@ -19,7 +19,6 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
-from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.schema import Schema, record_of, rows_of_presences
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.lattices import inject_given, observe_parafacts
@@ -28,6 +27,7 @@ from tidemill.datalog.logical.plan import NEXT, SENT
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_state import Handed, carried_row
 from tidemill.datalog.ticks import Message

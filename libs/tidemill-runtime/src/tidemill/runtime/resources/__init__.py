@@ -8,7 +8,12 @@ correction; all mistakes of all files are told at once.
 """
 
 from tidemill.runtime.resources.loading import load_resource_files, load_resources
-from tidemill.runtime.resources.resource import API_VERSION, Resource, resource_from
+from tidemill.runtime.resources.resource import (
+    API_VERSION,
+    Resource,
+    resource_from,
+    stored_resource,
+)
 from tidemill.runtime.resources.specs import (
     ActionSpec,
     AdmissionSpec,
@@ -53,6 +58,7 @@ __all__ = [
     "load_resources",
     "load_resource_files",
     "resource_from",
+    "stored_resource",
     "Resource",
     "API_VERSION",
     "KINDS",

@@ -27,6 +27,7 @@ from tidemill.runtime.resources.words import parse_instant
 
 API_VERSION = "tidemill.dev/v1alpha1"
 REASON = "resources"
+_PASSED_OVER = frozenset({"engine"})
 
 _SPECS: dict[str, type[DeclaredSpec]] = {
     "Source": SourceSpec,
@@ -113,6 +114,18 @@ def resource_from(value: Mapping[str, Any], where: str = "document") -> Resource
     if problems:
         raise refuse(problems, REASON)
     return to_resource(document)
+
+
+def stored_resource(value: Mapping[str, Any], where: str) -> Resource:
+    """The resource of a document that was written by this version or an earlier one.
+
+    Fields that had a say in how a view is kept, and none in its answers, are passed over. Raises:
+    as `resource_from`.
+    """
+    spec = value.get("spec")
+    if isinstance(spec, dict) and value.get("kind") == "View":
+        value = {**value, "spec": {k: each for k, each in spec.items() if k not in _PASSED_OVER}}
+    return resource_from(value, where)
 
 
 def _decode(kind: type, value: object) -> object:

@@ -15,7 +15,6 @@ import msgspec
 from tidemill.runtime.durations import Milliseconds
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
-ViewEngine: TypeAlias = Literal["auto", "local", "dataflow", "incremental", "scratch", "spark"]
 ColumnType: TypeAlias = Literal["int", "float", "text", "bool"]
 
 SECOND = Milliseconds(1_000)
@@ -266,7 +265,6 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     columns: dict[str, tuple[str, ...]] = {}
     retain: Milliseconds | None = TEN_MINUTES
     strategy: Literal["strata", "retraction"] = "strata"
-    engine: ViewEngine = "auto"
     hydrate_from: int | None = None
     tick: TickSpec | None = None
     nodes: int = 1

@@ -24,13 +24,14 @@ from tidemill.runtime.resources.words import FORMATS, RULES
 KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
 
 _NAME_IT = "NAME, with places.secrets.NAME.file in the settings of the server"
-NAMED_SECRETS = {
+FORMER_FIELDS = {
     "passwordFile": f"a resource names no file of a secret: write secret: {_NAME_IT}",
     "caFile": f"a resource names no file of a secret: write authority: {_NAME_IT}",
     "certificateFile": f"a resource names no file of a secret: write certificate: {_NAME_IT}",
     "keyFile": f"a resource names no file of a secret: write key: {_NAME_IT}",
+    "engine": "every view is kept by the one engine that there is: leave it out",
 }
-"""Replacements of fields that resources had."""
+"""Advice for fields that resources had."""
 
 _TYPES = {
     "object": "a mapping",
@@ -140,7 +141,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
                 if name not in known:
                     inner = (*path, name)
                     says = f'unknown field "{shortened(name)}"'
-                    hint = NAMED_SECRETS.get(name) or did_you_mean(name, known)
+                    hint = FORMER_FIELDS.get(name) or did_you_mean(name, known)
                     yield Problem(document.key_position(inner), field_name(inner), says, hint)
         case "required":
             missing = error.message.split("'")[1]

@@ -215,7 +215,7 @@ def program(text: str) -> CheckedProgram:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("p(x) := e(x) ~expires;", "~expires"),
+        ("p(x) := e(x); p(x) := p(x) ~expires ^ e(x);", "~expires in a recursion"),
         ("p(x) := e(x); p(x) @expires(9) := p(x) ^ e(x);", "an end of its own in a recursion"),
     ],
 )

@@ -119,15 +119,14 @@ class Steps:
         of = self._of
         atom = of.atoms[number]
         schema = of.schema(atom.predicate)
-        keys, copies, checks, known = [], [], [], 0
+        keys, copies, checks = [], [], []
+        known = 1 << TIME if any(name == "time" for name, _ in atom.lattices) else 0
         before = set(self._bound)
         asked = {place: term for place, term, _ in of.places(number)}
         for place, term in asked.items():
             if isinstance(term, Wildcard):
-                known |= 1 << place if place == TIME else 0
                 continue
             column = of.own[number, place]
-            known |= 1 << place if place == TIME else 0
             if column in before:
                 keys.append((column, place))
             elif column in self._bound:

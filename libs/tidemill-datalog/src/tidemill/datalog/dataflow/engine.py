@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -12,10 +12,8 @@ from tidemill.arrangement.interval_updates import (
     END_WORD,
     Arrangement,
     Change,
-    Latch,
     Merged,
     NegativeRow,
-    no_change,
     project,
     subtract,
 )
@@ -26,17 +24,17 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.deltas import pairs
 from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.forgetting import Forgetting
-from tidemill.datalog.dataflow.holdings import Held, Holdings, Outputs
+from tidemill.datalog.dataflow.holdings import Holdings, Outputs
 from tidemill.datalog.dataflow.lowering import lower
 from tidemill.datalog.dataflow.operators.blending import Blended
-from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
+from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.growing import Growth
-from tidemill.datalog.dataflow.operators.iterating import Iteration, joined
-from tidemill.datalog.dataflow.operators.matching import Matches
-from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
+from tidemill.datalog.dataflow.operators.iterating import Iteration
+from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.reducing import Reduction
-from tidemill.datalog.dataflow.operators.sampling import Agenda, Sampled
-from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, Join, RulePlan, Subtract
+from tidemill.datalog.dataflow.operators.sampling import Agenda
+from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan
+from tidemill.datalog.dataflow.rule_state import RuleState
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import (
     Schema,
@@ -51,118 +49,11 @@ from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import StateRow
+from tidemill.datalog.state import LINGERING, StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import Corrupt, UsageError
 
 _FEW = 16
-
-
-class _Rule:
-    """A rule with its state: established solutions, groups."""
-
-    def __init__(self, plan: RulePlan, engine: DataflowEngine) -> None:
-        self.plan = plan
-        schemas, name = engine.schemas, plan.form.head.predicate
-        self.predicate = name
-        self.matches = Matches(
-            plan, schemas, engine.texts, engine.all_errors, engine.allowance
-        )  # fmt: skip
-        self._unheard = Matches(plan, schemas, engine.texts, Unheard(), engine.allowance)
-        columns = plan.columns
-        self.latch: Latch | None = None
-        if plan.head.outlives:
-            told = () if plan.head.passes is None else (plan.head.passes.into,)
-            self.latch = Latch((*columns.identity, *told), columns.expiry, columns.times)
-        self.open: OpenSolutions | None = None
-        if self.latch is not None and engine.keeps_state:
-            self.open = OpenSolutions(self.matches, schemas, engine.texts, ticked=engine.ticked)
-        self.sampled = Sampled(columns.width) if self.latch is not None and engine.ticked else None
-        self._engine = engine
-        self.clocked = any(atom.is_clock for atom in plan.form.atoms)
-        names = {
-            s.collection for d in plan.deltas for s in d.steps if isinstance(s, Join | Subtract)
-        }
-        self.parts: tuple[Held, ...] = (self, *(engine.merged_of(name) for name in sorted(names)))
-        """Parts of the state whose size may change when a change is taken."""
-        self.figures = Figures()
-        self.reduction: Reduction | None = None
-        if plan.reduce is not None:
-            self.reduction = Reduction(
-                plan.reduce, self.matches, schemas[name], engine.all_errors, engine.texts,
-                plan.scope.lattices,
-            )  # fmt: skip
-
-    def take(
-        self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Arrangement]
-    ) -> Change:
-        """A change of the predicate of the head: rows, or matches to be reduced.
-
-        Only the sum of all delta plans of a source says what comes and goes.
-        """
-        began = self._engine.timer()
-        self._engine.holdings.reach(self.parts)
-        parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
-        found = self._derived(joined(parts))
-        self.figures.add(len(change), len(found), self._engine.timer() - began)
-        return found
-
-    def again(self, asked: Change, facts: Mapping[str, Arrangement]) -> Change:
-        """Rows of facts of the head that still have a derivation, and maybe others that hold."""
-        assert self.plan.again is not None
-        self._engine.holdings.reach(self.parts)
-        return self._rows(self._unheard.solutions(self.plan.again, asked, facts))
-
-    def due(self) -> Change:
-        """The change by matches that the ticks see begin or end by themselves."""
-        assert self.latch is not None
-        return self._derived(no_change(self.plan.columns.width))
-
-    def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
-        """The change of the predicate by ticks that a later frontier has reached."""
-        self._engine.holdings.reach(self.parts)
-        return self._derived(self.matches.go_on(upper, facts))
-
-    def _derived(self, matches: Change) -> Change:
-        if self.sampled is not None:
-            self.sampled.take(matches)
-            self._engine.note(matches)
-            matches = self.sampled.tell(self._engine.ticks)
-            if self.sampled.soonest is not None:
-                self._engine.sample(self.sampled.soonest, self)
-        if self.latch is not None and len(matches):
-            matches = self.latch.take(matches)
-            if self.open is not None:
-                self.open.take(matches)
-        return self._rows(matches)
-
-    def restore(self, rows: Sequence[StateRow], lower: int) -> Change:
-        """The change of the predicate of the head by solutions that lived before `lower`."""
-        if self.latch is None or self.open is None:
-            raise Corrupt(
-                f"the state has solutions of rule {self.plan.form.number}, which has none"
-            )
-        return self._rows(self.latch.take(self.open.restore(rows, lower)))
-
-    def _rows(self, matches: Change) -> Change:
-        if self.reduction is not None or not len(matches):
-            return matches
-        return self.matches.rows(matches)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the state."""
-        latch = 0 if self.latch is None else self.latch.nbytes
-        latch += 0 if self.open is None else self.open.nbytes
-        return latch + (0 if self.reduction is None else self.reduction.nbytes)
-
-    def compact(self, since: int) -> None:
-        """Forget what has ended by `since`."""
-        self.matches.compact(since)
-        if self.latch is not None:
-            self.latch.compact(since)
-        if self.reduction is not None:
-            self.reduction.compact(since)
 
 
 class _Grown:
@@ -237,11 +128,21 @@ class DataflowEngine:
         self.figures = {name: Figures() for name in self.schemas}
         """Work of each collection: its derivations merged and, where it has groups, reduced."""
         self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
-        self._readers: dict[str, list[tuple[_Rule, list[DeltaPlan]]]] = {}
-        self._rules: list[_Rule] = []
+        self._readers: dict[str, list[tuple[RuleState, list[DeltaPlan]]]] = {}
+        self._openings = {
+            name: Opening(name, each.lives, self.schemas, self.texts)
+            for name, each in self.plan.collections.items()
+            if each.lives is not None
+        }
+        self._restored: dict[str, Change] = {}
+        self.sampled = {
+            n for each in self._openings.values() for n in (each.lives.met, each.lives.stays)
+        }
+        """Collections of which only what ticks see counts, in a ticked engine."""
+        self._rules: list[RuleState] = []
         self._reductions: dict[str, Reduction] = {}
         for each in self.plan.rules:
-            self._add_rule(_Rule(each, self), looped)
+            self._add_rule(RuleState(each, self), looped)
         self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
         self._loop_of = {loop[0]: loop for loop in self.plan.loops}
@@ -256,13 +157,18 @@ class DataflowEngine:
         self._pending: Pending = ByStrata(ranks) if strategy == "strata" else AsTheyCome()
         self._upper = BEGIN_WORD
         self._forgetting = Forgetting(
-            self.plan.values, self.schemas, self._merged, self._outputs, self._rules
+            self.plan.values,
+            self.schemas,
+            self._merged,
+            self._outputs,
+            self._rules,
+            self._openings,
         )
         unit = np.zeros((1, self.schemas[UNIT].columns + 3), np.int64)
         unit[0] = [0, END_WORD, 1, BEGIN_WORD, END_WORD, 1]
         self._pending.put(UNIT, unit)
 
-    def _add_rule(self, rule: _Rule, looped: set[str]) -> None:
+    def _add_rule(self, rule: RuleState, looped: set[str]) -> None:
         """A rule; outside of recursions it reads its sources by itself."""
         self._rules.append(rule)
         if rule.reduction is not None:
@@ -353,7 +259,7 @@ class DataflowEngine:
         merged = self._merged[collection]
         return len(merged.facts) + len(merged.spare), merged.nbytes
 
-    def rules_of(self, collection: str) -> list[_Rule]:
+    def rules_of(self, collection: str) -> list[RuleState]:
         """The rules that derive a collection."""
         return [rule for rule in self._rules if rule.predicate == collection]
 
@@ -416,7 +322,9 @@ class DataflowEngine:
     def settle(self) -> bool:
         """Take in all that waits, and what follows from it; whether anything did."""
         worked = False
-        while (found := self._pending.take()) is not None:
+        while (found := self._pending.take()) is not None or self._restored:
+            if found is None:  # lives of which nothing has said whether they go on
+                found = self._restored.popitem()
             self._take(*found)
             worked = True
         return worked
@@ -455,7 +363,7 @@ class DataflowEngine:
             rule = self._rules[number]
             self._pending.put(rule.predicate, rule.due())
 
-    def sample(self, at: int, rule: _Rule) -> None:
+    def sample(self, at: int, rule: RuleState) -> None:
         """A rule has matches that begin or end by themselves at an instant."""
         heappush(self._sampling, (at, self._rules.index(rule)))
 
@@ -490,11 +398,31 @@ class DataflowEngine:
         by_rule: dict[int, list[StateRow]] = {}
         for row in rows:
             by_rule.setdefault(row[0], []).append(row)
-        rules = {rule.plan.form.number: rule for rule in self._rules}
+        rules = {r.plan.form.number: r for r in self._rules if r.predicate not in self.sampled}
+        openings = {each.lives.rule: (name, each) for name, each in self._openings.items()}
         for number, mine in sorted(by_rule.items()):
             if number not in rules:
                 raise Corrupt(f"the state has solutions of rule {number}, which is not there")
-            self._pending.put(rules[number].predicate, rules[number].restore(mine, lower))
+            living = [row for row in mine if row[1] == LINGERING] if number in openings else []
+            if living:
+                name, opening = openings[number]
+                self._restore_lives(name, opening, living, lower)
+            others = [row for row in mine if row not in living]
+            if others:
+                self._pending.put(rules[number].predicate, rules[number].restore(others, lower))
+
+    def _restore_lives(
+        self, name: str, opening: Opening, rows: Sequence[StateRow], lower: int
+    ) -> None:
+        """Matches of a rule lived before `lower`; the step tells which of them go on."""
+        met = opening.restore(rows, lower)
+        self._pending.put(opening.lives.met, met)
+        schema = self.schemas[name]
+        touched = np.zeros((len(met), schema.columns + 3), np.int64)
+        touched[:, : schema.expiry] = met[:, : schema.expiry]
+        touched[:, schema.nulls] = met[:, -4] & ((1 << schema.expiry) - 1)
+        touched[:, -3], touched[:, -2] = lower, END_WORD
+        self._restored[name] = touched
 
     def tell_state(self) -> tuple[list[StateRow], list[StateRow]]:
         """Rows of the state that have gone and come since the last call, at `upper`."""
@@ -505,6 +433,10 @@ class DataflowEngine:
                 left, entered = rule.open.tell(self._upper)
                 gone += left
                 come += entered
+        for opening in self._openings.values():
+            left, entered = opening.tell(self._upper)
+            gone += left
+            come += entered
         return gone, come
 
     def tell_errors(self) -> list[tuple[str, int, int]]:
@@ -530,9 +462,11 @@ class DataflowEngine:
 
     def merge(self, collection: str, change: Change) -> Change:
         """Take in what rules derive of a collection; what that changes of its facts."""
-        reduction = self._reductions.get(collection)
+        reduction, opening = self._reductions.get(collection), self._openings.get(collection)
         if reduction is not None:
             change = reduction.take(change, self._facts[collection], self._upper)
+        if opening is not None:
+            change = opening.take(change, self._facts)
         merged = self._merged[collection]
         self.holdings.reach((merged,))
         try:
@@ -544,6 +478,8 @@ class DataflowEngine:
                 f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
                 "was put in", reason="NegativeMultiplicity",
             ) from error  # fmt: skip
+        if opening is not None and self.keeps_state:
+            opening.note(told)
         if len(merged.facts) > self._limits.rows and collection not in self.plan.inputs:
             raise LimitPassed(
                 f"evaluation given up: {collection} has more than {self._limits.rows} rows",
@@ -568,7 +504,7 @@ class DataflowEngine:
         """Hand on what a collection has changed."""
         if not len(change):
             return
-        if self.ticked:
+        if self.ticked and collection not in self._openings:
             self.note(change)
         self._outputs.take(collection, change)
         for name, copies in self._covers.get(collection, ()):

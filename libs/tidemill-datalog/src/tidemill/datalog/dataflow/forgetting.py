@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
-from tidemill.arrangement.interval_updates import Latch, Merged
+from tidemill.arrangement.interval_updates import Merged
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.holdings import Outputs
 from tidemill.datalog.dataflow.operators.blending import Blended
-from tidemill.datalog.dataflow.operators.matching import Matches
-from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
-from tidemill.datalog.dataflow.operators.reducing import Reduction
+from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.regrouping import words_in
-from tidemill.datalog.dataflow.operators.sampling import Sampled
 from tidemill.datalog.dataflow.plan import RulePlan
+from tidemill.datalog.dataflow.rule_state import RuleState
 from tidemill.datalog.dataflow.schema import NUMBERED, Schema
 
 _VALUES_MIN = 1 << 10
 """Values of lattices that are kept in any case."""
-
-
-class RuleState(Protocol):
-    """A rule with what it keeps."""
-
-    plan: RulePlan
-    matches: Matches
-    latch: Latch | None
-    open: OpenSolutions | None
-    sampled: Sampled | None
-    reduction: Reduction | None
 
 
 class Forgetting:
@@ -43,6 +29,7 @@ class Forgetting:
         merged: Mapping[str, Merged | Blended],
         outputs: Outputs,
         rules: Sequence[RuleState],
+        openings: Mapping[str, Opening],
     ) -> None:
         """Values that have a number by now are of literals, and kept for ever."""
         self._values = values
@@ -51,6 +38,7 @@ class Forgetting:
         self._merged = merged
         self._outputs = outputs
         self._rules = [(rule, numbered_in(rule.plan, schemas)) for rule in rules]
+        self._openings = openings
         self._kept = 0
 
     @property
@@ -78,6 +66,8 @@ class Forgetting:
     def _of_collection(self, name: str, columns: Sequence[int]) -> set[int]:
         merged = self._merged[name]
         needed = self._outputs.words(name, columns)
+        if name in self._openings:
+            needed |= self._openings[name].words(columns)
         needed.update(words_in(merged.facts.rows[: len(merged.facts)], columns))
         if isinstance(merged, Merged):
             needed.update(words_in(merged.spare.rows[: len(merged.spare)], columns))

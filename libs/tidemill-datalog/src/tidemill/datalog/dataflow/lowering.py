@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.lingering import Lives, lives_apart
 from tidemill.datalog.dataflow.plan import (
     UNIT,
     CollectionPlan,
@@ -36,7 +37,8 @@ def lower(
 
     Raises: NotInDataflow. Cost: O(text).
     """
-    return _Lowering(groups_apart(rewritten(logical)), texts, carrying).plan()
+    logical, lives = lives_apart(logical)
+    return _Lowering(groups_apart(rewritten(logical)), texts, carrying, lives).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
@@ -51,7 +53,11 @@ def missing_in(checked: CheckedProgram) -> str | None:
 class _Lowering:
     """Lowers one program: its collections first, then each rule."""
 
-    def __init__(self, logical: LogicalPlan, texts: Texts, carrying: Collection[str]) -> None:
+    def __init__(
+        self, logical: LogicalPlan, texts: Texts, carrying: Collection[str],
+        lives: Mapping[str, Lives],
+    ) -> None:  # fmt: skip
+        self._lives = lives
         self._logical = logical
         self._checked = logical.checked
         self._texts = texts
@@ -94,12 +100,16 @@ class _Lowering:
                 raise NotInDataflow("an end of its own in a recursion")
             if any(atom.is_clock for atom in rule.atoms):
                 raise NotInDataflow("a clock in a recursion")
+        if not self._lives.keys().isdisjoint(component.predicates):
+            raise NotInDataflow("~expires in a recursion")
 
     def _collect(self, name: str, schema: Schema, stratum: int) -> None:
         if schema.columns > COLUMNS_MAX:
             raise NotInDataflow(f"{name}, which has more than {COLUMNS_MAX} columns")
         self.schemas[name] = schema
-        self._collections[name] = CollectionPlan(schema, stratum, len(self._collections))
+        self._collections[name] = CollectionPlan(
+            schema, stratum, len(self._collections), lives=self._lives.get(name)
+        )
 
     def _rank_covers_first(self, rules: Sequence[RulePlan]) -> None:
         """Covers, and the collections that they follow from, come before the others.

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from tidemill.arrangement.interval_updates import JoinShape
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.lingering import Lives
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.logical.expressions import Scope
 from tidemill.datalog.logical.forms import Expression, RuleForm, Type, Wildcard
@@ -200,6 +201,7 @@ class Head:
     """The row that a match becomes in the collection of its rule.
 
     `copies` are columns of the match above those of the row; `computed` other arguments by column.
+    Of an `asked` head the time and the expiry only have to be sound, and are not of the row.
     """
 
     copies: I64Array
@@ -209,6 +211,7 @@ class Head:
     timed: bool
     expiring: bool
     outlives: bool
+    asked: bool
     passes: Passes | None = None
 
 
@@ -252,13 +255,14 @@ class CollectionPlan:
     """A collection that is kept. `rank` orders them: each is derived from those of lower rank.
 
     A `cover` keeps of another collection when a fact with given values is present: (collection,
-    columns), for atoms under `not`.
+    columns), for atoms under `not`. The rows of `lives` are made of two others.
     """
 
     schema: Schema
     stratum: int
     rank: int
     cover: tuple[str, tuple[int, ...]] | None = None
+    lives: Lives | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from tidemill.datalog.inputs import TYPES, ColumnType
+from tidemill.datalog.dataflow.lingering import INSTANTS, WORDS
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import (
     WIDEN,
@@ -40,7 +41,6 @@ _COUNTED = frozenset({"count", "count_distinct", "sum", "average"})
 """Lattices whose values are always finite."""
 _HANDS_ON = frozenset({"least", "greatest", "coalesce"})
 """Functions whose value may be an argument."""
-_INSTANTS = frozenset({"time", "expires"})
 
 
 def rewritten(logical: LogicalPlan) -> LogicalPlan:
@@ -156,7 +156,7 @@ class _Rewrite:
         return [Type(kind) for _, kind in self._columns[predicate]]
 
     def _lattice_kinds(self, predicate: str, lattice: str, size: int) -> list[Type]:
-        if lattice in _INSTANTS:
+        if lattice in INSTANTS or lattice == "expires":
             return [Type.INT]
         known = self._types.get((predicate, lattice))
         return [Type.ANY] * size if known is None else list(map(Type, known))
@@ -291,8 +291,7 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
 
 
 def _values(kinds: Mapping[_Key, list[Type]]) -> dict[_Key, list[ColumnType]]:
-    words: dict[Type, ColumnType] = dict(zip(Type, TYPES, strict=True))
-    return {key: [words[kind] for kind in each] for key, each in kinds.items()}
+    return {key: [WORDS[kind] for kind in each] for key, each in kinds.items()}
 
 
 _Columns = Mapping[str, list[Type]]
@@ -314,7 +313,7 @@ def _types_of(rule: RuleForm, columns: _Columns, lattices: _Lattices) -> dict[st
         for lattice, terms in atom.lattices:
             unknown = [Type.ANY] * len(terms)
             known = lattices.get((atom.predicate, lattice), unknown)
-            bind(terms, [Type.INT] if lattice == "time" else known, ends)
+            bind(terms, [Type.INT] if lattice in INSTANTS else known, ends)
     free = (free | ends - _limited(rule, ends)) - typed
     return {name: Type.ANY if name in free else kind for name, kind in rule.types.items()}
 

@@ -12,6 +12,7 @@ import numpy as np
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.deltas import Steps, pairs
+from tidemill.datalog.dataflow.lingering import INSTANTS, MET
 from tidemill.datalog.dataflow.plan import (
     MODERATE,
     UNIT,
@@ -108,12 +109,6 @@ class RuleLowering:
         self.widened: dict[int, list[tuple[str, str]]] = {}
         self.typed: dict[int, list[tuple[int, str]]] = {}
         self._passes_into = -1
-        self._refuse()
-
-    def _refuse(self) -> None:
-        rule = self.rule
-        if rule.lingers:
-            raise NotInDataflow("~expires in a body")
 
     def plan(self) -> RulePlan:
         full = self._needs_identity()
@@ -133,7 +128,9 @@ class RuleLowering:
             raise NotInDataflow(f"a rule whose matches have more than {COLUMNS_MAX} columns")
         carrying = any(self.program.schemas[name].carrying for name in self._loop)
         again = self._again(head_plan) if self._loop and not carrying else None
-        exact = full or any(name != "time" for atom in self.atoms for name, _ in atom.lattices)
+        exact = full or any(
+            name not in INSTANTS for atom in self.atoms for name, _ in atom.lattices
+        )
         return RulePlan(
             self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce, exact, again
         )
@@ -185,7 +182,7 @@ class RuleLowering:
             (at, term, schema.kinds[at - 1]) for at, term in enumerate(atom.terms, 1)
         ]
         for name, terms in atom.lattices:
-            if name == "time":
+            if name in INSTANTS:
                 found.append((TIME, terms[0], Type.INT))
                 continue
             place = schema.place(name)
@@ -258,7 +255,7 @@ class RuleLowering:
         return [
             (name, terms)
             for name, terms in atom.lattices
-            if name != "time" and schema.place(name) is None
+            if name not in INSTANTS and schema.place(name) is None
         ]
 
     def _passed(self, atom: AtomForm) -> bool:
@@ -402,6 +399,7 @@ class RuleLowering:
     def _head(self) -> Head:
         head = self.rule.head
         schema = self.program.schemas[head.predicate]
+        asked = head.predicate.startswith(MET)
         copies, computed = [], []
         for at, (term, kind) in enumerate(zip(head.terms, schema.kinds, strict=True), 1):
             known = self.variables.get(term.name) if isinstance(term, Variable) else None
@@ -421,7 +419,8 @@ class RuleLowering:
             expires=head.expires,
             timed="time" not in head.suppressed,
             expiring="expires" not in head.suppressed,
-            outlives=self.rule.outlives,
+            outlives=self.rule.outlives and not asked,
+            asked=asked,
             passes=self._passes(),
         )
 

@@ -268,15 +268,16 @@ class Matches:
         if head.time:
             matches = self._instants(head.time, time, matches, False)
             matches[:, columns.nulls] &= ~(1 << time)
-            matches[:, -3] = np.maximum(matches[:, -3], matches[:, time])
-        elif not head.timed:
+            if not head.asked:
+                matches[:, -3] = np.maximum(matches[:, -3], matches[:, time])
+        if head.asked if head.time else not head.timed:
             matches[:, time] = 0
             matches[:, columns.nulls] |= 1 << time
         if head.expires:
             matches = self._instants(head.expires, ends, matches, True)
-        elif not head.expiring:
+        if head.asked if head.expires else not head.expiring:
             matches[:, ends] = END_WORD
-        if not head.time or head.outlives:
+        if not head.time or head.outlives or head.asked:
             return matches
         return matches[matches[:, -3] < matches[:, -2]]
 

@@ -1,0 +1,157 @@
+"""One rule with its state: matches that wait or live on, and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tidemill.arrangement.interval_updates import Arrangement, Change, Latch, no_change
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.dataflow.figures import Figures
+from tidemill.datalog.dataflow.holdings import Held, Holdings
+from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
+from tidemill.datalog.dataflow.operators.iterating import joined
+from tidemill.datalog.dataflow.operators.matching import Matches
+from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
+from tidemill.datalog.dataflow.operators.reducing import Reduction
+from tidemill.datalog.dataflow.operators.sampling import Sampled
+from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
+from tidemill.datalog.dataflow.schema import Schema
+from tidemill.datalog.state import StateRow
+from tidemill.errors import Corrupt
+
+
+class Surroundings(Protocol):
+    """The engine, as its rules know it."""
+
+    schemas: dict[str, Schema]
+    texts: Texts
+    all_errors: Errors
+    allowance: Allowance
+    timer: Callable[[], float]
+    holdings: Holdings
+    keeps_state: bool
+    ticked: bool
+    ticks: I64Array
+    sampled: set[str]
+
+    def merged_of(self, collection: str) -> Held:
+        """The derivations of a collection."""
+        ...
+
+    def note(self, change: Change) -> None:
+        """Remember when a change begins and ends to hold after the ticks under way."""
+        ...
+
+    def sample(self, at: int, rule: RuleState) -> None:
+        """A rule has matches that begin or end by themselves at an instant."""
+        ...
+
+
+class RuleState:
+    """A rule with its state: established solutions, groups."""
+
+    def __init__(self, plan: RulePlan, engine: Surroundings) -> None:
+        self.plan = plan
+        schemas, name = engine.schemas, plan.form.head.predicate
+        self.predicate = name
+        self.matches = Matches(
+            plan, schemas, engine.texts, engine.all_errors, engine.allowance
+        )  # fmt: skip
+        self._unheard = Matches(plan, schemas, engine.texts, Unheard(), engine.allowance)
+        columns = plan.columns
+        self.latch: Latch | None = None
+        if plan.head.outlives:
+            told = () if plan.head.passes is None else (plan.head.passes.into,)
+            self.latch = Latch((*columns.identity, *told), columns.expiry, columns.times)
+        self.open: OpenSolutions | None = None
+        if self.latch is not None and engine.keeps_state:
+            self.open = OpenSolutions(self.matches, schemas, engine.texts, ticked=engine.ticked)
+        samples = engine.ticked and (self.latch is not None or name in engine.sampled)
+        self.sampled = Sampled(columns.width) if samples else None
+        self._engine = engine
+        self.clocked = any(atom.is_clock for atom in plan.form.atoms)
+        names = {
+            s.collection for d in plan.deltas for s in d.steps if isinstance(s, Join | Subtract)
+        }
+        self.parts: tuple[Held, ...] = (self, *(engine.merged_of(name) for name in sorted(names)))
+        """Parts of the state whose size may change when a change is taken."""
+        self.figures = Figures()
+        self.reduction: Reduction | None = None
+        if plan.reduce is not None:
+            self.reduction = Reduction(
+                plan.reduce, self.matches, schemas[name], engine.all_errors, engine.texts,
+                plan.scope.lattices,
+            )  # fmt: skip
+
+    def take(
+        self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Arrangement]
+    ) -> Change:
+        """A change of the predicate of the head: rows, or matches to be reduced.
+
+        Only the sum of all delta plans of a source says what comes and goes.
+        """
+        began = self._engine.timer()
+        self._engine.holdings.reach(self.parts)
+        parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
+        found = self._derived(joined(parts))
+        self.figures.add(len(change), len(found), self._engine.timer() - began)
+        return found
+
+    def again(self, asked: Change, facts: Mapping[str, Arrangement]) -> Change:
+        """Rows of facts of the head that still have a derivation, and maybe others that hold."""
+        assert self.plan.again is not None
+        self._engine.holdings.reach(self.parts)
+        return self._rows(self._unheard.solutions(self.plan.again, asked, facts))
+
+    def due(self) -> Change:
+        """The change by matches that the ticks see begin or end by themselves."""
+        return self._derived(no_change(self.plan.columns.width))
+
+    def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
+        """The change of the predicate by ticks that a later frontier has reached."""
+        self._engine.holdings.reach(self.parts)
+        return self._derived(self.matches.go_on(upper, facts))
+
+    def _derived(self, matches: Change) -> Change:
+        if self.sampled is not None:
+            self.sampled.take(matches)
+            self._engine.note(matches)
+            matches = self.sampled.tell(self._engine.ticks)
+            if self.sampled.soonest is not None:
+                self._engine.sample(self.sampled.soonest, self)
+        if self.latch is not None and len(matches):
+            matches = self.latch.take(matches)
+            if self.open is not None:
+                self.open.take(matches)
+        return self._rows(matches)
+
+    def restore(self, rows: Sequence[StateRow], lower: int) -> Change:
+        """The change of the predicate of the head by solutions that lived before `lower`."""
+        if self.latch is None or self.open is None:
+            raise Corrupt(
+                f"the state has solutions of rule {self.plan.form.number}, which has none"
+            )
+        return self._rows(self.latch.take(self.open.restore(rows, lower)))
+
+    def _rows(self, matches: Change) -> Change:
+        if self.reduction is not None or not len(matches):
+            return matches
+        return self.matches.rows(matches)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the state."""
+        latch = 0 if self.latch is None else self.latch.nbytes
+        latch += 0 if self.open is None else self.open.nbytes
+        return latch + (0 if self.reduction is None else self.reduction.nbytes)
+
+    def compact(self, since: int) -> None:
+        """Forget what has ended by `since`."""
+        self.matches.compact(since)
+        if self.latch is not None:
+            self.latch.compact(since)
+        if self.reduction is not None:
+            self.reduction.compact(since)

@@ -20,7 +20,6 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import (
     DataflowEngine,
     NotInDataflow,
-    Told,
     analysis_document,
     analysis_lines,
     lower,
@@ -28,7 +27,6 @@ from tidemill.datalog.dataflow import (
     plan_dot,
     plan_lines,
 )
-from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES, inject_given, tally
@@ -37,11 +35,12 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
+from tidemill.datalog.strategy import Strategy
 from tidemill.errors import UsageError
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.registry import Options, run_case
+from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import (
-    DERIVED,
     UPPER,
     Example,
     answers_from_scratch,
@@ -84,42 +83,14 @@ def carried_by(names: Collection[str], given_: Inputs) -> Inputs:
     }  # fmt: skip
 
 
-class Held:
-    """The sum of the changes that an engine has told."""
-
-    def __init__(self, engine: DataflowEngine) -> None:
-        self.engine = engine
-        self._held: dict[tuple[str, str], int] = {}
-
-    def step(self, upper: int) -> None:
-        for name, told in self.engine.step(upper).items():
-            self.add(name, told)
-
-    def add(self, name: str, told: Told) -> None:
-        for _, record, diff in told.records():
-            key = name, format_record(record)
-            self._held[key] = self._held.get(key, 0) + diff
-
-    def now(self) -> dict[str, set[str]]:
-        assert set(self._held.values()) <= {0, 1}
-        found: dict[str, set[str]] = {name: set() for name in DERIVED}
-        for (name, text), count in self._held.items():
-            if count:
-                found[name].add(text)
-        at = int(self.engine.upper) - 1
-        errors = {e.text for e in self.engine.errors() if e.start <= at < e.end}
-        return {**found, "errors": errors}
-
-
 @LAW
 @given(programs(fits=fits), inputs(), STRATEGIES, CARRYING)
 def test_it_holds_at_every_instant_what_the_program_says(
     example: Example, given_: Inputs, strategy: Strategy, carrying: frozenset[str]
 ) -> None:
     given_ = carried_by(carrying, given_)
-    held = Held(DataflowEngine(example.checked, strategy=strategy, carrying=carrying))
-    for name, presences in given_.items():
-        held.engine.feed_presences(name, presences)
+    held = Held(example.checked, strategy=strategy, carrying=carrying)
+    held.feed(given_)
     for at, expected in enumerate(answers_from_scratch(example, given_), -1):
         held.step(at + 1)
         assert held.now() == expected, (at, example.text)
@@ -135,7 +106,7 @@ def test_neither_steps_nor_deliveries_have_a_meaning(
     stops: list[int], seed: int,
 ) -> None:  # fmt: skip
     given_, rng = carried_by(carrying, given_), Random(seed)
-    held = Held(DataflowEngine(example.checked, strategy=strategy, carrying=carrying))
+    held = Held(example.checked, strategy=strategy, carrying=carrying)
     waiting = [(rng.randint(0, p.start), n, p) for n, found in given_.items() for p in found]
     expected = answers_from_scratch(example, given_)
     for stop in sorted({*stops, UPPER}):
@@ -154,16 +125,15 @@ def test_what_is_taken_back_from_an_instant_on_was_there_before(
     carrying: frozenset[str], at: int,
 ) -> None:  # fmt: skip
     given_, passing = carried_by(carrying, given_), carried_by(carrying, passing)
-    held = Held(DataflowEngine(example.checked, strategy=strategy, carrying=carrying))
+    held = Held(example.checked, strategy=strategy, carrying=carrying)
     ended = {
         name: [replace(p, end=at) for p in presences if p.start < at < p.end]
         + [p for p in presences if p.end <= at]
         for name, presences in passing.items()
     }
     both = {name: [*given_[name], *ended[name]] for name in given_}
-    for given__ in (given_, passing):
-        for name, presences in given__.items():
-            held.engine.feed_presences(name, presences)
+    held.feed(given_)
+    held.feed(passing)
     expected = answers_from_scratch(example, both)
     if at:
         held.step(at)
@@ -251,7 +221,7 @@ def test_the_work_of_each_operator_is_told() -> None:
 @pytest.mark.parametrize("strategy", ["strata", "retraction"])
 def test_facts_forbid_a_match_together_as_one_by_one(strategy: Strategy, body: str) -> None:
     text = f"q(x) := r(x); p(x) := s(x, y) ^ {body};"
-    held = Held(DataflowEngine(program(text), strategy=strategy))
+    held = Held(program(text), strategy=strategy)
     held.engine.feed_presences("s", [Presence(Record("s", (0, 1)), 0)])
     held.step(1)
     both = [Presence(Record("r", (x,)), 0) for x in (0, 1)]

@@ -15,14 +15,15 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow, lower
-from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
-from tidemill.datalog.scratch import Engine
-from tidemill.testkit.tidelog import FORMS, UPPER, Example, inputs, programs
+from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.foreign import clingo
+from tidemill.testkit.held import Held
+from tidemill.testkit.tidelog import FORMS, UPPER, Example, answers_from_scratch, inputs, programs
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "150")),
@@ -100,22 +101,11 @@ def told_by(
 
 
 def answers(example: Example, given_: Inputs) -> list[dict[str, set[str]]]:
-    """The facts and errors at each instant, found anew as a whole."""
-    found = Engine(example.checked).evaluate(given_, upper=UPPER)
+    """The facts and errors at each instant."""
     return [
-        {
-            **{
-                name: {
-                    format_record(p.record)
-                    for p in found.presences[name]
-                    if p.start <= at < p.end
-                }
-                for name in "pqt"
-            },
-            "errors": {e.text for e in found.errors if e.start <= at < e.end},
-        }
-        for at in range(UPPER)
-    ]  # fmt: skip
+        {name: found[name] for name in (*"pqt", "errors")}
+        for found in answers_from_scratch(example, given_)[1:]
+    ]
 
 
 @LAW
@@ -190,3 +180,86 @@ def test_the_work_of_a_change_is_that_of_what_rests_on_it(diff: int) -> None:
     engine.feed_presences("e", [replace(edges[-1], start=1)], diff)
     engine.step(2)
     assert matched + sum(rule.figures.rows_in for rule in engine.rules_of("t")) < 20
+
+
+PROGRAMS = {
+    "closure": "path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ edge(y, z);",
+    "closure by itself": "path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ path(y, z);",
+    "same generation": """
+        same(x, y) := edge(x, p) ^ edge(y, p);
+        below(x, q) := same(p, q) ^ edge(x, p);
+        same(x, y) := below(x, q) ^ edge(y, q);
+    """,
+    "reached from a root": "reach(y) := root(y); reach(y) := reach(x) ^ edge(x, y);",
+    "constants and repeated variables": """
+        odd(x, 1) := edge(x, x);
+        odd(2, y) := odd(x, 1) ^ edge(y, x);
+        odd(x, y) := odd(y, x);
+        odd(4, 4) := odd(x, x) ^ edge(x, 3);
+    """,
+    "two that read each other": """
+        left(x, y) := edge(x, y);
+        right(y, x) := left(x, y);
+        left(x, z) := right(y, x) ^ edge(y, z);
+        far(x) := left(x, _) ^ not root(x);
+    """,
+    "three atoms in one rule": """
+        same(x, y) := edge(x, p) ^ edge(y, p);
+        same(x, y) := edge(x, a) ^ same(a, b) ^ edge(y, b);
+    """,
+    "three atoms of which the first two share nothing": """
+        same(x, x) := root(x);
+        same(x, y) := edge(x, a) ^ edge(y, b) ^ same(a, b);
+    """,
+    "atoms that share two variables": """
+        path(x, y) := edge(x, y);
+        path(x, z) := path(x, y) ^ edge(y, z) ^ edge(z, x);
+        back(x, y) := path(y, x) ^ edge(x, y);
+        path(x, x) := path(x, _) ^ back(_, x) ^ root(x);
+        path(y, 3) := path(x, y) ^ path(y, x) ^ edge(x, x);
+    """,
+    "a long chain with constants and wildcards": """
+        far(x, y) := edge(x, y);
+        far(x, v) := edge(x, y) ^ far(y, z) ^ edge(z, 2) ^ edge(w, w) ^ far(z, w) ^ edge(w, v);
+        far(x, v) := edge(x, y) ^ far(y, z) ^ edge(z, 2) ^ far(z, w) ^ edge(w, w) ^ edge(w, v);
+    """,
+    "an input that is also derived": "edge(x, z) := edge(x, y) ^ edge(y, z);",
+}
+
+
+def on_edges(text: str) -> CheckedProgram:
+    schemas = {
+        "edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int"))),
+        "root": InputSchema("root", "relation", (("a", "int"),)),
+    }
+    return check(parse(text), InputSchemas(schemas))
+
+
+nodes = st.integers(1, 5)
+facts = st.tuples(st.just("edge"), st.tuples(nodes, nodes)) | st.tuples(
+    st.just("root"), st.tuples(nodes)
+)
+Edges = dict[tuple[str, tuple[int, ...]], None]
+
+
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+@pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS)
+@settings(max_examples=12, deadline=None)
+@given(steps=st.lists(st.lists(facts, min_size=1, max_size=5), min_size=1, max_size=6))
+def test_facts_that_are_toggled_leave_what_is_derived_of_those_there(
+    text: str, strategy: Strategy, steps: list[list[tuple[str, tuple[int, ...]]]]
+) -> None:
+    checked = on_edges(text)
+    held, present = Held(checked, strategy=strategy), Edges()
+    for at, toggled in enumerate(steps):
+        for fact in dict.fromkeys(toggled):
+            name, row = fact
+            held.update(name, Record(name, row), at, -1 if fact in present else 1)
+            if fact in present:
+                del present[fact]
+            else:
+                present[fact] = None
+        held.step(at + 1)
+        expected = clingo.derived(checked, [Record(*fact) for fact in present])
+        for name in checked.derived:
+            assert {r.arguments for r in held.records(name)} == set(expected[name])

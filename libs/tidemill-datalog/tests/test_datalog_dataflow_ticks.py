@@ -17,7 +17,6 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import NotInDataflow, lower
-from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.dataflow.ticking import DataflowTicker, TickGiven
 from tidemill.datalog.inputs import InputSchema, InputSchemas
@@ -25,6 +24,7 @@ from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.tick_node import TickAnswer
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers

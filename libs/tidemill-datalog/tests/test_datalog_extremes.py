@@ -1,4 +1,4 @@
-"""Values at the borders of 64 bits, of exact floats and of types: every engine gives the twin's answer."""
+"""Values at the borders of 64 bits, of exact floats and of types: the dataflow gives the twin's answer."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import os
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.inputs import InputSchema, InputSchemas
-from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, Value, format_record, parse_record
-from tidemill.datalog.scratch import Engine
-from tidemill.datalog.state import EngineState, decode_fields, encode_fields
+from tidemill.datalog.state import decode_fields, encode_fields
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.why_not import why_not
-from tidemill.testkit.tidelog import DERIVED, EXTREME, UPPER, Example, inputs, programs
+from tidemill.testkit.held import Held
+from tidemill.testkit.tidelog import EXTREME, Example, answers_from_scratch, inputs, programs
 from tidemill.testkit.twins.pointwise import answers
 
 LAW = settings(
@@ -49,24 +48,16 @@ def facts(**rows: Sequence[tuple[Value, ...]]) -> Facts:
 
 
 def every_answer(checked: CheckedProgram, given_: Facts) -> list[tuple[set[str], set[str]]]:
-    """(records, errors) at an instant by the twin, then by each engine."""
+    """(records, errors) at an instant by the twin, then by each strategy."""
     derived = checked.derived
     twin = answers(checked, given_, 0, 1)[-1]
     found = [({text for name in derived for text in twin.records[name]}, set(twin.errors))]
-    for columns_from in (1, None):
-        engine = (
-            Engine(checked) if columns_from is None else Engine(checked, columns_from=columns_from)
-        )
-        evaluation = engine.evaluate(given_, upper=1)
-        records = {format_record(p.record) for name in derived for p in evaluation.presences[name]}
-        found.append((records, {e.text for e in evaluation.errors}))
-    for strategy in ("strata", "retraction"):
-        followed = IncrementalEngine(checked, strategy=strategy)  # type: ignore[arg-type]
-        for name, presences in given_.items():
-            followed.feed(name, presences)
-        followed.advance(1)
-        records = {format_record(r) for name in derived for r in followed.records(name)}
-        found.append((records, {text for text, _ in followed.errors()}))
+    strategies: tuple[Strategy, ...] = ("strata", "retraction")
+    for strategy in strategies:
+        held = Held(checked, strategy=strategy)
+        held.feed(given_)
+        held.step(1)
+        found.append(({text for name in derived for text in held.texts(name)}, held.errors()))
     return found
 
 
@@ -152,10 +143,13 @@ def test_w7_what_is_added_up_is_not_rounded_on_the_way(
 def test_w7_contributions_that_are_no_floats_survive_a_restart() -> None:
     checked = program("p(1) @sum(x) @expires(9) := a(x); p(1) @sum(h) := f(h);", a="int", f="float")
     given_ = facts(a=[(2**53 + 1,), (-(2**53),)], f=[])
-    engine = Engine(checked)
-    state = EngineState.from_rows(engine.evaluate(given_, upper=3).state.to_rows())
-    after = engine.evaluate(facts(a=[], f=[]), lower=3, upper=5, state=state)
-    texts = {format_record(p.record) for p in after.presences["p"]}
+    before = Held(checked, keeps_state=True)
+    before.feed(given_)
+    before.step(3)
+    after = Held(checked, keeps_state=True)
+    after.engine.restore(sorted(before.state), 3)
+    after.step(5)
+    texts = after.texts("p")
     assert texts == {"p(1) @expires(9) @sum(1.0)"}
 
 
@@ -195,34 +189,15 @@ STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction
 
 
 @LAW
-@given(
-    programs(forms=EXTREME),
-    inputs(extreme=True, rows_max=4),
-    STRATEGIES,
-    st.sampled_from((1, 10_000)),
-)
-def test_w4_engines_answer_extreme_values_as_their_twin(
-    example: Example, given_: Facts, strategy: Strategy, columns_from: int
+@given(programs(forms=EXTREME), inputs(extreme=True, rows_max=4), STRATEGIES)
+def test_w4_extreme_values_are_answered_as_by_the_twin(
+    example: Example, given_: Facts, strategy: Strategy
 ) -> None:
-    try:
-        whole = Engine(example.checked, columns_from=columns_from).evaluate(given_, upper=UPPER)
-    except LimitPassed:
-        assume(False)
-        raise
-    followed = IncrementalEngine(example.checked, strategy=strategy)
-    for name, presences in given_.items():
-        followed.feed(name, presences)
-    for at, expected in enumerate(answers(example.checked, given_, 0, UPPER), -1):
-        wanted = {name: set(expected.records[name]) for name in DERIVED}
-        found = {
-            name: {format_record(p.record) for p in whole.presences[name] if p.start <= at < p.end}
-            for name in DERIVED
-        }
-        assert found == wanted, (at, example.text)
-        assert {e.text for e in whole.errors if e.start <= at < e.end} == set(expected.errors)
-        followed.advance(at + 1)
-        assert {n: set(map(format_record, followed.records(n))) for n in DERIVED} == wanted
-        assert {text for text, _ in followed.errors()} == set(expected.errors), (at, example.text)
+    held = Held(example.checked, strategy=strategy)
+    held.feed(given_)
+    for at, expected in enumerate(answers_from_scratch(example, given_), -1):
+        held.step(at + 1)
+        assert held.now() == expected, (at, example.text)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""On what they have in common, the engines answer as clingo, and as DatalogMTL by MeTeoR."""
+"""On what they have in common, the dataflow answers as clingo, and as DatalogMTL by MeTeoR."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.checked import CheckedProgram, ResolvedRule
-from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch import Engine
+from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.foreign import clingo, metric
+from tidemill.testkit.held import Held
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
@@ -42,12 +42,13 @@ def present(given_: Inputs, at: int) -> list[Record]:
 
 
 def answers(checked: CheckedProgram, given_: Inputs) -> list[dict[str, frozenset[str]]]:
-    """The records of each predicate at each instant, from scratch."""
-    found = Engine(checked).evaluate(given_, upper=UPPER).presences
-    return [
-        {n: frozenset(str(p.record) for p in found[n] if p.start <= at < p.end) for n in found}
-        for at in INSTANTS
-    ]
+    """The records of each predicate at each instant."""
+    held, found = Held(checked), []
+    held.feed(given_)
+    for at in INSTANTS:
+        held.step(at + 1)
+        found.append({name: frozenset(held.texts(name)) for name in checked.derived})
+    return found
 
 
 def forms_that_matter(example: Example, given_: Inputs, forms: Forms) -> set[str]:
@@ -87,18 +88,14 @@ def test_at_any_instant_the_facts_and_aggregates_are_those_of_clingo() -> None:
         st.sets(st.sampled_from(INSTANTS), min_size=3, max_size=3),
     )
     def agree(example: Example, given_: Inputs, strategy: Strategy, instants: set[int]) -> None:
-        engine = IncrementalEngine(example.checked, strategy=strategy)
-        for name, presences in given_.items():
-            engine.feed(name, presences)
-        scratch = Engine(example.checked).evaluate(given_, upper=UPPER)
+        held = Held(example.checked, strategy=strategy)
+        held.feed(given_)
         for at in sorted(instants):
-            engine.advance(at + 1)
+            held.step(at + 1)
             expected = clingo.derived(example.checked, present(given_, at))
             for name in ("p", "q", "t"):
-                held = [p.record for p in scratch.presences[name] if p.start <= at < p.end]
-                for records in (engine.records(name), held):
-                    shown = {r.arguments: dict(r.parafacts) for r in records}
-                    assert shown == expected[name], (at, name, example.text)
+                shown = {r.arguments: dict(r.parafacts) for r in held.records(name)}
+                assert shown == expected[name], (at, name, example.text)
         seen.update(forms_that_matter(example, given_, forms))
         seen["programs"] += 1
 
@@ -126,17 +123,14 @@ def test_at_every_instant_the_facts_are_those_of_datalog_with_metric_operators()
         STRATEGIES,
     )
     def agree(example: Example, given_: Inputs, strategy: Strategy) -> None:
-        engine = IncrementalEngine(example.checked, strategy=strategy)
-        for name, presences in given_.items():
-            engine.feed(name, presences)
-        scratch = Engine(example.checked).evaluate(given_, upper=UPPER)
+        held = Held(example.checked, strategy=strategy)
+        held.feed(given_)
         expected = metric.derived(example.checked, given_, INSTANTS)
         for at, facts in zip(INSTANTS, expected, strict=True):
-            engine.advance(at + 1)
+            held.step(at + 1)
             for name in ("p", "q", "t"):
-                held = [p.record for p in scratch.presences[name] if p.start <= at < p.end]
-                for records in (engine.records(name), held):
-                    assert {r.arguments for r in records} == facts[name], (at, name, example.text)
+                shown = {r.arguments for r in held.records(name)}
+                assert shown == facts[name], (at, name, example.text)
         ends = any(p.end < UPPER for found in given_.values() for p in found)
         seen.update(forms_that_matter(example, given_, forms))
         seen["expiry of inputs"] += ends

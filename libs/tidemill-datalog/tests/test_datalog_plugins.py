@@ -53,8 +53,7 @@ WORDS = Vocabulary(
     {**LATTICES, "bits": lattice_of("bits", BITS), "span": lattice_of("span", SPAN)},
 )
 ENGINES = [
-    Options(engine="scratch"), Options(engine="columns"), Options(engine="incremental"),
-    Options(engine="incremental", strategy="retraction"),
+    Options(), Options(strategy="retraction"),
 ]  # fmt: skip
 EVENTS = InputSchema("e", "events", (("k", "text"), ("v", "int")))
 

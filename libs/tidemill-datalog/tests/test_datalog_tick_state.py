@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import missing_in
-from tidemill.datalog.dataflow.scheduler import Strategy
 from tidemill.datalog.dataflow.ticking import DataflowTicker
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.tick_state import handed_of, message_of, message_row
 from tidemill.datalog.ticks import Message
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs

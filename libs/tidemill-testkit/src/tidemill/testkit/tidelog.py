@@ -16,11 +16,10 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
-from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.records import Record, Value, format_record
-from tidemill.datalog.scratch import Engine
+from tidemill.datalog.records import Record, Value
+from tidemill.testkit.twins.pointwise import Unsettled, answers
 
 T = TypeVar("T")
 UPPER = 12
@@ -442,21 +441,16 @@ def inputs(
 def answers_from_scratch(
     example: Example, facts: Mapping[str, Sequence[Presence]]
 ) -> list[dict[str, set[str]]]:
-    """Facts at each instant from -1 to UPPER - 1, and under `errors` the failures, by whole
-    evaluation.
+    """Facts at each instant from -1 to UPPER - 1, and under `errors` the failures, by the twin.
 
-    An example that passes a limit is left out.
+    An example that does not settle is left out.
     """
     try:
-        found = Engine(example.checked).evaluate(facts, upper=UPPER)
-    except LimitPassed:
+        found = answers(example.checked, facts, 0, UPPER)
+    except Unsettled:
         assume(False)
         raise
-    answers = []
-    for at in range(-1, UPPER):
-        held = {
-            name: {format_record(p.record) for p in found.presences[name] if p.start <= at < p.end}
-            for name in DERIVED
-        }
-        answers.append({**held, "errors": {e.text for e in found.errors if e.start <= at < e.end}})
-    return answers
+    return [
+        {**{name: set(at.records.get(name, ())) for name in DERIVED}, "errors": set(at.errors)}
+        for at in found
+    ]

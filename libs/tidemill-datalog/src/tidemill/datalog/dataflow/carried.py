@@ -15,6 +15,7 @@ from tidemill.datalog.lattices import (
     tally,
     without,
 )
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.records import Record
 
 NOTHING_CARRIED = 0
@@ -30,6 +31,7 @@ class Values:
 
     def __init__(self, lattices: Mapping[str, Lattice]) -> None:
         self.lattices = lattices
+        self.set_values_max = Limits().set_values
         self._numbers: dict[Any, int] = {(): NOTHING_CARRIED}
         self._values: list[Any] = [None]
         self._free: list[int] = []
@@ -40,12 +42,13 @@ class Values:
         return len(self._numbers)
 
     def number(self, value: Any) -> int:
-        """The number of a value."""
+        """The number of a value. Raises: LimitPassed for too large a set."""
         if value is None:
             return NOTHING_CARRIED
         key = _key_of(value)
         known = self._numbers.get(key)
         if known is None:
+            self._limit(value)
             if self._free:
                 known = self._free.pop()
                 self._values[known] = value
@@ -54,6 +57,16 @@ class Values:
                 self._values.append(value)
             self._numbers[key] = known
         return known
+
+    def _limit(self, value: Any) -> None:
+        most, sets = self.set_values_max, [value] if type(value) is frozenset else []
+        if type(value) is tuple:  # of parafacts
+            sets = [item[1] for item in value if type(item) is tuple and item[0] == "set"]
+        if any(len(each) > most for each in sets):
+            raise LimitPassed(
+                f"evaluation given up: a set has more than {most} values",
+                reason="LimitPassed", limit="set_values",
+            )  # fmt: skip
 
     def value(self, number: int) -> Any:
         """The value of a number."""

@@ -122,6 +122,7 @@ class DataflowEngine:
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
         self._keep = keep
         self._limits = limits or Limits()
+        self.plan.values.set_values_max = self._limits.set_values
         looped = {name for loop in self.plan.loops for name in loop}
         self._merged = self._make_merged()
         self.holdings = Holdings()
@@ -227,7 +228,7 @@ class DataflowEngine:
         else:
             merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
             self._iterations[loop[0]] = Iteration(
-                merged, rules, derive, again, self._lost, self._tell, rounds
+                merged, rules, derive, again, self._lost, self._tell_round, rounds
             )
         for number, rule in enumerate(mine):
             for delta in rule.plan.deltas:
@@ -480,12 +481,16 @@ class DataflowEngine:
             ) from error  # fmt: skip
         if opening is not None and self.keeps_state:
             opening.note(told)
-        if len(merged.facts) > self._limits.rows and collection not in self.plan.inputs:
+        self._limit_rows(collection)
+        return told
+
+    def _limit_rows(self, collection: str) -> None:
+        most = self._limits.rows
+        if len(self._merged[collection].facts) > most and collection not in self.plan.inputs:
             raise LimitPassed(
-                f"evaluation given up: {collection} has more than {self._limits.rows} rows",
+                f"evaluation given up: {collection} has more than {most} rows",
                 reason="LimitPassed", limit="rows", predicate=collection,
             )  # fmt: skip
-        return told
 
     def cut(self, collection: str, first: int) -> None:
         """Forget what holds of a collection from an instant on."""
@@ -499,6 +504,10 @@ class DataflowEngine:
         schema = self.schemas[collection]
         key, ends = np.array(schema.key, np.int64), (schema.expiry, schema.expiry)
         return subtract(gone, self._facts[collection], key, key, ends)
+
+    def _tell_round(self, collection: str, change: Change) -> None:
+        self._limit_rows(collection)
+        self._tell(collection, change)
 
     def _tell(self, collection: str, change: Change) -> None:
         """Hand on what a collection has changed."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.dataflow.engine import DataflowEngine
-from tidemill.datalog.dataflow.told import Told
 from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import LogicalPlan
@@ -48,13 +47,14 @@ def evaluate_plan(
     changes = engine.step(upper)
     for each in changes.values():  # of which each is a record soon
         engine.allowance.take(len(each) * found_bytes(len(each.schema.kinds)))
-    return {name: _presences(found) for name, found in changes.items()}, engine.errors()
+    return {name: presences_of(found.records()) for name, found in changes.items()}, engine.errors()
 
 
-def _presences(told: Told) -> list[Presence]:
+def presences_of(changes: Iterable[tuple[Instant, Record, int]]) -> list[Presence]:
+    """The stretches that the changes of one predicate draw, those of each record by instant."""
     found: list[Presence] = []
     begun: dict[Record, Instant] = {}
-    for at, record, diff in told.records():
+    for at, record, diff in changes:
         if diff > 0:
             begun[record] = at
         else:

@@ -21,15 +21,12 @@ LIMIT_SPARK_S = 300.0
 class Engine(StrEnum):
     """Engines that evaluate programs of the language."""
 
-    INCREMENTAL = "incremental"
-    SCRATCH = "scratch"
-    COLUMNS = "columns"
     DATAFLOW = "dataflow"
     SPARK = "spark"
 
 
 class Strategy(StrEnum):
-    """Ways in which an incremental engine keeps recursive results right."""
+    """Ways in which the dataflow keeps recursive results right."""
 
     STRATA = "strata"
     RETRACTION = "retraction"
@@ -38,7 +35,7 @@ class Strategy(StrEnum):
 def conformance(
     paths: Annotated[list[Path], typer.Argument(help="Case files, or folders with case files.")],
     engine: Annotated[Engine, typer.Option(help="Evaluates the language cases.")] = (
-        Engine.INCREMENTAL
+        Engine.DATAFLOW
     ),
     strategy: Annotated[Strategy, typer.Option(help="Maintains recursion.")] = Strategy.STRATA,
 ) -> None:

@@ -1,26 +1,17 @@
-"""The engines that language cases run on, behind one answer: presences by predicate and the error
-collection.
-"""
+"""What a program says of a case: presences by predicate and the error collection."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.failures import ErrorPresence
-from tidemill.datalog.incremental import (
-    ErrorChange,
-    FactChange,
-    IncrementalEngine,
-    Strategy,
-    presences_of_changes,
-)
-from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch import Engine
+from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.ticks import Message
 from tidemill.testkit.conformance.registry import Options
 from tidemill.testkit.conformance.values import CaseError
@@ -40,57 +31,34 @@ class Answer:
 def evaluate_case(
     options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int
 ) -> Answer:
-    """The program over the deliveries; the incremental engine takes one after the other."""
-    if options.engine in ("scratch", "columns"):
-        inputs: dict[str, list[Presence]] = {}
-        for _, delivered in deliveries:
-            for name, presences in delivered.items():
-                if name in checked.columns:  # a case may feed others
-                    inputs.setdefault(name, []).extend(presences)
-        least = 0 if options.engine == "columns" else None
-        evaluation = Engine(checked, columns_from=least).evaluate(inputs, upper=upper)
-        return Answer(evaluation.presences, evaluation.errors)
-    if options.engine == "dataflow":
-        return _on_dataflow(options, checked, deliveries, upper)
-    engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
-    facts: list[FactChange] = []
-    errors: list[ErrorChange] = []
-    for frontier, delivered in (*deliveries, (upper, {})):
-        if frontier > engine.upper:
-            changes = engine.advance(int(min(frontier, upper)))
-            facts += changes.facts
-            errors += changes.errors
-        for name, presences in delivered.items():
-            engine.feed(name, presences)
-    return Answer(presences_of_changes(facts), presences_of_errors(errors))
+    """The program over the deliveries, one after the other.
 
-
-def _on_dataflow(
-    options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int
-) -> Answer:
-    """The answer of the dataflow. Raises: CaseError for a construct that it does not evaluate."""
+    Raises: CaseError for a construct that the dataflow does not evaluate.
+    """
     from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
+    from tidemill.datalog.dataflow.evaluating import presences_of
 
-    facts: list[FactChange] = []
     carrying = {
         name
         for _, delivered in deliveries
         for name, presences in delivered.items()
         if any(presence.record.parafacts for presence in presences)
     }
+    told: dict[str, list[tuple[Instant, Record, int]]] = {}
     try:
         engine = DataflowEngine(
             checked, strategy=strategy_of(options), watch=checked.inputs, carrying=carrying
         )
         for frontier, delivered in (*deliveries, (upper, {})):
             if frontier > engine.upper:
-                for told in engine.step(int(min(frontier, upper))).values():
-                    facts += [FactChange(at, record, diff) for at, record, diff in told.records()]
+                for name, each in engine.step(int(min(frontier, upper))).items():
+                    told.setdefault(name, []).extend(each.records())
             for name, presences in delivered.items():
                 engine.feed_presences(name, presences)
     except NotInDataflow as missing:
         raise CaseError(f"the dataflow does not evaluate {missing}") from None
-    return Answer(presences_of_changes(facts), engine.errors())
+    found = {name: presences_of(changes) for name, changes in told.items()}
+    return Answer(found, engine.errors())
 
 
 def strategy_of(options: Options) -> Strategy:
@@ -109,20 +77,6 @@ def by_instant(inputs: Mapping[str, Sequence[Presence]]) -> list[Delivery]:
         for presence in presences:
             steps.setdefault(presence.start, {}).setdefault(name, []).append(presence)
     return sorted(steps.items(), key=lambda step: step[0])
-
-
-def presences_of_errors(changes: Iterable[ErrorChange]) -> list[ErrorPresence]:
-    """The stretches that the changes of errors draw."""
-    found: list[ErrorPresence] = []
-    since: dict[str, tuple[Instant, int]] = {}
-    for change in changes:
-        if change.diff > 0:
-            since[change.text] = (change.at, change.rule)
-        else:
-            start, rule = since.pop(change.text)
-            found.append(ErrorPresence(change.text, rule, start, change.at))
-    found += [ErrorPresence(text, rule, start, END) for text, (start, rule) in since.items()]
-    return sorted(found, key=lambda error: (error.text, error.start))
 
 
 @dataclass(frozen=True, slots=True)

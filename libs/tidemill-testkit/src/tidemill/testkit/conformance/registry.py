@@ -16,7 +16,7 @@ Case: TypeAlias = dict[str, Any]  # Any: a case is JSON or YAML of a form that i
 class Options:
     """The evaluation of language cases; expectations never depend on it."""
 
-    engine: str = "scratch"
+    engine: str = "dataflow"
     strategy: str = "strata"
 
 

@@ -35,6 +35,13 @@ Facts: TypeAlias = "dict[Key, Carried]"
 Bound: TypeAlias = "dict[str, Any]"
 
 
+ROUNDS_MAX = 500
+
+
+class Unsettled(Exception):
+    """A recursion has no end, or one after more than `ROUNDS_MAX` rounds."""
+
+
 @dataclass(slots=True)
 class Memory:
     """The memory that one instant leaves to the next."""
@@ -57,6 +64,7 @@ def answers(
     """The answer at each instant lower - 1, lower, …, upper - 1; nothing may begin before `lower`.
 
     The first one stands for all instants before `lower`. Cost: exponential in the size of a rule.
+    Raises: Unsettled.
     """
     memory = Memory()
     found = []
@@ -94,8 +102,8 @@ def ticks_on_change(
         for key, fact in carried:
             if fact[0] > at:
                 merge_alternative(instant.facts, key, fact)
-        said = instant.answer()
-        before, carried = _as_one(carried, at), instant.carried()
+        said, before = instant.answer(), _as_one(carried, at)
+        carried = instant.carried()
         found.append((at, At(said.records, frozenset(instant.errors))))
         memory = instant.memory
         if _as_one(carried, at) != before and at + 1 < upper and at + 1 not in waiting[:1]:
@@ -175,21 +183,17 @@ class _Instant:
 
     def _fix(self, component: Sequence[str]) -> None:
         """Apply the rules of a component to its last answer until the answer stays the same."""
-        given = dict(self.facts)
-        errors = set(self.errors)
-        last: Facts | None = None
-        while last != self.facts:
-            last = dict(self.facts)
-            self.errors = set(errors)
-            found = dict(given)
+        given, errors = dict(self.facts), set(self.errors)
+        for _ in range(ROUNDS_MAX):
+            last, self.errors, found = self.facts, set(errors), dict(given)
             for rule in self.checked.rules:
                 if rule.deductive and rule.predicate in component:
-                    self._apply(rule, found)
+                    for key, carried in self._derivations(rule):
+                        merge_alternative(found, key, carried)
             self.facts = found
-
-    def _apply(self, rule: ResolvedRule, into: Facts) -> None:
-        for key, carried in self._derivations(rule):
-            merge_alternative(into, key, carried)
+            if last == found:
+                return
+        raise Unsettled
 
     def _derivations(self, rule: ResolvedRule) -> Iterator[tuple[Key, Carried]]:
         """The present derivations of a rule, one for each solution or for each group."""
@@ -265,7 +269,7 @@ class _Instant:
                 self.errors.add(errors)
                 continue
             identity = (rule.number, keys, _frozen(_matched(rule, bound)))
-            version = tuple(_frozen_carried(self.facts_of(rule, keys)[i]) for i in leaving)
+            version = tuple(_frozen(self.facts_of(rule, keys)[i][1]) for i in leaving)
             now.setdefault(identity, set()).add(version)
         if leaving:
             for identity, versions in self.before.lingering.items():
@@ -593,7 +597,3 @@ def _error(reason: str, keys: Iterable[Key]) -> str:
 
 def _frozen(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted(mapping.items(), key=lambda item: item[0]))
-
-
-def _frozen_carried(carried: Carried) -> tuple[Any, ...]:
-    return _frozen(carried[1])

@@ -117,7 +117,10 @@ class Growth:
         while self._waiting:
             rounds += 1
             if rounds > self._rounds_max * len(self._grown):
-                raise LimitPassed(f"a recursion took more than {self._rounds_max:,} rounds")
+                raise LimitPassed(
+                f"evaluation given up: a recursion took more than {self._rounds_max} rounds",
+                reason="LimitPassed", limit="rounds",
+            )  # fmt: skip
             name = next(iter(self._waiting))
             change = self._grown[name].take(np.concatenate(self._waiting.pop(name)))
             if len(change):

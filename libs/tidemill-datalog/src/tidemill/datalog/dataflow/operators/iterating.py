@@ -185,7 +185,10 @@ class Iteration:
 
     def _limit(self, rounds: int) -> None:
         if rounds > self._rounds_max:
-            raise LimitPassed(f"a recursion took more than {self._rounds_max:,} rounds")
+            raise LimitPassed(
+                f"evaluation given up: a recursion took more than {self._rounds_max} rounds",
+                reason="LimitPassed", limit="rounds",
+            )  # fmt: skip
 
 
 def joined(parts: Sequence[Change]) -> Change:

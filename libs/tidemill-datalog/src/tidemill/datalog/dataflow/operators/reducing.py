@@ -35,8 +35,9 @@ from tidemill.datalog.dataflow.operators.regrouping import Regrouped, words_in
 from tidemill.datalog.dataflow.plan import Reduce
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.failures import fact_text
-from tidemill.datalog.lattices import TALLIES, Lattice, tally
+from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
 from tidemill.datalog.logical.forms import Expression, Type
+from tidemill.datalog.presence import END
 from tidemill.datalog.sums import among_floats, exact_average, exact_sum
 from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
 
@@ -166,6 +167,8 @@ class Reduction:
         nulls = [int(match[columns.nulls]) >> column & 1 for column in columns.identity]
         identity = (self._matches.plan.form.number, at, *known, *nulls)
         value = among_floats(given[0]) if self._plan.floats and name == "sum" else given[0]
+        if value == END and name != "count":  # an overflow of the group, and not of this match
+            return Tally(name, END, lambda: {identity: value})
         return tally(name, {identity: value})
 
     def _before(self, groups: I64Array, since: I64Array, facts: Arrangement) -> Change:
@@ -284,7 +287,9 @@ class Reduction:
         try:
             number = values.merged(carried)
             for name, inner in values.value(number) or ():
-                values.lattices[name].observe(inner)
+                (seen, *_) = values.lattices[name].observe(inner)
+                if seen == END and name in TALLIES:
+                    raise Failed(OVERFLOW)
         except Failed as failed:
             self._failing.note(row, failed.reason)
             return None

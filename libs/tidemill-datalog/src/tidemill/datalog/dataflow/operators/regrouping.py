@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -30,13 +31,24 @@ class Touched:
     rows: list[list[list[int]]]
 
     def stretches(self) -> Iterable[Alive]:
-        """The rows that hold together, stretch by stretch. Cost: O(rows of a group, squared)."""
+        """The rows that hold together, stretch by stretch.
+
+        Cost: O(n log n) for n rows of a group, and the rows of each stretch.
+        """
         for rows in self.rows:
             borders = sorted({border for row in rows for border in row[-3:-1]})
+            coming = sorted(range(len(rows)), key=lambda at: rows[at][-3], reverse=True)
+            alive: dict[int, list[int]] = {}
+            ends: list[tuple[int, int]] = []
             for start, end in pairwise(borders):
-                alive = [row for row in rows if row[-3] <= start < row[-2]]
+                while ends and ends[0][0] <= start:
+                    del alive[heappop(ends)[1]]
+                while coming and rows[coming[-1]][-3] <= start:
+                    at = coming.pop()
+                    alive[at] = rows[at]
+                    heappush(ends, (rows[at][-2], at))
                 if alive:
-                    yield alive, start, end
+                    yield list(alive.values()), start, end
 
 
 class Regrouped:

@@ -1,0 +1,85 @@
+"""What a dataflow holds: the sum of the changes that it has told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow import DataflowEngine, Told
+from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.state import StateRow
+from tidemill.testkit.tidelog import DERIVED
+
+
+class Held:
+    """An engine that is fed and stepped, and what is there by all that it has told.
+
+    Further arguments are those of `DataflowEngine`. With `keeps_state` it sums up the state too.
+    """
+
+    def __init__(self, checked: CheckedProgram, **options: Any) -> None:
+        self.engine = DataflowEngine(checked, **options)
+        self.state: set[StateRow] = set()
+        self._held: dict[str, dict[str, Record]] = {name: {} for name in checked.derived}
+
+    @classmethod
+    def of(cls, checked: CheckedProgram, given: Mapping[str, Sequence[Presence]]) -> Held:
+        """An engine that knows all inputs, and has stepped past all instants but infinity."""
+        held = cls(checked)
+        held.feed(given)
+        instants = [i for found in given.values() for p in found for i in (p.start, p.end)]
+        held.step(int(max([0, *(i for i in instants if abs(i) < END)])) + 1)
+        return held
+
+    def feed(self, given: Mapping[str, Sequence[Presence]], diff: int = 1) -> None:
+        """Add the presences of some inputs, or take them away."""
+        for name, presences in given.items():
+            self.engine.feed_presences(name, presences, diff)
+
+    def update(self, name: str, record: Record, at: int, diff: int) -> None:
+        """Add a record of an input from an instant on, or take it away."""
+        self.engine.feed_presences(name, [Presence(record, at)], diff)
+
+    def step(self, upper: int) -> int:
+        """Go on to an instant; the number of changes told."""
+        changes = 0
+        for name, told in self.engine.step(upper).items():
+            changes += self.add(name, told)
+        if self.engine.keeps_state:
+            gone, come = self.engine.tell_state()
+            assert self.state.issuperset(gone)
+            self.state = self.state.difference(gone).union(come)
+        return changes
+
+    def add(self, name: str, told: Told) -> int:
+        """Add what is told of a predicate; the number of changes."""
+        changes, held = 0, self._held.setdefault(name, {})
+        for _, record, diff in told.records():
+            changes += 1
+            text = format_record(record)  # records with 1 and with true are equal
+            if diff > 0:
+                assert text not in held
+                held[text] = record
+            else:
+                del held[text]
+        return changes
+
+    def records(self, name: str) -> list[Record]:
+        """The records of a predicate just before the upper."""
+        return list(self._held[name].values())
+
+    def texts(self, name: str) -> set[str]:
+        """The same as texts."""
+        return set(self._held[name])
+
+    def errors(self) -> set[str]:
+        """The errors just before the upper."""
+        at = int(self.engine.upper) - 1
+        return {e.text for e in self.engine.errors() if e.start <= at < e.end}
+
+    def now(self) -> dict[str, set[str]]:
+        """The derived predicates of random programs, and the errors, just before the upper."""
+        found = {name: self.texts(name) if name in self._held else set() for name in DERIVED}
+        return {**found, "errors": self.errors()}

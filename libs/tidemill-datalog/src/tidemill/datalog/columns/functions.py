@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.kernels import BoolArray
-from tidemill.arrangement.relational import Groups
+from tidemill.arrangement.kernels.numbering import number
 from tidemill.datalog import values
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.column import Column, Unsuited, Values, words_of
@@ -246,8 +246,8 @@ def _tested(
         raise Unsuited
     if not len(column) or constant(column) or not all(map(constant, arguments[1:])):
         return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts, allowance)
-    groups = Groups.of(words_of([column]), len(column))
-    firsts = column.take(groups.firsts)
+    ids, rows = number(np.stack(words_of([column]), axis=1))
+    firsts = column.take(rows)
     different = texts.arrow(firsts.values, firsts.nulls)
     if name == "length":
         found = pc.utf8_length(different)
@@ -255,7 +255,7 @@ def _tested(
         found = _TESTS[name](different, texts.texts(arguments[1].values[:1])[0])
     found = found.cast(pa.int64() if kind is Type.INT else pa.bool_())
     answers = pc.fill_null(found, pa.scalar(0).cast(found.type))
-    return _strict(answers.to_numpy(zero_copy_only=False)[groups.ids], None, column.nulls)
+    return _strict(answers.to_numpy(zero_copy_only=False)[ids], None, column.nulls)
 
 
 def constant(column: Column) -> bool:
@@ -279,8 +279,7 @@ def each_once(
         return Column.of_values(kind, [], texts), None
     changing = [column for column in arguments if not constant(column)]
     if changing:
-        groups = Groups.of(words_of(changing), rows)
-        firsts, ids = groups.firsts, groups.ids
+        ids, firsts = number(np.stack(words_of(changing), axis=1))
     else:
         firsts, ids = np.zeros(1, np.int64), np.zeros(rows, np.int64)
     found: list[Any] = []

@@ -16,8 +16,8 @@ from tidemill.arrangement.interval_updates import (
     Merged,
     tick,
 )
+from tidemill.arrangement.interval_updates.clocks import tick_pairs
 from tidemill.arrangement.kernels import I64Array
-from tidemill.arrangement.relational import tick_pairs
 from tidemill.datalog.dataflow.expressions import FEW, Expressions
 from tidemill.datalog.dataflow.plan import MODERATE, Clock, Untick
 from tidemill.datalog.instants import usable_clock

@@ -69,10 +69,11 @@ loops: ## write the types that compiled loops are called with, from the machine 
 weights: ## write which files of tests begin first, from the last make unit
 	@$(PY) -m tidemill.testkit.weights .state/junit.xml
 
-laws: ## random programs on the engines against each other: make laws LAW_EXAMPLES=2000
+laws: ## random programs on the dataflow, judged by the twin, clingo and MeTeoR: make laws LAW_EXAMPLES=2000
 	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q \
-		test_datalog_incremental.py test_datalog_laws.py test_datalog_columnar.py test_datalog_tick_state.py \
-		test_datalog_tick_reasons.py test_datalog_lent.py test_datalog_running.py test_datalog_foreign.py
+		test_datalog_dataflow.py test_datalog_dataflow_steps.py test_datalog_dataflow_recursion.py \
+		test_datalog_dataflow_ticks.py test_datalog_laws.py test_datalog_tick_state.py \
+		test_datalog_tick_reasons.py test_datalog_running.py test_datalog_foreign.py
 
 conformance: ## run case files: make conformance CASES=PATH
 	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }

@@ -1,4 +1,4 @@
-"""What a dataflow holds: the sum of the changes that it has told."""
+"""The sum of the changes that a dataflow has told."""
 
 from __future__ import annotations
 

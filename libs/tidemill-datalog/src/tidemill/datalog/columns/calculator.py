@@ -1,6 +1,6 @@
 """Expressions over columns.
 
-What fails in some row is left to the row engine, which words the error.
+A row that fails is flagged; its error is worded value by value.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Operators and functions over columns: each row as `tidemill.datalog.values` and `.functions` have
 it.
 
-Numbers are computed by columns. What has no kernel that agrees with the row engine to the letter
-(upper case, normal form, numbers as text) is computed once for each different combination of
-arguments. Where a row has no value its place holds anything and is flagged as failed: whether that
-row counts is for the caller to say.
+Numbers are computed by columns. Functions of texts, and numbers as text, are computed once for
+each different combination of arguments, by the code that a single value takes. A row without a
+value holds anything and is flagged as failed. The caller says whether such a row counts.
 """
 
 from __future__ import annotations

@@ -130,15 +130,10 @@ class DataflowEngine:
         """Work of each collection: its derivations merged and, where it has groups, reduced."""
         self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
         self._readers: dict[str, list[tuple[RuleState, list[DeltaPlan]]]] = {}
-        self._openings = {
-            name: Opening(name, each.lives, self.schemas, self.texts)
-            for name, each in self.plan.collections.items()
-            if each.lives is not None
-        }
+        self._openings = self._make_openings()
         self._restored: dict[str, Change] = {}
-        self.sampled = {
-            n for each in self._openings.values() for n in (each.lives.met, each.lives.stays)
-        }
+        lives = [each.lives for each in self._openings.values()]
+        self.sampled = {name for each in lives for name in (each.met, each.stays)}
         """Collections of which only what ticks see counts, in a ticked engine."""
         self._rules: list[RuleState] = []
         self._reductions: dict[str, Reduction] = {}
@@ -158,13 +153,12 @@ class DataflowEngine:
         self._pending: Pending = ByStrata(ranks) if strategy == "strata" else AsTheyCome()
         self._upper = BEGIN_WORD
         self._forgetting = Forgetting(
-            self.plan.values,
-            self.schemas,
-            self._merged,
-            self._outputs,
-            self._rules,
-            self._openings,
+            self.plan.values, self.schemas, self._merged, self._outputs, self._rules, self._openings
         )
+        self._put_unit()
+
+    def _put_unit(self) -> None:
+        """The fact that rules without atoms read."""
         unit = np.zeros((1, self.schemas[UNIT].columns + 3), np.int64)
         unit[0] = [0, END_WORD, 1, BEGIN_WORD, END_WORD, 1]
         self._pending.put(UNIT, unit)
@@ -189,6 +183,14 @@ class DataflowEngine:
             else Merged(schema.columns, schema.key, schema.expiry, best_only=name in simple)
             for name, schema in self.schemas.items()
         }  # fmt: skip
+
+    def _make_openings(self) -> dict[str, Opening]:
+        """The lives of matches that outlive their facts."""
+        return {
+            name: Opening(name, each.lives, self.schemas, self.texts)
+            for name, each in self.plan.collections.items()
+            if each.lives is not None
+        }
 
     def _find_covers(self) -> dict[str, list[tuple[str, I64Array]]]:
         """The covers of each collection, with the columns that they copy."""

@@ -1,8 +1,8 @@
 """A rewrite of rules with `~expires` in their bodies: a pure function from plan to plan.
 
 A solution of such a rule lives from when its body first holds as long as its other atoms hold, and
-those under `not`. For a rule `h := a ~expires ^ b ^ not c` the plan has three collections, of one
-row for each match, and reads the last two of them in the place of `a`:
+those under `not`. A rule `h := a ~expires ^ b ^ not c` has three collections of one row for each
+match. It reads the last two of them in the place of `a`:
 
     #met(…) := a ^ b ^ not c        #open(…): lives of matches        #stays(…) := #open(…) ^ b ^ not c
     h := #open(…) ^ #stays(…) ^ b

@@ -1,4 +1,4 @@
-"""What a program says of a case: presences by predicate and the error collection."""
+"""Programs of cases on the dataflow: presences by predicate, and the error collection."""
 
 from __future__ import annotations
 

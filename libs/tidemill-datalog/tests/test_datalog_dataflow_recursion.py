@@ -20,6 +20,7 @@ from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.foreign import clingo
 from tidemill.testkit.held import Held
@@ -144,6 +145,31 @@ def test_a_recursion_by_differences_is_the_recursion_found_anew(
                     deliveries.append((back, name, late, 1))
                     true[name].append(late)
     assert told_by(example, deliveries, stops, strategy) == answers(example, true)
+
+
+@LAW
+@given(recursive(), GIVEN, STRATEGIES, st.integers(1, UPPER - 1))
+def test_a_recursion_begins_again_from_its_state(
+    example: Example, given_: Inputs, strategy: Strategy, death: int
+) -> None:
+    """Solutions with ends of their own live on, also those that rest on each other."""
+    given_ = {
+        name: [replace(p, record=replace(p.record, parafacts=())) for p in presences]
+        for name, presences in given_.items()
+    }
+    expected, state = answers_from_scratch(example, given_), set[StateRow]()
+    for lower_, upper in ((0, death), (death, UPPER)):
+        held = Held(example.checked, strategy=strategy, keeps_state=True)
+        held.state = state
+        held.engine.restore(sorted(state), lower_)
+        first = max(lower_ - 1, 0)
+        for name, presences in given_.items():
+            left = [replace(p, start=max(p.start, first)) for p in presences if p.end > first]
+            held.feed({name: left})
+        for stop in range(lower_, upper + 1):
+            held.step(stop)
+            assert held.now() == expected[stop], (stop, example.text)
+        state = held.state
 
 
 def network(text: str) -> DataflowEngine:

@@ -50,7 +50,10 @@ class Held:
         if self.engine.keeps_state:
             gone, come = self.engine.tell_state()
             assert self.state.issuperset(gone)
-            self.state = self.state.difference(gone).union(come)
+            assert len({*gone}) == len(gone)
+            self.state = self.state.difference(gone)
+            assert self.state.isdisjoint(come)
+            self.state = self.state.union(come)
         return changes
 
     def add(self, name: str, told: Told) -> int:

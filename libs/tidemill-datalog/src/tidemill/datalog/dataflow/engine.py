@@ -141,6 +141,7 @@ class DataflowEngine:
             self._add_rule(RuleState(each, self), looped)
         self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
+        self._place: dict[RuleState, tuple[str, int]] = {}
         self._loop_of = {loop[0]: loop for loop in self.plan.loops}
         for loop in self.plan.loops:
             self._add_loop(loop)
@@ -203,8 +204,12 @@ class DataflowEngine:
         return found
 
     def _grows(self, loop: Sequence[str]) -> bool:
-        """Whether some facts of a recursion carry lattices."""
-        return any(self.schemas[name].carrying for name in loop)
+        """Whether some facts of a recursion carry lattices, or some of its rules remember."""
+        return any(self.schemas[name].carrying for name in loop) or any(
+            rule.head.outlives or any(atom.is_clock for atom in rule.form.atoms)
+            for rule in self.plan.rules
+            if rule.form.head.predicate in loop
+        )
 
     def _add_loop(self, loop: Sequence[str]) -> None:
         """A recursion, and what it reads of other collections."""
@@ -220,12 +225,19 @@ class DataflowEngine:
         def forget(number: int, first: int) -> None:
             self.all_errors.forget(mine[number].plan.form.number, first)
 
+        def kept(number: int, first: int) -> Change:
+            return mine[number].kept(first)
+
         rounds = self._limits.rounds
         if self._grows(loop):
+            for rule in mine:
+                if rule.remembers:
+                    rule.keep_rows()
+            remembers = [rule.remembers for rule in mine]
             grown = {name: _Grown(name, self) for name in loop}
             self._iterations[loop[0]] = Growth(
                 grown, [(plan.form.head.predicate, plan.deltas) for plan in rules], derive, forget,
-                rounds,
+                kept, remembers, rounds,
             )  # fmt: skip
         else:
             merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
@@ -233,6 +245,7 @@ class DataflowEngine:
                 merged, rules, derive, again, self._lost, self._tell_round, rounds
             )
         for number, rule in enumerate(mine):
+            self._place[rule] = loop[0], number
             for delta in rule.plan.deltas:
                 if delta.source not in loop:
                     entry = loop[0], number, delta
@@ -364,7 +377,7 @@ class DataflowEngine:
             due.add(heappop(self._sampling)[1])
         for number in sorted(due):
             rule = self._rules[number]
-            self._pending.put(rule.predicate, rule.due())
+            self._put(rule, rule.due())
 
     def sample(self, at: int, rule: RuleState) -> None:
         """A rule has matches that begin or end by themselves at an instant."""
@@ -373,7 +386,18 @@ class DataflowEngine:
     def _release(self, upper: int) -> None:
         """Release the ticks of clocks below an instant, before anything else of the step."""
         for rule in self._clocked:
-            self._pending.put(rule.predicate, rule.go_on(upper, self._facts))
+            self._put(rule, rule.go_on(upper, self._facts))
+
+    def _put(self, rule: RuleState, rows: Change) -> None:
+        """Rows that a rule derives by itself wait for its predicate."""
+        if rule not in self._place:
+            self._pending.put(rule.predicate, rows)
+        elif len(rows):
+            loop, number = self._place[rule]
+            iteration = self._iterations[loop]
+            assert isinstance(iteration, Growth)
+            iteration.wait(number, rows)
+            self._pending.wake(loop)
 
     def note(self, change: Change) -> None:
         """Remember when a change begins and ends to hold after the ticks under way."""
@@ -412,7 +436,7 @@ class DataflowEngine:
                 self._restore_lives(name, opening, living, lower)
             others = [row for row in mine if row not in living]
             if others:
-                self._pending.put(rules[number].predicate, rules[number].restore(others, lower))
+                self._put(rules[number], rules[number].restore(others, lower))
 
     def _restore_lives(
         self, name: str, opening: Opening, rows: Sequence[StateRow], lower: int

@@ -79,6 +79,7 @@ class Forgetting:
 def _of_rule(rule: RuleState, columns: Sequence[int]) -> set[int]:
     """The words that may be numbers in what a rule keeps."""
     needed = rule.matches.words()
+    needed |= rule.told_words(columns)
     if rule.reduction is not None:
         needed |= rule.reduction.numbers()
     if columns:

@@ -95,11 +95,6 @@ class _Lowering:
         return DataflowPlan(self._collections, tuple(rules), self.values, tuple(loops), inputs)
 
     def _refuse_in_loop(self, component: Component) -> None:
-        for rule in component.rules:
-            if rule.outlives:
-                raise NotInDataflow("an end of its own in a recursion")
-            if any(atom.is_clock for atom in rule.atoms):
-                raise NotInDataflow("a clock in a recursion")
         if not self._lives.keys().isdisjoint(component.predicates):
             raise NotInDataflow("~expires in a recursion")
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tidemill.arrangement.interval_updates import Arrangement, Change, Latch, no_change
+import numpy as np
+
+from tidemill.arrangement.interval_updates import Arrangement, Change, Latch, Merged, no_change
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.holdings import Held, Holdings
 from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
+from tidemill.datalog.dataflow.operators.growing import from_instant
 from tidemill.datalog.dataflow.operators.iterating import joined
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
 from tidemill.datalog.dataflow.operators.reducing import Reduction
+from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Sampled
 from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
 from tidemill.datalog.dataflow.schema import Schema
@@ -79,6 +83,7 @@ class RuleState:
         self.parts: tuple[Held, ...] = (self, *(engine.merged_of(name) for name in sorted(names)))
         """Parts of the state whose size may change when a change is taken."""
         self.figures = Figures()
+        self._told: Merged | None = None
         self.reduction: Reduction | None = None
         if plan.reduce is not None:
             self.reduction = Reduction(
@@ -99,6 +104,34 @@ class RuleState:
         found = self._derived(joined(parts))
         self.figures.add(len(change), len(found), self._engine.timer() - began)
         return found
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it derives rows in the course of time, without a change of what it reads."""
+        return self.latch is not None or self.clocked
+
+    def keep_rows(self) -> None:
+        """Keep what is derived from now on, for `kept`."""
+        name = self.predicate
+        columns = self._engine.schemas[name].columns
+        if self.reduction is not None:
+            columns = self.plan.columns.width
+        self._told = Merged(columns, range(columns - 1), columns - 1)
+
+    def kept(self, first: int) -> Change:
+        """The rows that are derived, from an instant on. Cost: O(rows)."""
+        assert self._told is not None
+        parts = [each.living() for each in (self._told.facts, self._told.spare)]
+        return from_instant(np.concatenate(parts), first, 1)
+
+    def told_words(self, columns: Sequence[int]) -> set[int]:
+        """The words in the rows that are kept, of matches in some columns."""
+        if self._told is None:
+            return set()
+        if self.reduction is None:
+            columns = self._engine.schemas[self.predicate].numbered
+        kept = (self._told.facts, self._told.spare)
+        return {word for each in kept for word in words_in(each.rows[: len(each)], columns)}
 
     def again(self, asked: Change, facts: Mapping[str, Arrangement]) -> Change:
         """Rows of facts of the head that still have a derivation, and maybe others that hold."""
@@ -137,15 +170,19 @@ class RuleState:
         return self._rows(self.latch.take(self.open.restore(rows, lower)))
 
     def _rows(self, matches: Change) -> Change:
-        if self.reduction is not None or not len(matches):
-            return matches
-        return self.matches.rows(matches)
+        rows = matches
+        if self.reduction is None and len(matches):
+            rows = self.matches.rows(matches)
+        if self._told is not None:
+            self._told.take(rows)
+        return rows
 
     @property
     def nbytes(self) -> int:
         """The bytes of the state."""
         latch = 0 if self.latch is None else self.latch.nbytes
         latch += 0 if self.open is None else self.open.nbytes
+        latch += 0 if self._told is None else self._told.nbytes
         return latch + (0 if self.reduction is None else self.reduction.nbytes)
 
     def compact(self, since: int) -> None:
@@ -153,5 +190,7 @@ class RuleState:
         self.matches.compact(since)
         if self.latch is not None:
             self.latch.compact(since)
+        if self._told is not None:
+            self._told.compact(since)
         if self.reduction is not None:
             self.reduction.compact(since)

@@ -2,7 +2,8 @@
 
 A fact that grows is matched anew, and its old matches are taken back, in one change. Every rule
 gives more for more, so no value is ever less than before on the way. An input of the recursion that
-says less makes it find its facts again from that instant on.
+says less makes it find its facts again from that instant on. A rule that remembers has a clock or
+an end of its own. It is told of all facts that go, and says which of its rows go on without them.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Grown(Protocol):
 
 
 class Growth:
-    """The facts of one recursive component, some of which carry lattices.
+    """The facts of a recursive component in which some carry lattices, or some rules remember.
 
     `rules` are the predicate and the delta plans of each rule. `forget` takes back from an instant
-    on the errors of a rule.
+    on the errors of a rule. `kept` are the rows that a rule which `remembers` derives from then on.
     """
 
     def __init__(
@@ -49,12 +50,16 @@ class Growth:
         rules: Sequence[tuple[str, Sequence[DeltaPlan]]],
         derive: Derive,
         forget: Callable[[int, int], None],
+        kept: Callable[[int, int], Change],
+        remembers: Sequence[bool],
         rounds_max: int,
     ) -> None:
         self._grown = grown
         self._rules = rules
         self._derive = derive
         self._forget = forget
+        self._kept = kept
+        self._remembers = remembers
         self._rounds_max = rounds_max
         self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in grown}
         self._outer: list[tuple[int, DeltaPlan]] = []
@@ -62,7 +67,7 @@ class Growth:
             mine = [delta for delta in deltas if delta.source in grown]
             for delta in mine:
                 self._inner[delta.source].append((number, delta))
-            if not mine:
+            if not mine and not remembers[number]:
                 self._outer.append((number, deltas[0]))
         self._waiting: dict[str, list[Change]] = {}
         self._since: int | None = None
@@ -72,10 +77,18 @@ class Growth:
         """A change of what a rule reads outside of the recursion: its matches wait."""
         first = int(change[:, -3].min())
         self._since = first if self._since is None else min(first, self._since)
-        if self._anew_from is None and not (change[:, -1] * delta.sign < 0).any():
-            self._hand_on(rule, delta, change)
-        else:
+        if self._anew_from is not None or (change[:, -1] * delta.sign < 0).any():
             self._anew_from = self._since
+        if self._anew_from is None or self._remembers[rule]:
+            self._hand_on(rule, delta, change)
+
+    def wait(self, rule: int, rows: Change) -> None:
+        """Rows that a rule derives by itself, in the course of time, wait."""
+        if len(rows):
+            first = int(rows[:, -3].min())
+            self._since = first if self._since is None else min(first, self._since)
+            self._anew_from = None if self._anew_from is None else self._since
+            self._waiting.setdefault(self._rules[rule][0], []).append(rows)
 
     def _hand_on(self, rule: int, delta: DeltaPlan, change: Change) -> None:
         rows = self._derive(rule, delta, change)
@@ -101,13 +114,19 @@ class Growth:
 
     def _begin_again(self, first: int, facts: Mapping[str, Arrangement]) -> dict[str, Change]:
         """Forget what holds from an instant on, and what waits, and match the inputs again."""
-        self._waiting.clear()
         before = {}
         for name, grown in self._grown.items():
             before[name] = from_instant(grown.facts.living(), first, -1)
             grown.cut(first)
-        for number in range(len(self._rules)):
-            self._forget(number, first)
+            for number, delta in self._inner[name]:
+                if self._remembers[number]:
+                    self._derive(number, delta, before[name])
+        self._waiting.clear()
+        for number, (name, _) in enumerate(self._rules):
+            if not self._remembers[number]:
+                self._forget(number, first)
+            elif len(rows := self._kept(number, first)):
+                self._waiting.setdefault(name, []).append(rows)
         for number, delta in self._outer:
             self._hand_on(number, delta, from_instant(facts[delta.source].living(), first, 1))
         return before

@@ -318,6 +318,30 @@ def test_memory_that_is_kept_is_given_back() -> None:
     assert given_kb > 30_000
 
 
+OVERLOADS = """
+from tidemill.runtime.lifecycle import forget_overloads, give_back_memory
+from redis.commands.core import BasicKeyCommands
+from typing import get_overloads
+
+def taken() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+assert get_overloads(BasicKeyCommands.get)
+before = taken()
+forget_overloads()
+assert not get_overloads(BasicKeyCommands.get)
+give_back_memory()
+print(before - taken())
+"""
+
+
+def test_signatures_that_only_tools_read_are_forgotten() -> None:
+    command = [sys.executable, "-c", OVERLOADS]
+    freed_kb = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert freed_kb > 5_000
+
+
 HEAPS = """
 import sys, threading
 from tidemill.runtime.lifecycle import keep_freed_memory

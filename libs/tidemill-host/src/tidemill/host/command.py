@@ -19,7 +19,12 @@ from tidemill.host.settings import SECTIONS, ProcessSettings
 from tidemill.host.state_folder import NOBODY_ELSE
 from tidemill.rpc.turns import PRECEDENCE
 from tidemill.runtime import logs, settings
-from tidemill.runtime.lifecycle import collect_rarely, give_way_often, keep_freed_memory
+from tidemill.runtime.lifecycle import (
+    collect_rarely,
+    forget_overloads,
+    give_way_often,
+    keep_freed_memory,
+)
 from tidemill.runtime.resources import KINDS
 
 
@@ -145,6 +150,7 @@ def _run(
         give_way_often()
         PRECEDENCE.contended = give_way_often
         keep_freed_memory()
+        forget_overloads()
         return asyncio.run(run_process(chosen, offered(chosen), files, config))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ READING = ("ingest", "remap", "reclock")
 """Roles that evaluate nothing."""
 
 
+@cache
 def loaded_by(module: str) -> set[str]:
     """The modules of a fresh process that imports one."""
     code = f"import sys, {module}; print('\\n'.join(sys.modules))"

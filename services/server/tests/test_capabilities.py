@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +26,8 @@ from tidemill.rpc.messages import (
     Right,
 )
 from tidemill.testkit.up import up_process
-from tidemill.testkit.whole import Whole, opened
+from tidemill.testkit.whole import Whole, running
 from tidemill.time import frontier, sole_time
-from tidemill_server.settings import ServerSettings
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -67,17 +64,6 @@ SHAPE = CollectionShape(
 )
 
 
-@asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Whole]:
-    async with opened(ServerSettings(directory=str(folder / "state"))) as process:
-        await process.start()
-        yield process
-
-
-async def apply(process: Whole, *texts: str) -> None:
-    await process.controller.apply([ResourceDocument(text, "test.yaml") for text in texts])
-
-
 async def create(process: Whole) -> CapabilityPair:
     return await process.storage.create("weights", SHAPE, frontier(0), "me", None)
 
@@ -98,22 +84,17 @@ def weights(at: int, *rows: tuple[str, int]) -> pa.Table:
     )
 
 
-async def answer(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]:
-    table = (await process.query.ask(goal, at, 60.0)).table.drop_columns(["_diff"])
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
 @pytest.mark.rule("S1", "C1", "K13")
 async def test_v12_what_users_create_is_read_as_everything_else(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         pair = await create(process)
-        await apply(process, VIEW, HOLD, ARRANGEMENT)
+        await process.apply(VIEW, HOLD, ARRANGEMENT)
         update = process.storage.update_and_downgrade
         rows = weights(3, ("a", 5), ("b", 50))
         assert await update(writer(pair), rows, frontier(10), None) == Appended(frontier(10))
-        assert await answer(process, "weights(h, w)", 9) == [("a", 5), ("b", 50)]
-        assert await answer(process, "weights(h, 50)", 9) == [("b",)]
-        assert await answer(process, "heavy/heavy(h)", 9) == [("b",)]
+        assert await process.answer("weights(h, w)", 9) == [("a", 5), ("b", 50)]
+        assert await process.answer("weights(h, 50)", 9) == [("b",)]
+        assert await process.answer("heavy/heavy(h)", 9) == [("b",)]
         # It is on the timeline that was said at its creation, and so is what is derived from it.
         assert process.context.catalog.named("heavy/heavy").timeline == "scale"
         tables = await process.query.tables(["weights", "heavy/heavy"], 9, 1.0)
@@ -122,19 +103,19 @@ async def test_v12_what_users_create_is_read_as_everything_else(tmp_path: Path) 
         assert sum(e.table.num_rows for e in events if isinstance(e, Changes)) == 2
         holders = (await process.context.collections.status("weights")).holders
         assert {"hold:kept", "view:heavy"} <= {holder.owner for holder in holders}
-        assert await answer(process, "byweight(h, w)", 9) == [("a", 5), ("b", 50)]
+        assert await process.answer("byweight(h, w)", 9) == [("a", 5), ("b", 50)]
     # A process that begins anew finds it, and everything that reads it, again.
     async with running(tmp_path) as process:
         held = replace(writer(pair), frontier=frontier(10))
         rows = weights(12, ("c", 99))
         await process.storage.update_and_downgrade(held, rows, frontier(20), None)
-        assert await answer(process, "heavy/heavy(h)", 19) == [("b",), ("c",)]
+        assert await process.answer("heavy/heavy(h)", 19) == [("b",), ("c",)]
 
 
 async def test_v12_a_created_collection_goes_once_nothing_reads_it(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         pair = await create(process)
-        await apply(process, VIEW)
+        await process.apply(VIEW)
         with pytest.raises(UsageError, match="View/heavy"):
             await process.controller.delete("Collection", "weights")
         await process.controller.delete("View", "heavy")
@@ -143,27 +124,27 @@ async def test_v12_a_created_collection_goes_once_nothing_reads_it(tmp_path: Pat
             await process.query.ask("weights(h, w)", None, None)
         await process.storage.drop(pair.read)
         assert (await process.context.collections.status("weights")).closed
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         with pytest.raises(UsageError, match="belongs to Table hosts"):
             await process.controller.delete("collection", "hosts")
 
 
 async def test_v12_a_name_means_one_thing(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         for name in ("hosts", "hosts/late"):
             with pytest.raises(AlreadyUsed, match="belongs to Table hosts"):
                 await process.storage.create(name, SHAPE, frontier(0), "me", None)
         await create(process)
-        await apply(process, HOLD)
+        await process.apply(HOLD)
         with pytest.raises(UsageError, match="Hold/kept reads the collection weights"):
-            await apply(process, TABLE.replace("hosts", "weights"))
+            await process.apply(TABLE.replace("hosts", "weights"))
 
 
 @pytest.mark.rule("K2", "K13", "AC3", "UP1")
 async def test_v12_a_table_is_written_by_capability_beside_insert(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE, OVER_TABLE)
+        await process.apply(TABLE, OVER_TABLE)
         await process.controller.insert("hosts", pa.table({"name": ["a"]}))
         held = await process.storage.acquire_right("hosts", Right.WRITE, "me", 60_000)
         at = sole_time(held.frontier)
@@ -182,11 +163,11 @@ async def test_v12_a_table_is_written_by_capability_beside_insert(tmp_path: Path
         outcome = await process.storage.update_and_downgrade(held, row, ahead, None)
         assert outcome == Appended(ahead)
         # Ahead of the clock it holds nothing back, and the table goes on by its own.
-        assert await answer(process, "hosts(n)", inserted) == [("a",), ("b",), ("c",)]
-        assert await answer(process, "copied(n)", inserted) == [("a",), ("b",), ("c",)]
+        assert await process.answer("hosts(n)", inserted) == [("a",), ("b",), ("c",)]
+        assert await process.answer("copied(n)", inserted) == [("a",), ("b",), ("c",)]
         await process.storage.drop(replace(held, frontier=ahead))
         last = (await process.controller.insert("hosts", pa.table({"name": ["d"]}))).time
-        assert len(await answer(process, "hosts(n)", last)) == 4
+        assert len(await process.answer("hosts(n)", last)) == 4
 
 
 async def test_up3_an_absent_row_that_is_taken_away_by_capability_stalls_no_view(
@@ -194,7 +175,7 @@ async def test_up3_an_absent_row_that_is_taken_away_by_capability_stalls_no_view
 ) -> None:
     """UP3: refused as an insert is, in a table and in what `Create` makes."""
     async with running(tmp_path) as process:
-        await apply(process, TABLE, OVER_TABLE)
+        await process.apply(TABLE, OVER_TABLE)
         last = (await process.controller.insert("hosts", pa.table({"name": ["a"]}))).time
         held = await process.storage.acquire_right("hosts", Right.WRITE, "me", 60_000)
         at = sole_time(held.frontier)
@@ -214,15 +195,15 @@ async def test_up3_an_absent_row_that_is_taken_away_by_capability_stalls_no_view
             after
         )
         await process.storage.drop(replace(held, frontier=after))
-        assert await answer(process, "copied(n)", last) == [("a",)]
+        assert await process.answer("copied(n)", last) == [("a",)]
         last = (await process.controller.insert("hosts", pa.table({"name": ["c"]}))).time
-        assert await answer(process, "copied(n)", last) == [("c",)]
+        assert await process.answer("copied(n)", last) == [("c",)]
 
 
 @pytest.mark.rule("AC3", "K13", "SU1")
 async def test_v12_views_are_held_and_read_by_capability_and_not_written(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE, OVER_TABLE)
+        await process.apply(TABLE, OVER_TABLE)
         at = (await process.controller.insert("hosts", pa.table({"name": ["a"]}))).time
         pair = await process.storage.acquire("copied", "me", None)
         assert (pair.read.collection, pair.write) == ("copies/copied", None)
@@ -237,7 +218,7 @@ async def test_v12_views_are_held_and_read_by_capability_and_not_written(tmp_pat
 async def test_v9_an_insert_with_a_token_is_there_once(tmp_path: Path) -> None:
     rows = pa.table({"name": ["a"]})
     async with running(tmp_path) as process:
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         first = await process.controller.insert("hosts", rows, "t1")
         await asyncio.gather(*(process.controller.insert("hosts", rows, f"u{n}") for n in range(5)))
     # The answer was lost with the process; the next one gives the same.
@@ -257,8 +238,8 @@ async def test_v14_1_a_hold_on_what_is_forgotten_is_refused(tmp_path: Path) -> N
         await process.storage.drop(pair.read)
         late = HOLD.replace("weights}", "weights, frontier: 5}")
         with pytest.raises(UsageError, match="5 is forgotten: weights is known from"):
-            await apply(process, late)
-        await apply(process, late.replace("5}", "45}"))
+            await process.apply(late)
+        await process.apply(late.replace("5}", "45}"))
         held = (await process.context.collections.status("weights")).holders
         assert [(each.owner, each.frontier) for each in held] == [("hold:kept", frontier(45))]
 
@@ -357,7 +338,7 @@ def test_v9_a_handle_that_is_not_asynchronous_renews_while_it_is_open(tmp_path: 
 
 async def test_v9_describe_says_who_holds_what_since_when_and_until_when(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE, OVER_TABLE)
+        await process.apply(TABLE, OVER_TABLE)
         now_ms = process.context.clock.now_ms()
         read = await process.storage.acquire_right("hosts", Right.READ, "me", 60_000)
         write = await process.storage.acquire_right("hosts", Right.WRITE, "you", 60_000)
@@ -412,4 +393,4 @@ async def test_v12_what_another_process_has_deleted_is_forgotten(tmp_path: Path)
         with pytest.raises(UnknownCollection):
             await process.query.ask("weights(h, w)", None, None)
         with pytest.raises(UsageError, match="is neither derived nor an input"):
-            await apply(process, VIEW)
+            await process.apply(VIEW)

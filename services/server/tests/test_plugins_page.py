@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -20,7 +18,6 @@ from tidemill.catalog import plugins
 from tidemill.catalog.apply.check import check_files
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
-from tidemill.client.rows import table_of
 from tidemill.datalog.check import check
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
@@ -29,16 +26,14 @@ from tidemill.datalog.records import parse_record
 from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.vocabulary import Named
 from tidemill.errors import UsageError
-from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.pages import DOCS, blocks_of
-from tidemill.testkit.whole import Whole, opened
+from tidemill.testkit.whole import running
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_server.commands import check_command
-from tidemill_server.settings import ServerSettings
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 USES = "  lattices: [bits@1]\n  functions: [root@1]\n"
@@ -54,32 +49,6 @@ def table(name: str, *columns: str) -> str:
 
 def view(name: str, program: str, more: str = "") -> str:
     return f"{HEAD}kind: View\nmetadata: {{name: {name}}}\nspec:\n{more}  retain: all\n  program: |\n    {program}\n"
-
-
-@asynccontextmanager
-async def running(folder: Path, *texts: str) -> AsyncIterator[Whole]:
-    """A process with what the texts say."""
-    async with opened(ServerSettings(directory=str(folder / "state"))) as process:
-        await process.start()
-        if texts:
-            await apply(process, *texts)
-        yield process
-
-
-async def apply(process: Whole, *texts: str) -> None:
-    await process.controller.apply([ResourceDocument(text, "test.yaml") for text in texts])
-
-
-async def insert(process: Whole, name: str, *rows: dict[str, object]) -> int:
-    return (await process.controller.insert(name, table_of(rows))).time
-
-
-async def answer(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]:
-    """The rows that match a goal at an instant, once it is definite."""
-    ask = process.query.ask if "(" in goal else process.query.snapshot
-    found = (await ask(goal, at, 60.0)).table.drop_columns(["_diff"])
-    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-    return sorted(rows, key=repr)
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
@@ -120,16 +89,16 @@ async def test_users_lattices_and_functions_live_through_a_restart(
     )
     reads = reader.replace("spec:\n", "spec:\n  inputs: {seen: v/seen}\n" + USES)
     async with running(tmp_path, flags, view("v", PROGRAM, USES), reads) as process:
-        at = await insert(
-            process, "flag", {"k": "a", "b": 1}, {"k": "a", "b": 6}, {"k": "n", "b": -4}
+        at = await process.insert(
+            "flag", {"k": "a", "b": 1}, {"k": "a", "b": 6}, {"k": "n", "b": -4}
         )
-        assert await answer(process, "v/seen", at) == [("a", 7), ("n", -4)]
-        assert await answer(process, "w/met", at) == [("a", 7), ("n", -4)]
-        assert await answer(process, "v/side", at) == [("a", 1.0), ("a", 6**0.5)]
-        ((error,),) = await answer(process, "v/errors", at)
+        assert await process.answer("v/seen", at) == [("a", 7), ("n", -4)]
+        assert await process.answer("w/met", at) == [("a", 7), ("n", -4)]
+        assert await process.answer("v/side", at) == [("a", 1.0), ("a", 6**0.5)]
+        ((error,),) = await process.answer("v/errors", at)
         assert str(error) == 'root raised ValueError: flag("n", -4)'
-        assert await answer(process, 'v/seen("a") @bits(b)', at) == [(7,)]
-        assert await answer(process, "v/seen(k) @bits(-4)", at) == [("n",)]
+        assert await process.answer('v/seen("a") @bits(b)', at) == [(7,)]
+        assert await process.answer("v/seen(k) @bits(-4)", at) == [("n",)]
         proof = (await process.query.why('v/seen("a") @bits(7)', at)).text
         assert 'flag("a", 1)' in proof
         assert 'flag("a", 6)' in proof
@@ -141,9 +110,9 @@ async def test_users_lattices_and_functions_live_through_a_restart(
         assert "@bits" in await process.query.explain("v", "plan")
     forget(monkeypatch)
     async with running(tmp_path) as process:
-        at = await insert(process, "flag", {"k": "a", "b": 8}, {"k": "n", "b": 1})
-        assert await answer(process, "v/seen", at) == [("a", 15), ("n", -3)]
-        assert await answer(process, "w/met", at) == [("a", 15), ("n", -3)]
+        at = await process.insert("flag", {"k": "a", "b": 8}, {"k": "n", "b": 1})
+        assert await process.answer("v/seen", at) == [("a", 15), ("n", -3)]
+        assert await process.answer("w/met", at) == [("a", 15), ("n", -3)]
 
 
 def test_a_history_that_a_job_evaluates_means_what_its_plugins_mean(
@@ -192,22 +161,22 @@ async def test_a_view_stalls_while_another_version_is_installed(
     with monkeypatch.context() as first:
         install(tmp_path / "first", first)
         async with running(tmp_path, *texts) as process:
-            at = await insert(process, "flag", {"k": "a", "b": 1})
-            assert await answer(process, "v/seen", at) == [("a", 1)]
+            at = await process.insert("flag", {"k": "a", "b": 1})
+            assert await process.answer("v/seen", at) == [("a", 1)]
     with monkeypatch.context() as second:
         install(tmp_path / "second", second, ('version="1"', 'version="2"'))
         async with running(tmp_path) as process:
-            at = await insert(process, "flag", {"k": "a", "b": 2})
-            assert await answer(process, "o/p", at) == [("a",)]
+            at = await process.insert("flag", {"k": "a", "b": 2})
+            assert await process.answer("o/p", at) == [("a",)]
             with pytest.raises(
                 UsageError, match=r"bits@1 is not installed, but bits@2 of acme-words"
             ):
-                await apply(process, view("x", PROGRAM, USES))
+                await process.apply(view("x", PROGRAM, USES))
     with monkeypatch.context() as third:
         third.syspath_prepend(str(tmp_path / "first" / "site"))
         forget(third)
         async with running(tmp_path) as process:
-            assert await answer(process, "v/seen", at) == [("a", 3)]
+            assert await process.answer("v/seen", at) == [("a", 3)]
 
 
 def test_commands_take_what_programs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

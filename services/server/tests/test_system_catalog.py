@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 from tidemill.errors import BeforeSince, NotYet, Unavailable, UnknownCollection, UsageError
-from tidemill.rpc.messages import CollectionShape, Outcome, ResourceDocument
-from tidemill.testkit.whole import Whole, opened
+from tidemill.rpc.messages import CollectionShape, Outcome
+from tidemill.testkit.whole import Whole, running
 from tidemill.time import frontier, sole_time
-from tidemill_server.settings import ServerSettings
 
 SOURCE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -53,25 +50,8 @@ spec: {retain: all, program: loud(h) := hosts(h) ^ not silent(h);}
 """
 
 
-@asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Whole]:
-    async with opened(ServerSettings(directory=str(folder / "state"))) as process:
-        await process.start()
-        yield process
-
-
-async def apply(process: Whole, *texts: str) -> list[Outcome]:
-    documents = [ResourceDocument(text, "test.yaml") for text in texts]
-    return [applied.outcome for applied in await process.controller.apply(documents)]
-
-
 async def insert(process: Whole, *names: str) -> int:
     return (await process.controller.insert("hosts", pa.table({"name": list(names)}))).time
-
-
-async def answer(process: Whole, goal: str, at: int | None = None) -> list[tuple[object, ...]]:
-    table = (await process.query.ask(goal, at, 120.0)).table.drop_columns(["_diff"])
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 async def push_hosts(process: Whole, *hosts: str) -> int:
@@ -80,7 +60,7 @@ async def push_hosts(process: Whole, *hosts: str) -> int:
     for _ in range(2_000):
         upper = sole_time((await process.context.collections.status("pings")).upper)
         if upper and {(host,) for host in hosts} <= set(
-            await answer(process, "pings(h)", upper - 1)
+            await process.answer("pings(h)", upper - 1)
         ):
             return upper - 1
         await asyncio.sleep(0.02)
@@ -93,7 +73,7 @@ async def push_rows(process: Whole, *rows: dict[str, object]) -> int:
     wanted = {(row["host"], row.get("rack")) for row in rows}
     for _ in range(2_000):
         upper = sole_time((await process.context.collections.status("pings")).upper)
-        if upper and wanted <= set(await answer(process, "pings(h, r)", upper - 1)):
+        if upper and wanted <= set(await process.answer("pings(h, r)", upper - 1)):
             return upper - 1
         await asyncio.sleep(0.02)
     pytest.fail("the rows do not arrive")
@@ -102,18 +82,18 @@ async def push_rows(process: Whole, *rows: dict[str, object]) -> int:
 @pytest.mark.rule("D2", "MV6")
 async def test_a_view_follows_its_inputs_and_survives_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        outcomes = await apply(process, VIEW_OVER_VIEW, VIEW, TABLE, SOURCE)
+        outcomes = await process.apply(VIEW_OVER_VIEW, VIEW, TABLE, SOURCE)
         assert outcomes == [Outcome.CREATED] * 4
         first = await insert(process, "a", "b", "c")
-        assert await answer(process, "silent(h)", first) == [("a",), ("b",), ("c",)]
+        assert await process.answer("silent(h)", first) == [("a",), ("b",), ("c",)]
         at = await push_hosts(process, "b")
-        assert await answer(process, "silence/silent(h)", at) == [("a",), ("c",)]
+        assert await process.answer("silence/silent(h)", at) == [("a",), ("c",)]
     async with running(tmp_path) as process:
-        assert await apply(process, SOURCE, TABLE, VIEW, VIEW_OVER_VIEW) == [Outcome.UNCHANGED] * 4
+        assert await process.apply(SOURCE, TABLE, VIEW, VIEW_OVER_VIEW) == [Outcome.UNCHANGED] * 4
         at = await push_hosts(process, "c")
-        assert await answer(process, "silent(h)", at) == [("a",)]
-        assert await answer(process, "loud(h)", at) == [("b",), ("c",)]
-        assert await answer(process, "silent(h)", first) == [("a",), ("b",), ("c",)]
+        assert await process.answer("silent(h)", at) == [("a",)]
+        assert await process.answer("loud(h)", at) == [("b",), ("c",)]
+        assert await process.answer("silent(h)", first) == [("a",), ("b",), ("c",)]
         assert {s.reason for s in await process.controller.get(None, None)} == {"Running"}
 
 
@@ -125,26 +105,26 @@ async def test_what_a_view_derives_without_making_it_an_output_is_rebuilt_after_
         "not pings(h);", "not pings(h); heard(h) := hosts(h) ^ not silent(h);"
     )
     async with running(tmp_path) as process:
-        await apply(process, SOURCE, TABLE, view)
+        await process.apply(SOURCE, TABLE, view)
         await insert(process, "a", "b", "c")
         first = await push_hosts(process, "b")
-        assert await answer(process, "heard(h)", first) == [("b",)]
+        assert await process.answer("heard(h)", first) == [("b",)]
     async with running(tmp_path) as process:
         ids = await process.context.collections.ids()
         assert any("heard" in each for each in ids)
         assert not any("silent" in each for each in ids)
         at = await push_hosts(process, "c")
-        assert await answer(process, "heard(h)", at) == [("b",), ("c",)]
-        assert await answer(process, "heard(h)", first) == [("b",)]
+        assert await process.answer("heard(h)", at) == [("b",), ("c",)]
+        assert await process.answer("heard(h)", first) == [("b",)]
 
 
 async def test_what_cannot_change_is_refused_and_what_can_is_configured(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, SOURCE, TABLE)
+        await process.apply(SOURCE, TABLE)
         longer = SOURCE.replace("retain: 10m", "retain: 1h")
-        assert await apply(process, longer, TABLE) == [Outcome.CONFIGURED, Outcome.UNCHANGED]
+        assert await process.apply(longer, TABLE) == [Outcome.CONFIGURED, Outcome.UNCHANGED]
         with pytest.raises(UsageError) as refused:
-            await apply(process, longer.replace("type: text", "type: int"), VIEW)
+            await process.apply(longer.replace("type: text", "type: int"), VIEW)
         assert "spec.columns cannot change" in str(refused.value)
         assert "test.yaml" in str(refused.value)
         assert {s.name for s in await process.controller.get(None, None)} == {"pings", "hosts"}
@@ -154,23 +134,23 @@ async def test_a_table_gains_nullable_columns_as_long_as_no_view_reads_it(tmp_pa
     wider = TABLE.replace("type: text}]", "type: text}, {name: rack, type: int, nullable: true}]")
     assert wider != TABLE
     async with running(tmp_path) as process:
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         await insert(process, "a")
         with pytest.raises(UsageError):
-            await apply(process, wider.replace("nullable: true", "nullable: false"))
-        assert await apply(process, wider) == [Outcome.CONFIGURED]
+            await process.apply(wider.replace("nullable: true", "nullable: false"))
+        assert await process.apply(wider) == [Outcome.CONFIGURED]
         rows = pa.table({"name": ["b"], "rack": pa.array([7], pa.int64())})
         at = (await process.controller.insert("hosts", rows)).time
-        assert await answer(process, "hosts(n, r)", at) == [("a", None), ("b", 7)]
+        assert await process.answer("hosts(n, r)", at) == [("a", None), ("b", 7)]
     async with running(tmp_path) as process:
-        assert await apply(process, wider) == [Outcome.UNCHANGED]
-        assert await answer(process, "hosts(n, r)", at) == [("a", None), ("b", 7)]
+        assert await process.apply(wider) == [Outcome.UNCHANGED]
+        assert await process.answer("hosts(n, r)", at) == [("a", None), ("b", 7)]
         with pytest.raises(UsageError):
-            await apply(process, TABLE)
+            await process.apply(TABLE)
     async with running(tmp_path / "read") as process:
-        await apply(process, SOURCE, TABLE, VIEW)
+        await process.apply(SOURCE, TABLE, VIEW)
         with pytest.raises(UsageError) as refused:
-            await apply(process, wider)
+            await process.apply(wider)
         assert "spec.columns cannot change" in str(refused.value)
 
 
@@ -182,7 +162,7 @@ async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_
     events = kept.replace("name: pings", "name: seen").replace("type: text}]", "type: text}, {name: at, type: int}]") + "  eventTime: {column: at, timeline: t, skew: 1s, expiresAfter: 1m}\n"  # fmt: skip
     async with running(tmp_path) as process:
         lines = kept.replace("format: {json: {}}", "format: {csv: {}}").replace("pings", "lines")
-        await apply(process, kept, events, lines)
+        await process.apply(kept, events, lines)
         await push_hosts(process, "a")
         for refused in (
             wider.replace("nullable: true", "nullable: false"),
@@ -191,20 +171,20 @@ async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_
             lines.replace("type: text}]", "type: text}, {name: z, type: int, nullable: true}]"),
         ):
             with pytest.raises(UsageError) as error:
-                await apply(process, refused)
+                await process.apply(refused)
             assert "may gain nullable columns behind those it has" in str(error.value)
-        assert await apply(process, wider) == [Outcome.CONFIGURED]
+        assert await process.apply(wider) == [Outcome.CONFIGURED]
         at = await push_rows(process, {"host": "b", "rack": 7}, {"host": "c"})
-        assert await answer(process, "pings(h, r)", at) == [("a", None), ("b", 7), ("c", None)]
+        assert await process.answer("pings(h, r)", at) == [("a", None), ("b", 7), ("c", None)]
     async with running(tmp_path) as process:
-        assert await apply(process, wider, events) == [Outcome.UNCHANGED] * 2
+        assert await process.apply(wider, events) == [Outcome.UNCHANGED] * 2
         at = await push_rows(process, {"host": "d", "rack": 8})
-        assert await answer(process, "pings(h, r)", at) == [
+        assert await process.answer("pings(h, r)", at) == [
             ("a", None), ("b", 7), ("c", None), ("d", 8),
         ]  # fmt: skip
-        await apply(process, VIEW.replace("pings(h)", "pings(h, _)"), TABLE)
+        await process.apply(VIEW.replace("pings(h)", "pings(h, _)"), TABLE)
         with pytest.raises(UsageError):
-            await apply(process, wider.replace("nullable: true}]", "nullable: true}, {name: z, type: int, nullable: true}]"))  # fmt: skip
+            await process.apply(wider.replace("nullable: true}]", "nullable: true}, {name: z, type: int, nullable: true}]"))  # fmt: skip
 
 
 async def test_an_event_stream_gains_columns_and_its_own_stay_at_the_end(tmp_path: Path) -> None:
@@ -219,12 +199,12 @@ async def test_an_event_stream_gains_columns_and_its_own_stay_at_the_end(tmp_pat
         return sorted(zip(*(column.to_pylist() for column in kept.columns), strict=True))
 
     async with running(tmp_path) as process:
-        await apply(process, events)
+        await process.apply(events)
         before = [{"host": "a", "at": 1_000, "rack": 1}, {"host": "b", "at": 9_000}]
         await process.controller.push("pings", [json.dumps(row).encode() for row in before])
         assert await events_at(process, 7_000) == [("a", 1_000)]
         # The row at 9 s is not released yet: it was written before there was the column.
-        assert await apply(process, wider) == [Outcome.CONFIGURED]
+        assert await process.apply(wider) == [Outcome.CONFIGURED]
         after = [{"host": "c", "at": 10_000, "rack": 7}, {"host": "end", "at": 60_000}]
         await process.controller.push("pings", [json.dumps(row).encode() for row in after])
         rows = [("a", 1_000, None), ("b", 9_000, None), ("c", 10_000, 7)]
@@ -232,7 +212,7 @@ async def test_an_event_stream_gains_columns_and_its_own_stay_at_the_end(tmp_pat
         names = (await process.context.collections.description("pings")).schema.names
         assert names == ["host", "at", "rack", "time", "expires"]
     async with running(tmp_path) as process:
-        assert await apply(process, wider) == [Outcome.UNCHANGED]
+        assert await process.apply(wider) == [Outcome.UNCHANGED]
         late = [{"host": "d", "at": 70_000, "rack": 8}, {"host": "end", "at": 90_000}]
         await process.controller.push("pings", [json.dumps(row).encode() for row in late])
         assert await events_at(process, 20_000) == rows
@@ -260,17 +240,17 @@ spec:
 
     async def hosts(process: Whole, goal: str, count: int) -> list[tuple[object, ...]]:
         async with asyncio.timeout(240):
-            while len(found := await answer(process, goal)) < count:
+            while len(found := await process.answer(goal)) < count:
                 await asyncio.sleep(0.02)
         return found
 
     async with running(tmp_path) as process:
-        await apply(process, with_columns())
+        await process.apply(with_columns())
         assert await hosts(process, "hosts(n)", 1) == [("a",)]
         with pytest.raises(UsageError) as refused:
-            await apply(process, with_columns("floor"))
+            await process.apply(with_columns("floor"))
         assert "not floor" in str(refused.value)
-        assert await apply(process, with_columns("rack")) == [Outcome.CONFIGURED]
+        assert await process.apply(with_columns("rack")) == [Outcome.CONFIGURED]
         with path.open("a") as file:
             file.write("7,b,y\n,c,z\n")
         assert await hosts(process, "hosts(n, r)", 3) == [("a", None), ("b", 7), ("c", None)]
@@ -279,17 +259,17 @@ spec:
 async def test_an_apply_with_one_mistake_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         with pytest.raises(UsageError) as refused:
-            await apply(process, TABLE, VIEW)
+            await process.apply(TABLE, VIEW)
         assert "pings" in str(refused.value)
         assert list(await process.controller.get(None, None)) == []
-        assert await apply(process, SOURCE, TABLE, VIEW) == [Outcome.CREATED] * 3
+        assert await process.apply(SOURCE, TABLE, VIEW) == [Outcome.CREATED] * 3
 
 
 async def test_nothing_is_deleted_that_somebody_reads_and_a_name_may_come_back(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as process:
-        await apply(process, SOURCE, TABLE, VIEW)
+        await process.apply(SOURCE, TABLE, VIEW)
         await insert(process, "a")
         for kind, name in (("Source", "pings"), ("table", "hosts")):
             with pytest.raises(UsageError) as refused:
@@ -299,24 +279,24 @@ async def test_nothing_is_deleted_that_somebody_reads_and_a_name_may_come_back(
         await process.controller.delete("Table", "hosts")
         with pytest.raises(UnknownCollection):
             await process.controller.insert("hosts", pa.table({"name": ["b"]}))
-        await apply(process, TABLE, VIEW)
+        await process.apply(TABLE, VIEW)
         at = await insert(process, "b")
-        assert await answer(process, "hosts(n)", at) == [("b",)]
-        assert await answer(process, "silent(h)", at) == [("b",)]
+        assert await process.answer("hosts(n)", at) == [("b",)]
+        assert await process.answer("silent(h)", at) == [("b",)]
     async with running(tmp_path) as process:
-        assert await answer(process, "hosts(n)", at) == [("b",)]
+        assert await process.answer("hosts(n)", at) == [("b",)]
 
 
 async def test_rows_are_removed_by_a_negative_diff_and_refused_where_they_do_not_fit(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         first = await insert(process, "a", "b")
         gone = pa.table({"name": ["a"], "_diff": pa.array([-1], pa.int64())})
         at = (await process.controller.insert("hosts", gone)).time
         assert at > first
-        assert await answer(process, "hosts(n)", at) == [("b",)]
+        assert await process.answer("hosts(n)", at) == [("b",)]
         with pytest.raises(UsageError):
             await process.controller.insert("hosts", pa.table({"host": ["a"]}))
         with pytest.raises(UsageError):
@@ -325,7 +305,7 @@ async def test_rows_are_removed_by_a_negative_diff_and_refused_where_they_do_not
 
 async def test_an_instant_is_answered_exactly_or_not_at_all(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE.replace("retain: all", "retain: 50ms"))
+        await process.apply(TABLE.replace("retain: all", "retain: 50ms"))
         first = await insert(process, "a")
         with pytest.raises(NotYet):
             await process.query.ask("hosts(n)", first + 3_600_000, 0.0)
@@ -343,7 +323,7 @@ async def test_an_instant_is_answered_exactly_or_not_at_all(tmp_path: Path) -> N
 @pytest.mark.rule("K1", "K5", "F12")
 async def test_a_hold_keeps_history_for_its_owner(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, TABLE.replace("retain: all", "retain: 50ms"))
+        await process.apply(TABLE.replace("retain: all", "retain: 50ms"))
         first = await insert(process, "a")
         hold = f"""
 apiVersion: tidemill.dev/v1alpha1
@@ -351,10 +331,10 @@ kind: Hold
 metadata: {{name: audit}}
 spec: {{collection: hosts, frontier: {first}}}
 """
-        await apply(process, hold)
+        await process.apply(hold)
         await asyncio.sleep(0.15)
         await insert(process, "b")
-        assert await answer(process, "hosts(n)", first) == [("a",)]
+        assert await process.answer("hosts(n)", first) == [("a",)]
         kept = (await process.controller.describe("table", "hosts")).details["heldBack"]
         assert any(f"hosts at [{first}]: hold:audit since 20" in line for line in kept), kept
         with pytest.raises(UsageError):
@@ -362,14 +342,14 @@ spec: {{collection: hosts, frontier: {first}}}
         await process.controller.delete("hold", "audit")
         await insert(process, "c")
         with pytest.raises(BeforeSince):
-            await answer(process, "hosts(n)", first)
+            await process.answer("hosts(n)", first)
 
 
 async def test_a_name_that_a_user_bound_to_a_collection_is_left_alone(tmp_path: Path) -> None:
     shape = CollectionShape(pa.schema([("n", pa.int64())]), user_writable=True)
     async with running(tmp_path) as process:
         await process.storage.create("pings", shape, frontier(0), "me", None)
-        await apply(process, SOURCE)
+        await process.apply(SOURCE)
         await process.controller.push("pings", [b'{"host": "a"}'])
         async with asyncio.timeout(240):
             while not (await process.query.snapshot("pings", None, 120.0)).table.num_rows:
@@ -382,13 +362,13 @@ async def test_a_name_that_a_user_bound_to_a_collection_is_left_alone(tmp_path: 
 
 async def test_a_pushed_source_can_be_deleted_and_applied_again(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        await apply(process, SOURCE)
+        await process.apply(SOURCE)
         await push_hosts(process, "before")
         await process.controller.delete("Source", "pings")
-        assert await apply(process, SOURCE) == [Outcome.CREATED]
+        assert await process.apply(SOURCE) == [Outcome.CREATED]
         await process.controller.push("pings", [b'{"host": "after"}'])
         async with asyncio.timeout(240):
-            while await answer(process, "pings(h)") != [("after",)]:
+            while await process.answer("pings(h)") != [("after",)]:
                 await asyncio.sleep(0.02)
 
 
@@ -407,7 +387,7 @@ spec:
 @pytest.mark.rule("MV1")
 async def test_a_view_is_installed_with_all_its_outputs(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
-        assert await apply(process, SOURCE, TABLE, TWO) == [Outcome.CREATED] * 3
+        assert await process.apply(SOURCE, TABLE, TWO) == [Outcome.CREATED] * 3
         assert {"two/here", "two/gone"} <= set(await process.context.collections.ids())
 
 
@@ -417,9 +397,9 @@ async def test_a_view_whose_installing_was_cut_off_has_all_its_outputs_or_none(
 ) -> None:
     two = TWO.replace("retain: 100ms", "retain: all")
     async with running(tmp_path) as process:
-        await apply(process, SOURCE, TABLE)
+        await process.apply(SOURCE, TABLE)
         with pytest.raises(UsageError):
-            await apply(process, two.replace("pings(h);", "pings(h, _);", 1))
+            await process.apply(two.replace("pings(h);", "pings(h, _);", 1))
         assert not {"two/here", "two/gone"} & set(await process.context.collections.ids())
         bind = process.context.collections.bind
 
@@ -431,15 +411,15 @@ async def test_a_view_whose_installing_was_cut_off_has_all_its_outputs_or_none(
         with monkeypatch.context() as patch:
             patch.setattr(process.context.collections, "bind", cut_off)
             with pytest.raises(Unavailable):
-                await apply(process, two)
+                await process.apply(two)
         assert {"two/here", "two/gone"} & set(await process.context.collections.ids()) == {
             "two/here"
         }
     async with running(tmp_path) as process:
         await insert(process, "a")
         at = await push_hosts(process, "a")
-        assert await answer(process, "here(h)", at) == [("a",)]
-        assert await answer(process, "gone(h)", at) == []
+        assert await process.answer("here(h)", at) == [("a",)]
+        assert await process.answer("gone(h)", at) == []
 
 
 @pytest.mark.rule("C2", "C3")
@@ -447,7 +427,7 @@ async def test_a_view_has_frontiers_as_a_source_has_and_since_moves_as_its_reade
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as process:
-        await apply(process, SOURCE.replace("retain: 10m", "retain: 100ms"), TABLE, TWO)
+        await process.apply(SOURCE.replace("retain: 10m", "retain: 100ms"), TABLE, TWO)
         at = await push_hosts(process, "a")
         store = process.context.collections
         for name in ("two/here", "pings"):
@@ -485,9 +465,9 @@ async def test_what_does_not_fit_is_told_at_its_place_in_the_file(
 ) -> None:
     text = f"apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {{name: v}}\n{spec}\n"
     async with running(tmp_path) as process:
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         with pytest.raises(UsageError) as error:
-            await apply(process, text)
+            await process.apply(text)
         assert f"test.yaml:{told}" in str(error.value)
         assert str(error.value).count("View/v") == 1
 
@@ -495,13 +475,13 @@ async def test_what_does_not_fit_is_told_at_its_place_in_the_file(
 async def test_a_view_names_the_columns_of_its_outputs(tmp_path: Path) -> None:
     text = VIEW.replace("retain: all", "retain: all\n  columns: {silent: [host]}")
     async with running(tmp_path) as process:
-        await apply(process, TABLE, SOURCE, text)
+        await process.apply(TABLE, SOURCE, text)
         at = await insert(process, "a")
         found = (await process.query.snapshot("silent", at, 120.0)).table
         assert found.drop_columns(["_diff"]).to_pylist() == [{"host": "a"}]
-        assert await answer(process, "silent(host: h)", at) == [("a",)]
+        assert await process.answer("silent(host: h)", at) == [("a",)]
     async with running(tmp_path) as process:
-        assert await answer(process, "silent(host: h)", at) == [("a",)]
+        assert await process.answer("silent(host: h)", at) == [("a",)]
 
 
 async def test_a_name_that_collections_have_is_refused_to_a_resource_of_another_kind(
@@ -510,15 +490,15 @@ async def test_a_name_that_collections_have_is_refused_to_a_resource_of_another_
     namesake = "\napiVersion: tidemill.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: hosts}}\nspec: {spec}\n"
     spec = '{retain: all, program: "p(h) := hosts(h);"}'
     async with running(tmp_path) as process:
-        await apply(process, TABLE)
+        await process.apply(TABLE)
         at = await insert(process, "a")
         with pytest.raises(UsageError) as error:
-            await apply(process, namesake.format(kind="View", spec=spec))
+            await process.apply(namesake.format(kind="View", spec=spec))
         assert str(error.value) == (
             "test.yaml:4:18: metadata.name: View/hosts: its collections would be named as those of "
             "Table/hosts, which is applied; choose another name"
         )
         assert [each.kind for each in await process.controller.get(None, None)] == ["Table"]
-        assert await answer(process, "hosts(h)", at) == [("a",)]
+        assert await process.answer("hosts(h)", at) == [("a",)]
         hold = namesake.format(kind="Hold", spec="{collection: hosts}")
-        await apply(process, hold)  # makes no collection
+        await process.apply(hold)  # makes no collection

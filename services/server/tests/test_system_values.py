@@ -5,20 +5,16 @@ border.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tidemill.catalog import record_rows
-from tidemill.client.rows import table_of
 from tidemill.errors import UsageError
-from tidemill.rpc.messages import Changes, CollectionShape, ResourceDocument, Right
-from tidemill.testkit.whole import Whole, opened
+from tidemill.rpc.messages import Changes, CollectionShape, Right
+from tidemill.testkit.whole import Whole, running
 from tidemill.time import frontier
-from tidemill_server.settings import ServerSettings
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 EVENTS = f"""{HEAD}kind: Source
@@ -42,32 +38,6 @@ def view(name: str, program: str, more: str = "") -> str:
     return f"{HEAD}kind: View\nmetadata: {{name: {name}}}\nspec:\n{more}  retain: all\n  program: |\n    {program}\n"
 
 
-@asynccontextmanager
-async def running(folder: Path, *texts: str) -> AsyncIterator[Whole]:
-    """A process with what the texts say."""
-    async with opened(ServerSettings(directory=str(folder / "state"))) as process:
-        await process.start()
-        if texts:
-            await apply(process, *texts)
-        yield process
-
-
-async def apply(process: Whole, *texts: str) -> None:
-    await process.controller.apply([ResourceDocument(text, "test.yaml") for text in texts])
-
-
-async def insert(process: Whole, name: str, *rows: dict[str, object]) -> int:
-    return (await process.controller.insert(name, table_of(rows))).time
-
-
-async def answer(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]:
-    """The rows that match a goal at an instant, once it is definite."""
-    ask = process.query.ask if "(" in goal else process.query.snapshot
-    found = (await ask(goal, at, 60.0)).table.drop_columns(["_diff"])
-    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-    return sorted(rows, key=repr)
-
-
 @pytest.mark.parametrize(
     ("program", "name"),
     [("late(plane: x, time: t) := e(k: x) @time(t);", "time"), ("errors(x) := e(k: x);", "errors")],
@@ -78,7 +48,7 @@ async def test_w1_w10_a_view_whose_names_are_taken_is_refused_and_not_there(
     async with running(tmp_path, EVENTS) as process:
         for _ in range(2):
             with pytest.raises(UsageError, match=rf"S126 .*`{name}`(?s:.*)another name"):
-                await apply(process, view("v", program))
+                await process.apply(view("v", program))
         assert await process.controller.get("View", None) == []
     async with running(tmp_path) as process:
         assert [status.name for status in await process.controller.get(None, None)] == ["e"]
@@ -88,14 +58,14 @@ async def test_w6_s4_texts_of_an_insert_are_put_in_normal_form(tmp_path: Path) -
     program = "joined(k, n) := a(k, n) ^ b(k); missing(k, n) := a(k, n) ^ not b(k); groups(k) @count(n) := a(k, n);"
     tables = table("a", "k text", "n int"), table("b", "k text")
     async with running(tmp_path, *tables, view("v", program)) as process:
-        await insert(process, "b", {"k": "\u00e9"})
-        at = await insert(process, "a", {"k": "e\u0301", "n": 1}, {"k": "\u00e9", "n": 2})
-        assert await answer(process, 'a("\u00e9", n)', at) == [(1,), (2,)]
-        assert await answer(process, "joined(k, n)", at) == [("\u00e9", 1), ("\u00e9", 2)]
-        assert await answer(process, "missing(k, n)", at) == []
-        assert await answer(process, "groups(k) @count(n)", at) == [("\u00e9", 2)]
-        at = await insert(process, "a", {"k": "e\u0301", "n": 2, "_diff": -1})
-        assert await answer(process, "a(k, n)", at) == [("\u00e9", 1)]
+        await process.insert("b", {"k": "\u00e9"})
+        at = await process.insert("a", {"k": "e\u0301", "n": 1}, {"k": "\u00e9", "n": 2})
+        assert await process.answer('a("\u00e9", n)', at) == [(1,), (2,)]
+        assert await process.answer("joined(k, n)", at) == [("\u00e9", 1), ("\u00e9", 2)]
+        assert await process.answer("missing(k, n)", at) == []
+        assert await process.answer("groups(k) @count(n)", at) == [("\u00e9", 2)]
+        at = await process.insert("a", {"k": "e\u0301", "n": 2, "_diff": -1})
+        assert await process.answer("a(k, n)", at) == [("\u00e9", 1)]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
@@ -104,9 +74,9 @@ async def test_w3_a_float_that_is_not_finite_does_not_get_into_a_table(
 ) -> None:
     async with running(tmp_path, table("a", "k text", "f float")) as process:
         with pytest.raises(UsageError, match="the column f is not a finite number in row 2"):
-            await insert(process, "a", {"k": "x", "f": -0.0}, {"k": "y", "f": number})
-        at = await insert(process, "a", {"k": "x", "f": -0.0})
-        assert [str(f) for _, f in await answer(process, "a(k, f)", at)] == ["0.0"]
+            await process.insert("a", {"k": "x", "f": -0.0}, {"k": "y", "f": number})
+        at = await process.insert("a", {"k": "x", "f": -0.0})
+        assert [str(f) for _, f in await process.answer("a(k, f)", at)] == ["0.0"]
 
 
 async def test_s4_a_value_of_another_type_is_refused_and_not_cast(tmp_path: Path) -> None:
@@ -122,19 +92,19 @@ async def test_s4_a_value_of_another_type_is_refused_and_not_cast(tmp_path: Path
         for name, values in wrong.items():
             for value in values:
                 with pytest.raises(UsageError, match=f"the column {name} is .*not"):
-                    await insert(process, "a", right | {name: value})
-        at = await insert(process, "a", right | {"n": 2.0})
-        assert await answer(process, "a(k, n, f, b)", at) == [("x", 2, 1.0, True)]
+                    await process.insert("a", right | {name: value})
+        at = await process.insert("a", right | {"n": 2.0})
+        assert await process.answer("a(k, n, f, b)", at) == [("x", 2, 1.0, True)]
 
 
 async def test_w12_a_row_may_leave_out_what_may_be_null_and_nothing_else(tmp_path: Path) -> None:
     async with running(tmp_path, table("a", "k text", "f float?")) as process:
-        at = await insert(process, "a", {"k": "x"})
-        assert await answer(process, "a(k, f)", at) == [("x", None)]
+        at = await process.insert("a", {"k": "x"})
+        assert await process.answer("a(k, f)", at) == [("x", None)]
         with pytest.raises(UsageError, match="lack the columns k"):
-            await insert(process, "a", {"f": 1.0})
+            await process.insert("a", {"f": 1.0})
         with pytest.raises(UsageError, match="the column k is null in row 1"):
-            await insert(process, "a", {"k": None, "f": 1.0})
+            await process.insert("a", {"k": None, "f": 1.0})
 
 
 async def test_w12_v14_s4_a_row_that_is_not_there_cannot_be_taken_away(tmp_path: Path) -> None:
@@ -146,24 +116,24 @@ async def test_w12_v14_s4_a_row_that_is_not_there_cannot_be_taken_away(tmp_path:
             [{"k": "y", "n": 1}, {"k": None, "n": 2, "_diff": -1}],
         ):
             with pytest.raises(UsageError, match="taken away more often than it is there"):
-                await insert(process, "a", *rows)
-        at = await insert(process, "a", {"k": None, "n": 2}, {"k": "z", "n": 3, "_diff": 2})
-        at = await insert(process, "a", {"k": None, "n": 2, "_diff": -1}, {"k": "z", "n": 3})
-        assert await answer(process, "p(k, n)", at) == [("z", 3)]
+                await process.insert("a", *rows)
+        at = await process.insert("a", {"k": None, "n": 2}, {"k": "z", "n": 3, "_diff": 2})
+        at = await process.insert("a", {"k": None, "n": 2, "_diff": -1}, {"k": "z", "n": 3})
+        assert await process.answer("p(k, n)", at) == [("z", 3)]
         with pytest.raises(UsageError, match="more often"):
-            await insert(process, "a", {"k": "z", "n": 3, "_diff": -4})
-        at = await insert(
-            process, "a", {"k": "z", "n": 3, "_diff": -2}, {"k": "z", "n": 3, "_diff": -1}
+            await process.insert("a", {"k": "z", "n": 3, "_diff": -4})
+        at = await process.insert(
+            "a", {"k": "z", "n": 3, "_diff": -2}, {"k": "z", "n": 3, "_diff": -1}
         )
-        assert await answer(process, "p(k, n)", at) == []
+        assert await process.answer("p(k, n)", at) == []
         for diff in (2**31 + 1, -(2**31) - 1):
             with pytest.raises(UsageError, match="_diff is beyond"):
-                await insert(process, "a", {"k": "z", "n": 3, "_diff": diff})
+                await process.insert("a", {"k": "z", "n": 3, "_diff": diff})
 
 
 async def pairs(process: Whole, goal: str, at: int) -> list[tuple[object, ...]]:
     """The same as `answer`, without the values that ride beside facts of two columns."""
-    return [row[:2] for row in await answer(process, goal, at)]
+    return [row[:2] for row in await process.answer(goal, at)]
 
 
 async def test_w5_a_null_aggregate_is_a_value_in_the_next_view_too(
@@ -176,15 +146,15 @@ async def test_w5_a_null_aggregate_is_a_value_in_the_next_view_too(
     )
     texts = table("e", "k text", "v int?"), view("n1", program), view("n2", second)
     async with running(tmp_path, *texts) as process:
-        at = await insert(process, "e", {"k": "p", "v": 1}, {"k": "q", "v": None})
+        at = await process.insert("e", {"k": "p", "v": 1}, {"k": "q", "v": None})
         both = [("p", 1), ("q", None)]
         assert await pairs(process, "x1(k, a)", at) == both
         assert await pairs(process, "x2(k, a)", at) == both
         assert await pairs(process, "sums(k, a)", at) == both
-        assert await answer(process, "none2(k)", at) == [("q",)]
-        at = await insert(process, "e", {"k": "q", "v": 3}, {"k": "p", "v": 1, "_diff": -1})
+        assert await process.answer("none2(k)", at) == [("q",)]
+        at = await process.insert("e", {"k": "q", "v": 3}, {"k": "p", "v": 1, "_diff": -1})
         assert await pairs(process, "x2(k, a)", at) == [("q", 3)]
-        assert await answer(process, "none2(k)", at) == []
+        assert await process.answer("none2(k)", at) == []
 
 
 async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
@@ -197,12 +167,12 @@ async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
     )
     texts = table("e", "k text", "v int?"), view("n1", program), view("n2", second)
     async with running(tmp_path, *texts) as process:
-        at = await insert(process, "e", {"k": "p", "v": 1}, {"k": "q", "v": None})
+        at = await process.insert("e", {"k": "p", "v": 1}, {"k": "q", "v": None})
         both = [("p", 1), ("q", None)]
         for goal in ("x1(k, a)", "x2(k, a)", "n1/m(k) @max(a)"):
             assert await pairs(process, goal, at) == both, goal
-        assert await answer(process, "null2(k)", at) == [("q",)]
-        assert await answer(process, "lack(k)", at) == [("r",)]
+        assert await process.answer("null2(k)", at) == [("q",)]
+        assert await process.answer("lack(k)", at) == [("r",)]
         for goal in ("n2(k, n)", "n1/m(k) @count(n)"):
             assert await pairs(process, goal, at) == [("p", 1), ("q", 0)], goal
         found = (await process.query.ask("n1/m(k)", at, 60.0)).table.drop_columns(["_diff"])
@@ -213,13 +183,13 @@ async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
         again = (await process.query.why('n2/null2("q")', at)).text
         assert 'm("q") @count(0) @max(null)' in again
         more_rows = {"k": "r", "v": None}, {"k": "q", "v": 3}
-        at = await insert(process, "e", *more_rows)
+        at = await process.insert("e", *more_rows)
         assert await pairs(process, "x2(k, a)", at) == [("p", 1), ("q", 3), ("r", None)]
-        assert await answer(process, "lack(k)", at) == []
+        assert await process.answer("lack(k)", at) == []
     async with running(tmp_path) as process:
-        at = await insert(process, "e", {"k": "r", "v": None, "_diff": -1})
+        at = await process.insert("e", {"k": "r", "v": None, "_diff": -1})
         assert await pairs(process, "x2(k, a)", at) == [("p", 1), ("q", 3)]
-        assert await answer(process, "lack(k)", at) == [("r",)]
+        assert await process.answer("lack(k)", at) == [("r",)]
 
 
 async def test_w5_a_view_that_was_stored_without_marks_says_what_to_do(
@@ -229,8 +199,8 @@ async def test_w5_a_view_that_was_stored_without_marks_says_what_to_do(
     with monkeypatch.context() as before:
         before.setattr(record_rows, "NEVER_NULL", frozenset({"max"}))
         async with running(tmp_path, table("e", "k text", "v int?"), made) as process:
-            at = await insert(process, "e", {"k": "p", "v": None})
-            assert await answer(process, "m(k)", at) == [("p", None), ("r", None)]
+            at = await process.insert("e", {"k": "p", "v": None})
+            assert await process.answer("m(k)", at) == [("p", None), ("r", None)]
     async with running(tmp_path) as process:
         async with asyncio.timeout(240):
             while (status := await process.controller.describe("View", "n1")).reason != "Stalled":
@@ -238,17 +208,17 @@ async def test_w5_a_view_that_was_stored_without_marks_says_what_to_do(
         told = "columns c0, max, and its rows would have c0, max, has_max: delete the view"
         assert told in status.message
         await process.controller.delete("View", "n1")
-        await apply(process, made)
-        at = await insert(process, "e", {"k": "q", "v": 2})
+        await process.apply(made)
+        at = await process.insert("e", {"k": "q", "v": 2})
         rows = [("p", None, True), ("q", 2, True), ("r", None, False)]
-        assert await answer(process, "m(k)", at) == rows
+        assert await process.answer("m(k)", at) == rows
 
 
 async def test_w5_a_column_called_as_the_mark_of_a_lattice_is_refused(tmp_path: Path) -> None:
     program = 'm(has_max: k) @max(v) := e(k, v); m("r") := e(_, _);'
     async with running(tmp_path, table("e", "k text", "v int")) as process:
         with pytest.raises(UsageError, match=r"S126 .*has_max.*whether a fact carries @max"):
-            await apply(process, view("n1", program))
+            await process.apply(view("n1", program))
 
 
 async def push(process: Whole, source: str, *rows: bytes) -> None:
@@ -268,15 +238,15 @@ async def test_w2_infinity_at_the_border_of_a_collection_is_an_error_record(
     async with running(tmp_path, *texts) as process:
         await push(process, "e", b'{"k": "a", "at": 1, "until": 40}', b'{"k": "b", "at": 2}')
         await push(process, "e", b'{"k": "c", "at": 90, "until": 95}')
-        assert [row[:2] for row in await answer(process, "q(k, w)", 10)] == [("a", 40)]
-        assert [row[:2] for row in await answer(process, "far(k, w)", 10)] == [("a", 40.0)]
-        assert [r[:2] for r in await answer(process, "l(k, w)", 10)] == [("a", 40), ("b", 50)]
-        assert [row[0] for row in await answer(process, "v/errors", 10)] == [
+        assert [row[:2] for row in await process.answer("q(k, w)", 10)] == [("a", 40)]
+        assert [row[:2] for row in await process.answer("far(k, w)", 10)] == [("a", 40.0)]
+        assert [r[:2] for r in await process.answer("l(k, w)", 10)] == [("a", 40), ("b", 50)]
+        assert [row[0] for row in await process.answer("v/errors", 10)] == [
             'overflow: far("b", inf) @time(2)', 'overflow: q("b", inf) @time(2)',
             "overflow: top() @time(2)",
         ]  # fmt: skip
     async with running(tmp_path) as process:
-        assert [row[:2] for row in await answer(process, "q(k, w)", 10)] == [("a", 40)]
+        assert [row[:2] for row in await process.answer("q(k, w)", 10)] == [("a", 40)]
 
 
 @pytest.mark.parametrize(
@@ -290,14 +260,14 @@ async def test_w2_infinity_at_the_border_of_a_collection_is_an_error_record(
 async def test_w2_a_column_that_is_always_infinite_is_refused(tmp_path: Path, program: str) -> None:
     async with running(tmp_path, EVENTS, table("t", "x text")) as process:
         with pytest.raises(UsageError, match="S127 `w` is always infinite"):
-            await apply(process, view("v", program))
+            await process.apply(view("v", program))
 
 
 async def test_w12_reasons_say_that_other_values_ride_beside_the_fact(tmp_path: Path) -> None:
     texts = table("e", "k text", "v int"), view("n", "avg(k) @average(v) @count(v) := e(k, v);")
     async with running(tmp_path, *texts) as process:
-        at = await insert(process, "e", {"k": "t", "v": 1}, {"k": "t", "v": 2})
-        await answer(process, "avg(k)", at)
+        at = await process.insert("e", {"k": "t", "v": 1}, {"k": "t", "v": 2})
+        await process.answer("avg(k)", at)
         said = f'is not present at {at}: present is avg("t") @average(1.5) @count(2)'
         for wrong in ('avg("t") @average(1)', 'avg("t") @count(1)', 'avg("t") @max(2)'):
             assert said in (await process.query.why(f"n/{wrong}", at)).text
@@ -340,10 +310,10 @@ async def test_w3_w6_what_a_capability_writes_is_what_an_insert_would_write(tmp_
                 await storage.update_and_downgrade(held, marks, frontier(at + 1), None)
         rows = updates(3, {"k": "e\u0301", "f": 1.5}, {"k": "\u00e9", "f": -0.0})
         await storage.update_and_downgrade(made, rows, frontier(10), None)
-        await apply(process, view("v", program))
-        assert await answer(process, 'made("\u00e9", f)', 9) == [(0.0,), (1.5,)]
-        assert await answer(process, "v/joined(k)", 9) == [("\u00e9",)]
-        ((zero,),) = await answer(process, "v/zeros(f)", 9)
+        await process.apply(view("v", program))
+        assert await process.answer('made("\u00e9", f)', 9) == [(0.0,), (1.5,)]
+        assert await process.answer("v/joined(k)", 9) == [("\u00e9",)]
+        ((zero,),) = await process.answer("v/zeros(f)", 9)
         assert str(zero) == "0.0"
 
 
@@ -353,7 +323,7 @@ async def test_s2_a_program_over_columns_that_the_language_lacks_is_refused(tmp_
     async with running(tmp_path) as process:
         await process.storage.create("narrow", shape, frontier(0), "me", None)
         with pytest.raises(UsageError, match="its column n is int32, and programs know int64"):
-            await apply(process, view("v", "p(n) := narrow(n);"))
+            await process.apply(view("v", "p(n) := narrow(n);"))
         assert await process.controller.get("View", None) == []
 
 
@@ -370,17 +340,17 @@ async def test_w12_a_goal_over_rows_means_what_it_means_in_a_program(tmp_path: P
         {"x": None, "y": 7, "h": None},
     ]  # fmt: skip
     async with running(tmp_path, one, view("v", program)) as process:
-        at = await insert(process, "a", *rows)
+        at = await process.insert("a", *rows)
         for asked, derived in (
             ("a(x, x, _)", "v/same(x)"),
             (f"a(x, {far}.0, _)", None),
             ("a(x, _, x)", "v/h(x)"),
         ):
-            found = await answer(process, asked, at)
+            found = await process.answer(asked, at)
             if derived is None:
-                assert len(found) == len(await answer(process, "v/near(y)", at)) == 2
+                assert len(found) == len(await process.answer("v/near(y)", at)) == 2
             else:
-                said = await answer(process, derived, at)
+                said = await process.answer(derived, at)
                 assert set(map(widened, found)) == set(map(widened, said))
             changes = [
                 event.table.num_rows
@@ -388,13 +358,13 @@ async def test_w12_a_goal_over_rows_means_what_it_means_in_a_program(tmp_path: P
                 if isinstance(event, Changes)
             ]
             assert sum(changes) == len(found)
-        assert await answer(process, f"a(x, _, {far + 1})", at) == [(far + 1,)]
-        assert await answer(process, "a(_, 1.5, _)", at) == []
+        assert await process.answer(f"a(x, _, {far + 1})", at) == [(far + 1,)]
+        assert await process.answer("a(_, 1.5, _)", at) == []
         for goal, says in (
             ("a(true, _, _)", "a column of a whole number never equals a boolean"),
             ('a(_, _, "1")', "a column of a float never equals text"),
         ):
             with pytest.raises(UsageError, match=says):
-                await answer(process, goal, at)
+                await process.answer(goal, at)
             with pytest.raises(UsageError, match=says):
                 await anext(process.query.subscribe(goal, at, True, at + 1))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+from tidemill.client.rows import table_of
 from tidemill.host import process as host
 from tidemill.host.observing import watch
 from tidemill.host.service import Ports, Process
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.identity import Authenticator
+from tidemill.rpc.messages import Outcome, ResourceDocument
 from tidemill.runtime.http_server import HttpLimits, HttpServer
 from tidemill_compaction.service import Compaction
 from tidemill_query.service import Answers
@@ -36,6 +39,21 @@ class Whole:
     async def start(self) -> None:
         """Run everything that was applied before and is granted."""
         await host.start(self.process)
+
+    async def apply(self, *texts: str) -> list[Outcome]:
+        """The outcome of each resource of some documents."""
+        documents = [ResourceDocument(text, "test.yaml") for text in texts]
+        return [applied.outcome for applied in await self.controller.apply(documents)]
+
+    async def insert(self, name: str, *rows: Mapping[str, object]) -> int:
+        """The time of rows that are inserted into a table."""
+        return (await self.controller.insert(name, table_of(rows))).time
+
+    async def answer(self, goal: str, at: int | None = None) -> list[tuple[object, ...]]:
+        """Rows that match a goal, or those of a collection, once the instant is definite."""
+        ask = self.query.ask if "(" in goal else self.query.snapshot
+        found = (await ask(goal, at, 120.0)).table.drop_columns(["_diff"])
+        return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=repr)
 
     def exposed(self) -> str:
         """The metrics of the process as text."""
@@ -68,3 +86,13 @@ async def opened(settings: ServerSettings, config: Path | None = None) -> AsyncI
     """The process, as `tidemill up` opens it before it answers anybody."""
     async with host.opened(settings, services_of(settings), config) as process:
         yield Whole(settings, process)
+
+
+@asynccontextmanager
+async def running(folder: Path, *texts: str, **settings: Any) -> AsyncIterator[Whole]:
+    """A process at work with what the texts say; its state is below the folder."""
+    async with opened(ServerSettings(directory=str(folder / "state"), **settings)) as process:
+        await process.start()
+        if texts:
+            await process.apply(*texts)
+        yield process

@@ -115,6 +115,59 @@ def test_what_is_deferred_for_ever_goes_on_until_it_is_stopped() -> None:
         world.go_on(3_000)
 
 
+def test_an_event_behind_a_complete_stratum_waits_for_the_next_tick() -> None:
+    text = "c(x) := a(x) ^ not b(x);\nd(x) := a(x) ^ not c(x);\nx() @next := c(_);"
+    world = World(text, b="tick")  # what `stratum` is where a row may contradict: see the catalog
+    world.offer(10, "a", 1, until=100)
+    world.offer(13, "b", 1, until=23)
+    seen = []
+    for upper in (11, 20, 21, 31):
+        world.go_on(upper)
+        seen.append((world.held("c"), world.held("d")))
+    assert seen == [({(1,)}, set()), ({(1,)}, set()), (set(), {(1,)}), ({(1,)}, set())]
+
+
+def test_an_event_that_comes_before_its_stratum_ends_is_taken_in() -> None:
+    world = World(DIFFERENCE, b="stratum")
+    world.offer(10, "a", 1, until=100)
+    world.offer(10, "b", 1, until=100)
+    world.go_on(100)
+    assert world.held("c") == set()
+
+
+def test_an_event_for_a_higher_stratum_is_seen_in_the_tick_that_runs() -> None:
+    text = (
+        "x(v) := a(v);\ny() @count(v) := x(v);\nz(n) := y() @count(n) ^ late(n);"
+        "\nw(n) @next := z(n);"
+    )
+    seen = {}
+    for admission in ("stratum", "tick"):
+        world = World(text, late=admission)  # type: ignore[arg-type]
+        world.offer(10, "a", 7, until=100)
+        world.offer(14, "late", 1, until=100)
+        seen[admission] = []
+        for upper in (14, 15, 20, 21):
+            world.go_on(upper)
+            seen[admission].append((world.held("z"), world.held("w")))
+    there = {(1,)}
+    assert seen["stratum"] == [(set(), set()), (there, set()), (there, set()), (there, there)]
+    assert seen["tick"] == [(set(), set()), (set(), set()), (set(), set()), (there, set())]
+
+
+def test_a_tick_on_change_goes_on_where_only_more_is_said() -> None:
+    text = "z(n) := late(n);\nw(n) @next := z(n);\nseen(n) := now(n);\nx() @next := go();"
+    world = World(text, period=None, number="now", late="stratum")
+    world.offer(10, "go", until=100)
+    world.go_on(40)
+    number = world.held("seen")
+    world.offer(50, "late", 3, until=90)
+    world.go_on(51)
+    assert world.held("z") == {(3,)}
+    assert world.held("seen") == number
+    world.go_on(52)
+    assert world.held("w") == {(3,)}
+
+
 def test_an_eager_event_wakes_a_tick_and_a_patient_one_does_not() -> None:
     world = World(DIFFERENCE, a="eager")
     world.go_on(11)

@@ -28,6 +28,7 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.joining import joining_inputs
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -148,6 +149,7 @@ def presences(updates: pa.Table, shape: PredicateShape) -> list[Presence]:
     return found + [Presence(make(row), time) for row, time in begun.items()]
 
 
+Row = tuple[Any, ...]
 Answers = list[tuple[dict[str, set[str]], set[str]]]
 """At each instant: texts of records by output, texts of errors."""
 
@@ -546,6 +548,65 @@ async def test_what_a_tick_takes_in_is_chosen_for_each_input(
             if counts[at] != counts[at - 1]
         }
         assert steps == seen
+
+
+JOINED = """
+    value(k, v) := put(k, v);
+    kept(k, v) @next := value(k, v);
+    value(k, v) := kept(k, v) ^ not put(k, _);
+    met(h, n, v) := ping(h, n) ^ value(h, v);
+    told(h) @async(0) := met(h, _, _);
+    heard(h) @next := told(h);
+"""
+
+
+def expected_to_join(world: World) -> Answers:
+    """Each tick over what it has seen: puts as of it, pings when they come."""
+    puts, pings = (presences(world.inputs[n], INPUTS[n][1]) for n in ("put", "ping"))
+    found: Answers = []
+    value, kept = set[Row](), set[Row]()
+    met, told, heard = set[Record](), set[Record](), set[Record]()
+    for at in range(END):
+        if at % 7 == 0:
+            given = {p.record.arguments for p in puts if p.start <= at < p.end}
+            kept, heard = value, {Record("heard", r.arguments, r.time) for r in told}
+            told = {Record("told", r.arguments[:1], r.time) for r in met}
+            value = given | {row for row in kept if row[0] not in {k for k, _ in given}}
+        come = [p.record for p in pings if p.start <= at]
+        met = {
+            Record("met", (*r.arguments, v), r.time)
+            for r in come
+            for k, v in value
+            if k == r.arguments[0]
+        }
+        said = [Record("value", row) for row in value] + [Record("kept", row) for row in kept]
+        texts: dict[str, set[str]] = {name: set() for name in world.program.derived}
+        for record in (*said, *met, *told, *heard):
+            texts[record.predicate].add(format_record(record))
+        found.append((texts, set()))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_rows_that_join_a_tick_are_seen_at_their_instant_whatever_dies(seed: int) -> None:
+    """Answers at each instant, of a view that is killed at any write and goes on."""
+    random = Random(seed)
+    plan = TickPlan(7, admission={"ping": "stratum"})
+    world = World(JOINED, plan, history(seed))
+    hosts = itertools.cycle("abc")
+    rows = [(next(hosts), at % 4, at, None, at, 1) for at in range(2, END, 3)]
+    assert "ping" in joining_inputs(world.program)
+    world.inputs["ping"] = table(rows, PING)
+    await world.create()
+    deaths = 0
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(1, 9)))
+        fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
+        await world.follow(world.view(world.process(fuse), 2, **random.choice(WAYS)), world.fed)
+        deaths += fuse.blown
+    await world.follow(world.view(world.now, **random.choice(WAYS)), END)
+    assert await world.answers() == expected_to_join(world)
+    assert deaths > 0
 
 
 @in_each_way

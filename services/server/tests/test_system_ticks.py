@@ -143,6 +143,56 @@ async def test_a_program_reads_the_number_of_its_tick_also_after_a_restart(
         assert "now(0)" in (await process.query.why('v/first("a", 0)', b + 1)).text
 
 
+LATE = """---
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: late}
+spec: {columns: [{name: key, type: text}], retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: NAME}
+spec:
+  retain: all
+  tick: {period: 3s}
+  inputs: {put: puts}
+  admission: {late: {policy: POLICY}}
+  program: |
+    kept(k) := put(_, k, _);
+    kept(k) @next := kept(k);
+    met(k) := kept(k) ^ late(k);
+    before(k) @next := met(k);
+"""
+
+
+async def test_a_row_joins_the_tick_that_has_run_also_after_a_restart(tmp_path: Path) -> None:
+    """Before its next tick a view with `stratum` has the row, and one with `tick` has not."""
+    table, view = LATE.split("---\n")[1:]
+    views = [
+        view.replace("NAME", policy).replace("POLICY", policy) for policy in ("stratum", "tick")
+    ]
+    async with running(tmp_path) as process:
+        await apply(process, "---\n".join((TABLE, table, *views)))
+        await put(process, 0, "a", 1)
+        both = await put(process, 0, "b", 1)
+        assert await answer(process, "stratum/kept(k)", both + 3_000) == {("a",), ("b",)}
+        await assert_joins(process, "a", set())
+    async with running(tmp_path) as process:
+        await assert_joins(process, "b", {("a",)})
+
+
+async def assert_joins(process: Whole, key: str, known: set[tuple[object, ...]]) -> None:
+    """A row of `late` meets at its instant what the tick has; once in a while that is a tick."""
+    at = (await process.controller.insert("late", pa.table({"key": [key]}))).time
+    assert await answer(process, "stratum/met(k)", at) == {*known, (key,)}
+    assert "late(" in (await process.query.why(f'stratum/met("{key}")', at)).text
+    after = at - at % -3_000
+    before = {(key,)} if at == after else set()
+    assert await answer(process, "tick/met(k)", at) <= known | before
+    assert await answer(process, "stratum/before(k)", after + 3_000) >= {*known, (key,)}
+    assert await answer(process, "tick/met(k)", after + 3_000) == {*known, (key,)}
+
+
 async def test_reasons_go_back_as_far_as_history_is_looked_at(tmp_path: Path) -> None:
     settings = ServerSettings(
         directory=str(tmp_path / "state"), query=QuerySettings(proof_history_ms=0)

@@ -9,6 +9,7 @@ from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.ast import Program
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema
+from tidemill.datalog.joining import joining_inputs
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
@@ -39,13 +40,13 @@ def tick_plan(spec: ViewSpec, checked: CheckedProgram, columns: Columns) -> Tick
             'tick: {period: 1s} or tick: {"on": change}',
             reason="NoTick",
         )
-    number = spec.tick.number
+    number, joining = spec.tick.number, joining_inputs(checked)
     period = None if spec.tick.period is None else int(spec.tick.period)
     return TickPlan(
         period,
         spec.nodes,
         {name: _place(name, column, columns) for name, column in spec.place.items()},
-        {name: _admission(name, told, columns) for name, told in spec.admission.items()},
+        {name: _admission(name, told, columns, joining) for name, told in spec.admission.items()},
         number if number in checked.inputs else None,
     )
 
@@ -88,7 +89,9 @@ def _place(name: str, column: str, columns: Columns) -> int:
     return list(types).index(column)
 
 
-def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
+def _admission(
+    name: str, told: AdmissionSpec, columns: Columns, joining: frozenset[str]
+) -> Admission:
     _known(name, columns)
     if told.policy == "batch":
         assert told.rows is not None
@@ -96,9 +99,9 @@ def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
     if told.policy == "skew":
         assert told.skew is not None
         return Skew(int(told.skew))
-    # All rows of an instant are there before its tick begins, so nothing arrives between two
-    # strata.
-    return "eager" if told.policy == "eager" else "tick"
+    if told.policy == "stratum":
+        return "stratum" if name in joining else "tick"
+    return told.policy
 
 
 def refuse_missing(checked: CheckedProgram) -> None:

@@ -31,6 +31,9 @@ class TickNode(Protocol):
         times.
         """
 
+    def go_on(self, at: int, come: Given) -> TickAnswer:
+        """The last tick goes on at an instant, where these inputs join it; its messages so far."""
+
     @property
     def unsettled(self) -> bool:
         """Whether a tick in which no input changes may still answer differently, or sends

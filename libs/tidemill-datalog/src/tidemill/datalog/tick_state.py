@@ -9,7 +9,7 @@ tick.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
@@ -17,6 +17,9 @@ from tidemill.datalog.state import EngineState, StateRow, decode_fields, encode_
 from tidemill.datalog.ticks import Fact, Message, Told
 
 CARRIED = "carried"
+ENTERED = "entered"
+LEFT = "left"
+"""The kinds of rows of facts by which a tick hands on something else than it was handed."""
 MESSAGE = "message"
 _NO_RULE = -1
 
@@ -25,10 +28,22 @@ _NO_RULE = -1
 class Handed:
     """What one node's last tick hands on: by fact what each reason says of it, and the living
     solutions.
+
+    `entered` and `left` are the rows of facts by which that differs from what the tick itself was
+    handed, where it may go on.
     """
 
     carried: Mapping[Fact, Sequence[Told]] = field(default_factory=dict)
     solutions: EngineState = field(default_factory=EngineState)
+    entered: frozenset[StateRow] = frozenset()
+    left: frozenset[StateRow] = frozenset()
+
+    def begun(self) -> Handed:
+        """The facts that the tick itself was handed, and the solutions."""
+        carried = dict(self.carried)
+        for row in self.entered:
+            carried.pop(fact_of(row)[0], None)
+        return replace(self, carried=carried | dict(map(fact_of, self.left)))
 
 
 def carried_row(fact: Fact, values: Iterable[Told]) -> StateRow | None:
@@ -56,21 +71,30 @@ def message_of(row: StateRow) -> tuple[int, Message]:
     return int(sent), Message(node, Record(*fields))
 
 
+def fact_of(row: StateRow) -> tuple[Fact, Sequence[Told]]:
+    """The carried fact of a row, and what each reason says of it."""
+    name, key, *values = decode_fields(row[2])
+    return (name, key), values
+
+
+def as_carried(row: StateRow) -> StateRow:
+    """The row of a carried fact that a row of another kind is about."""
+    return row[0], CARRIED, row[2]
+
+
 def handed_of(rows: Iterable[StateRow]) -> Handed:
-    """What rows of carried facts and of solutions say. Raises: UsageError for an unknown kind."""
-    carried: dict[Fact, list[Told]] = {}
+    """The content of the rows of one node. Raises: UsageError for an unknown kind."""
+    by_kind: dict[str, list[StateRow]] = {CARRIED: [], ENTERED: [], LEFT: []}
     solutions: list[StateRow] = []
     for row in rows:
-        if row[1] == CARRIED:
-            name, key, *values = decode_fields(row[2])
-            carried[name, key] = values
-        else:
-            solutions.append(row)
-    return Handed(carried, EngineState.from_rows(solutions))
+        by_kind.get(row[1], solutions).append(row)
+    entered, left = (frozenset(map(as_carried, by_kind[kind])) for kind in (ENTERED, LEFT))
+    carried = dict(map(fact_of, by_kind[CARRIED]))
+    return Handed(carried, EngineState.from_rows(solutions), entered, left)
 
 
 def rows_of(handed: Handed) -> set[StateRow]:
-    """What is handed on, as rows."""
+    """Facts and solutions that are handed on, as rows."""
     rows = set(handed.solutions.to_rows())
     for fact, values in handed.carried.items():
         row = carried_row(fact, values)

@@ -98,6 +98,7 @@ class Ticked:
         return DataflowTicker(
             target.program, handed=handed, strategy=target.strategy, limits=target.limits,
             allowance=allowance, texts=self._texts, told=target.outputs, keeps_state=True,
+            may_go_on="stratum" in self._plan.admission.values(),
         )  # fmt: skip
 
     def fewer(self) -> bool:

@@ -8,7 +8,7 @@ fact that is handed on from tick to tick nothing moves, for its row comes and go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.tick_node import Given, TickAnswer
-from tidemill.datalog.tick_state import Handed, carried_row
+from tidemill.datalog.tick_state import ENTERED, LEFT, Handed, carried_row
 from tidemill.datalog.ticks import Message
 from tidemill.errors import Corrupt
 
@@ -62,11 +62,12 @@ class DataflowTicker:
         told: Iterable[str] | None = None,
         keeps_state: bool = False,
         carrying: Iterable[str] = (),
+        may_go_on: bool = False,
     ) -> None:
         """Changes are told of `told`, by default all derived predicates.
 
         Facts of the inputs in `carrying` may carry any lattice. With `keeps_state` `take_state` has
-        to be asked now and then.
+        to be asked now and then; a state from which a tick `may_go_on` says what it was handed.
         """
         plan = plan_of(checked)
         names = [name for each in plan.components for name in each.predicates]
@@ -85,14 +86,25 @@ class DataflowTicker:
         self._restored = handed
         self._unsaved: dict[str, list[I64Array]] = {}
         self._owed: Counter[StateRow] = Counter()
-        self._keeps_state = keeps_state
+        self._keeps_state, self._may_go_on = keeps_state, may_go_on
+        known = handed or Handed()
+        self._differing = {(row, ENTERED) for row in known.entered}
+        self._differing |= {(row, LEFT) for row in known.left}
         self._sending: Counter[Record] = Counter()
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
         """The tick at an instant."""
         return self.run([TickGiven(at, come, gone)])[0]
 
-    def run(self, ticks: Sequence[TickGiven]) -> list[TickAnswer]:
+    def go_on(self, at: int, come: Given) -> TickAnswer:
+        """The last tick goes on at an instant, where records join it; all that it sends.
+
+        The facts that it was handed stay. Cost: those that follow from the records; after a
+        restart the tick runs anew.
+        """
+        return self.run([TickGiven(at, come, {})], anew=False)[0]
+
+    def run(self, ticks: Sequence[TickGiven], anew: bool = True) -> list[TickAnswer]:
         """Run ticks, whose instants ascend; what each has changed.
 
         Of input records each may come several times. Cost: what follows from the changes. A fact
@@ -100,9 +112,11 @@ class DataflowTicker:
         """
         engine, instants = self.engine, np.array([tick.at for tick in ticks], np.int64)
         engine.begin_ticks(instants)
-        before = self._restore(int(instants[0]))
+        restored = self._restored is not None
+        before = self._restore(int(instants[0]), anew)
         borders = np.concatenate([self._last, instants[:1]]) if self._handed else instants
-        for name, moves in self._handed.items():
+        going_on = {} if anew or restored else self._handed
+        for name, moves in self._handed.items() if not going_on else ():
             self._hand_on(name, moves, borders)
         for tick in ticks:
             found: dict[str, list[tuple[Record, int, int, int]]] = {}
@@ -120,19 +134,25 @@ class DataflowTicker:
                 among = int(instants[-2]) + 1
                 for name in [*self._next_of(engine.due(among)), *before]:
                     self._hand_on(name, self._moves(name, among, before), instants)
-        return self._finished(instants, before)
+        return self._finished(instants, before, going_on)
 
     def _next_of(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self._next]
 
-    def _finished(self, instants: I64Array, before: dict[str, I64Array]) -> list[TickAnswer]:
+    def _finished(
+        self, instants: I64Array, before: dict[str, I64Array], going_on: Mapping[str, I64Array]
+    ) -> list[TickAnswer]:
         """Changes of each tick, once all of them are at rest."""
         engine, upper = self.engine, int(instants[-1]) + 1
         due = engine.due(upper)
         self._last, self._anew = instants[-1:], None
-        names = dict.fromkeys([*self._next_of(due), *before])
-        found = ((name, self._moves(name, upper, before)) for name in names)
-        self._handed = {name: moves for name, moves in found if len(moves)}
+        names = dict.fromkeys([*self._next_of(due), *before, *going_on])
+        found = {name: self._moves(name, upper, before) for name in names}
+        for name, moves in going_on.items():
+            found[name] = np.concatenate([moves, found[name]])
+            found[name][:, -2] = instants[-1]
+            found[name] = net_moves(found[name])
+        self._handed = {name: moves for name, moves in found.items() if len(moves)}
         told: list[list[tuple[Record, int]]] = [[] for _ in instants]
         sent: list[list[tuple[Record, int]]] = [[] for _ in instants]
         for name in due:
@@ -153,7 +173,7 @@ class DataflowTicker:
         for name, parts in self._unsaved.items():
             yield from ((self.engine.schemas[name], moves) for moves in parts)
 
-    def _restore(self, at: int) -> dict[str, I64Array]:
+    def _restore(self, at: int, anew: bool) -> dict[str, I64Array]:
         """Go on at the first tick after a restart; moves that take away what was handed to it.
 
         The tick says anew what is handed on, so the difference is what has changed.
@@ -161,6 +181,10 @@ class DataflowTicker:
         handed, self._restored = self._restored, None
         if handed is None:
             return {}
+        if not anew:
+            self._owed.subtract(handed.entered)
+            self._owed.update(handed.left)
+            handed = handed.begun()
         self.engine.restore(handed.solutions.to_rows(), at)
         present: dict[str, list[Presence]] = {}
         for fact, values in handed.carried.items():
@@ -211,7 +235,21 @@ class DataflowTicker:
                 owed[self._row_of(record_of(schema, move, self.engine.texts))] += move[-1]
         self._unsaved = {}
         gone = {*left, *(row for row, count in owed.items() if count < 0)}
-        return gone, {*entered, *(row for row, count in owed.items() if count > 0)}
+        come = {*entered, *(row for row, count in owed.items() if count > 0)}
+        if self._may_go_on and self._restored is None:
+            differing, self._differing = self._differing, self._difference()
+            gone |= {(row[0], kind, row[2]) for row, kind in differing - self._differing}
+            come |= {(row[0], kind, row[2]) for row, kind in self._differing - differing}
+        return gone, come
+
+    def _difference(self) -> set[tuple[StateRow, str]]:
+        """By which rows the last tick hands on something else than it was handed."""
+        found: Counter[StateRow] = Counter()
+        for name, moves in self._handed.items():
+            for move in moves.tolist():
+                record = record_of(self.engine.schemas[name], move, self.engine.texts)
+                found[self._row_of(record)] += move[-1]
+        return {(row, ENTERED if count > 0 else LEFT) for row, count in found.items() if count}
 
     def _row_of(self, record: Record) -> StateRow:
         """A fact that is handed on, as a row of the state."""

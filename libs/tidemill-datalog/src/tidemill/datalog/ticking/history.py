@@ -1,8 +1,8 @@
 """What every tick saw, said and handed on: the ticks run once more over the history of the inputs,
 and written down.
 
-Nothing of this is recorded while a view is maintained: what ticks say is a function of the inputs,
-and of what the ticks before the history handed on.
+Nothing of this is recorded while a view is maintained. Ticks are a function of the inputs, and of
+the facts that the ticks before the history handed on.
 """
 
 from __future__ import annotations
@@ -54,17 +54,30 @@ class Stretches(Generic[What]):
 
 @dataclass(slots=True)
 class NodeHistory:
-    """The ticks of one node, by number from 0: `instants`, and what stretches over which of them."""
+    """The ticks of one node, by number from 0: `instants`, and what stretches over which of them.
+
+    A tick that goes on has one more number each time; `first` is the one of its beginning.
+    """
 
     number: int
     instants: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     seen: Stretches[Record] = field(default_factory=Stretches)
     """Input records, those of messages among them."""
     handed: Stretches[StateRow] = field(default_factory=Stretches)
-    """Rows of what the ticks before handed on: a row handed by tick k is there from tick k + 1 on."""
+    """Rows of what the ticks before handed on: a row handed by one is there from the next on."""
     said: Stretches[Record] = field(default_factory=Stretches)
     """Derived records."""
+
+    def before(self, number: int) -> Place | None:
+        """The end of the tick before, None for the first tick."""
+        first = self.first[number]
+        return self.places[first - 1] if first else None
+
+    def goes_on(self, number: int) -> bool:
+        """Whether the tick goes on after this number."""
+        return self.first[number + 1 : number + 2] == [self.first[number]]
 
     def number_at(self, at: int) -> int | None:
         """The last tick at or before an instant, None if there was none."""
@@ -114,13 +127,14 @@ class TickHistory:
     def senders(self, place: Place) -> list[Place]:
         """The ticks, of any node, whose messages could come in at this one."""
         node, number = self.ran[place]
-        instants = self.nodes[node].instants
-        after = instants[number - 1] if number else self.begin - 1
+        instants, first = self.nodes[node].instants, self.nodes[node].first
+        begun = first[number]
+        after = instants[first[begun - 1]] if begun else self.begin - 1
         return [
             sender
             for each in self.nodes
             for at, sender in zip(each.instants, each.places, strict=True)
-            if after <= at < instants[number]
+            if after <= at < instants[begun]
         ]
 
 
@@ -133,29 +147,55 @@ class _Recording:
         self._history = history
         self._mine = history.nodes[number]
         self._inner = make(handed)
-        for row in rows_of(handed):
-            self._mine.handed.come(row, 0)
+        self._handed = handed
+        self._left: set[StateRow] = set()
+        self._entered = rows_of(handed)
         self._counts: dict[Record, int] = {}
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
+        number = self._begin(at, len(self._mine.instants), come, gone)
+        for row in self._left:
+            self._mine.handed.go(row, number)
+        for row in self._entered:
+            self._mine.handed.come(row, number)
+        self._left, self._entered = set(), set()
+        return self._said(number, self._inner.tick(at, come, gone))
+
+    def go_on(self, at: int, come: Given) -> TickAnswer:
+        mine = self._mine
+        if not mine.first:
+            handed = rows_of(self._handed.begun())
+            for row in handed:
+                mine.handed.come(row, 0)
+            self._left, self._entered = handed - self._entered, self._entered - handed
+        number = self._begin(at, mine.first[-1] if mine.first else 0, come, {})
+        return self._said(number, self._inner.go_on(at, come))
+
+    def _begin(self, at: int, first: int, come: Given, gone: Given) -> int:
+        """Write down what is seen from a new number on."""
         mine, history = self._mine, self._history
         number = len(mine.instants)
         mine.instants.append(at)
+        mine.first.append(first)
         mine.places.append(len(history.ran))
         history.ran.append((mine.number, number))
         for moved, diff in ((gone, -1), (come, 1)):
             for records in moved.values():
                 for record in records:
                     self._count(record, number, diff)
-        answer = self._inner.tick(at, come, gone)
+        return number
+
+    def _said(self, number: int, answer: TickAnswer) -> TickAnswer:
+        """Write down what is said, and what the next tick is handed."""
+        mine = self._mine
         for record, diff in answer.facts:
             (mine.said.come if diff > 0 else mine.said.go)(record, number)
-        history.sent[history.nodes[mine.number].places[-1]] = answer.messages
+        self._history.sent[mine.places[-1]] = answer.messages
         left, entered = self._inner.take_state()
-        for row in left - entered:
-            mine.handed.go(row, number + 1)
-        for row in entered - left:
-            mine.handed.come(row, number + 1)
+        self._left, self._entered = (
+            (self._left - entered) | (left - self._entered),
+            (self._entered - left) | (entered - self._left),
+        )
         return answer
 
     def _count(self, record: Record, number: int, diff: int) -> None:

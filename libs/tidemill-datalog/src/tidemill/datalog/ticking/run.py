@@ -28,7 +28,9 @@ RETURNING = "returning"
 """The kind of a row with a node, the instant at which it runs again, and how often it has."""
 NUMBER = "number"
 """The kind of a row with a node and the number of its next tick, where programs read it."""
-KINDS_OF_RUN = frozenset({HELD, MESSAGE, NUMBER, RAN, RETURNING})
+PENDING = "pending"
+"""The kind of a row with a change of an input that came after the last tick of a node."""
+KINDS_OF_RUN = frozenset({HELD, MESSAGE, NUMBER, PENDING, RAN, RETURNING})
 """The kinds of rows that belong to no node."""
 RETURNS_MAX = 10_000
 """Ticks in a row for which nothing but `@next` is a reason."""
@@ -57,6 +59,13 @@ class RunningNode:
     ticks: TickNode
     last: int
     changes: Counter[Record] = field(default_factory=Counter)
+    seen: Counter[Record] = field(default_factory=Counter)
+    """The input of its last tick, until `ticks` knows it."""
+    joining: Counter[Record] = field(default_factory=Counter)
+    """Records that join its last tick, at `join`."""
+    join: Instant = END
+    sent: tuple[Message, ...] = ()
+    """Messages of its last tick."""
     present: Counter[object] = field(default_factory=Counter)
     mail: list[tuple[int, Message]] = field(default_factory=list)
     wake: Instant = END
@@ -108,6 +117,7 @@ class TickRun:
         self.nodes = [RunningNode(n, make(n, handed_of(by_node[n])), last) for n in by_node]
         for node in self.nodes:
             node.wake = self._tick_from(start.lower) if plan.period_ms is not None else END
+        self._goes_on = "stratum" in plan.admission.values()
         self._last = max((int(row[2]) for row in start.state if row[1] == RAN), default=None)
         for number, wake, returns in (
             map(int, row[2].split()) for row in start.state if row[1] == RETURNING
@@ -116,7 +126,9 @@ class TickRun:
         for number, count in (map(int, row[2].split()) for row in start.state if row[1] == NUMBER):
             self.nodes[number].count = count
         for sent, message in (message_of(row) for row in start.state if row[1] == MESSAGE):
-            self._post(sent, message)
+            receiver = self._reached(message)
+            assert receiver is not None  # it was when the message was sent
+            receiver.mail.append((sent, message))
         self._take_up(start)
 
     def _take_up(self, start: TickStart) -> None:
@@ -132,6 +144,12 @@ class TickRun:
         for name, moved in present.items():
             withheld = [(record, -diff) for record, _, diff in held.get(name, ()) if diff]
             self._admit(start.lower - 1, name, [*moved, *withheld], wakes=False)
+        for node in self.nodes:
+            node.seen, node.changes = node.changes, node.seen
+        for waiting in held_of(row for row in start.state if row[1] == PENDING).values():
+            for record, number, diff in waiting:
+                self.nodes[number].changes[record] += diff
+                self.nodes[number].seen[record] -= diff
 
     def take(self, changes: Mapping[str, Iterable[tuple[Record, int, int]]]) -> None:
         """Queue changes of the inputs: record, instant, ±1; none before the ones that were queued."""
@@ -148,8 +166,8 @@ class TickRun:
         return min(soonest, self._arriving[0][0]) if self._arriving else soonest
 
     def next_tick(self) -> Instant:
-        """The next instant at which a node runs, if nothing arrives before."""
-        return min(self._due(node) for node in self.nodes)
+        """The next instant at which a node runs or its tick goes on, if nothing arrives before."""
+        return min(min(self._due(node), node.join) for node in self.nodes)
 
     def arrive(self, at: int) -> None:
         """Let the gates pass what they will at an instant, which is that of `next_arrival`."""
@@ -162,11 +180,13 @@ class TickRun:
                 self._admit(at, name, passed, wakes=True)
 
     def tick(self, at: int) -> Iterator[Ran]:
-        """Run every node that is due, in their order."""
+        """Run every node that is due, and let ticks go on that records join, in their order."""
         self._last = at
         for node in self.nodes:
             if self._due(node) <= at:
                 yield self._run(node, at)
+            elif node.join <= at:
+                yield from self._go_on(node, at)
 
     def _admit(self, at: int, name: str, moved: Iterable[Moved], wakes: bool) -> None:
         """Give changes of an input to the nodes that see them, and wake those for which they
@@ -188,11 +208,33 @@ class TickRun:
         for number, changes in by_node.items():
             node = self.nodes[number]
             toggled = _toggled(node.present, changes)
+            if wakes and toggled and self._joins(name, changes, at):
+                for record, diff in changes:
+                    (node.joining if diff > 0 else node.changes)[record] += diff
+                node.join = at
+                continue
             for record, diff in changes:
                 node.changes[record] += diff
             if wakes and (toggled or self._plan.period_ms is not None):
                 node.wake = min(node.wake, at if eager else self._tick_from(at))
                 node.arrived = True
+
+    def _joins(self, name: str, changes: Iterable[Moved], at: int) -> bool:
+        """Whether changes of an input may join the tick that has run: none takes anything away.
+
+        The end of an event takes away nothing, and is an instant of a tick on change.
+        """
+        period = self._plan.period_ms
+        if self._plan.admission.get(name) != "stratum" or self._last is None:
+            return False
+        if period is not None and at % period == 0:
+            return False
+        ended = [
+            period is not None and record.expires is not None and record.expires <= at
+            for record, diff in changes
+            if diff < 0
+        ]
+        return all(ended) and any(diff > 0 for _, diff in changes)
 
     def _tick_from(self, at: Instant) -> Instant:
         """The first instant from `at` on at which a tick may run: any, or a multiple of the period."""
@@ -209,6 +251,9 @@ class TickRun:
     def _run(self, node: RunningNode, at: int) -> Ran:
         """One tick of one node."""
         changes, node.changes = node.changes, Counter()
+        changes.update(node.seen)
+        changes.update(node.joining)
+        node.seen, node.joining, node.join = Counter(), Counter(), END
         returns, node.arrived = not node.arrived and self._plan.period_ms is None, False
         letters = [message for sent, message in node.mail if sent < at]
         node.mail = [(sent, message) for sent, message in node.mail if sent >= at]
@@ -216,21 +261,11 @@ class TickRun:
             if message.record.expires is None or message.record.expires > at:
                 changes[message.record] += 1
                 node.changes[message.record] -= 1
-        come: dict[str, list[Record]] = {}
-        gone: dict[str, list[Record]] = {}
-        for record, diff in changes.items():
-            into = come if diff > 0 else gone
-            into.setdefault(record.predicate, []).extend([record] * abs(diff))
+        come, gone = _by_predicate(changes), _by_predicate(changes, -1)
         self._number(node, at, come, gone)
         answer = node.ticks.tick(at, come, gone)
-        lost = tuple(m for m in answer.messages if not self._post(at, m))
-        node.last = at
-        node.wake = END
-        if self._plan.period_ms is not None:
-            rests = not (node.changes or node.ticks.unsettled or self._plan.number)
-            node.wake = self._tick_from(max(node.ticks.soonest, at + 1) if rests else at + 1)
-        elif node.ticks.hands_on_anew:
-            node.wake = at + 1
+        node.sent = ()
+        lost = self._ran(node, at, answer)
         node.returns = node.returns + 1 if returns and not letters else 0
         if node.returns > self._returns_max:
             raise LimitPassed(
@@ -239,6 +274,43 @@ class TickRun:
                 reason="LimitPassed", limit="returns_max",
             )  # fmt: skip
         return Ran(node.number, at, answer, lost)
+
+    def _go_on(self, node: RunningNode, at: int) -> Iterator[Ran]:
+        """Let the last tick of a node take in the records that join it.
+
+        After a restart it runs once more before, to know what it has said and sent.
+        """
+        if node.seen:
+            come = _by_predicate(node.seen)
+            node.seen = Counter()
+            if self._plan.number is not None:
+                node.count -= 1
+                self._number(node, at - 1, come, {})
+            again = node.ticks.go_on(at - 1, come)
+            node.sent = again.messages
+            yield Ran(node.number, at, again, self._ran(node, at - 1, again))
+        come, node.joining, node.join = _by_predicate(node.joining), Counter(), END
+        answer = node.ticks.go_on(at, come)
+        yield Ran(node.number, at, answer, self._ran(node, at, answer))
+
+    def _ran(self, node: RunningNode, at: int, answer: TickAnswer) -> tuple[Message, ...]:
+        """Post what a node sends anew, and see when it runs again; its messages to no node."""
+        known, node.sent = {*node.sent}, answer.messages
+        lost = []
+        for message in answer.messages:
+            receiver = self._reached(message)
+            if receiver is None:
+                lost.append(message)
+            elif message not in known:
+                receiver.mail.append((at, message))
+        node.last = at
+        node.wake = END
+        if self._plan.period_ms is not None:
+            rests = not (node.changes or node.ticks.unsettled or self._plan.number)
+            node.wake = self._tick_from(max(node.ticks.soonest, at + 1) if rests else at + 1)
+        elif node.ticks.hands_on_anew:
+            node.wake = at + 1
+        return tuple(lost)
 
     def _number(
         self,
@@ -256,15 +328,12 @@ class TickRun:
             come[name] = [node.numbered]
         node.count += 1
 
-    def _post(self, sent: int, message: Message) -> bool:
-        """Put a message on its way; whether there is such a node."""
+    def _reached(self, message: Message) -> RunningNode | None:
+        """The node that a message is for, if there is such a node."""
         number = message.node
         if not isinstance(number, int) or isinstance(number, bool):
-            return False
-        if not 0 <= number < len(self.nodes):
-            return False
-        self.nodes[number].mail.append((sent, message))
-        return True
+            return None
+        return self.nodes[number] if 0 <= number < len(self.nodes) else None
 
     def own_rows(self) -> set[StateRow]:
         """What is held at the gates and on its way between nodes, and when the last tick ran, as
@@ -273,6 +342,11 @@ class TickRun:
         rows = {message_row(sent, m) for node in self.nodes for sent, m in node.mail}
         for name, gate in self._gates.items():
             rows |= {held_row(name, number, held) for number, held in enumerate(gate.held())}
+        if self._goes_on:
+            for node in self.nodes:
+                for record, diff in node.changes.items():
+                    rule, _, text = held_row(record.predicate, 0, (record, node.number, diff))
+                    rows.add((rule, PENDING, text))
         if self._last is not None:
             rows.add((_NO_RULE, RAN, str(self._last)))
         if self._plan.period_ms is None:
@@ -298,6 +372,15 @@ def _by_node(state: Iterable[StateRow], nodes: int) -> dict[int, list[StateRow]]
         name, at, number = kind.partition("@")
         if at:
             found[int(number)].append((rule, name, text))
+    return found
+
+
+def _by_predicate(changes: Mapping[Record, int], sign: int = 1) -> dict[str, list[Record]]:
+    """The records that come, or with a sign of -1 go, each as often as it does."""
+    found: dict[str, list[Record]] = {}
+    for record, diff in changes.items():
+        if sign * diff > 0:
+            found.setdefault(record.predicate, []).extend([record] * abs(diff))
     return found
 
 

@@ -248,14 +248,14 @@ class _TickBuilder(Builder):
                 node.kind = "input" if predicate in self._ticks.inputs else "handed"
             return
         owner, number = self._ticks.ran[place]
-        if not number:
+        before = self._ticks.nodes[owner].before(number)
+        if before is None:
             node.kind = "handed"
             return
         carrying = [f for f in self._later if f.next_tick and f.head.predicate == predicate]
         if self._kept(node, carrying, predicate, key, place):
             return
         self._above.append((len(self._open), (predicate, key), place, node))
-        before = self._ticks.nodes[owner].places[number - 1]
         if not self._derived_at(node, carrying, predicate, key, key, before):
             raise AssertionError(f"no derivation of {node.text} in the tick before {place}")
 
@@ -278,6 +278,8 @@ class _TickBuilder(Builder):
                 forms = [form for form in carrying if form.number == kept.rule]
                 for began in range(since, min(since + later - number, number - 1)):
                     at = self._ticks.nodes[owner].places[began]
+                    if self._ticks.nodes[owner].goes_on(began):
+                        continue
                     if self._derived_at(node, forms, predicate, key, key, at):
                         kept.solutions = node.solutions
                         return True

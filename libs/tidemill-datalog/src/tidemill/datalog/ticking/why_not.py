@@ -84,7 +84,7 @@ class _Asked:
             return search.reason(form) if search.can_be(form) else None
         places: list[Place] = []
         if number is not None:
-            before = mine.places[:number][-1:]
+            before = mine.places[: mine.first[number]][-1:]
             place = mine.places[number]
             places = before if form.next_tick else self._history.senders(place)
         wanted = record if form.next_tick else replace(record, arguments=(node, *record.arguments))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tidemill.datalog.admission import Admission
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.presence import END
+from tidemill.datalog.joining import joining_inputs
+from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_fact, format_record, format_value
+from tidemill.datalog.tick_plan import TickPlan
+from tidemill.datalog.ticking import TickRun, TickStart
 from tidemill.datalog.ticks import Message
-from tidemill.testkit.conformance.language_engines import Held, Ticks
+from tidemill.testkit.conformance.language_engines import Held, Ticks, strategy_of
 from tidemill.testkit.conformance.language_inputs import (
     Fed,
     InputError,
@@ -35,7 +40,7 @@ def run_ticks(case: Case, options: Options) -> list[str]:
     if "steps" in case:
         only_keys(case, "steps")
         return _run_steps(case, options)
-    only_keys(case, "in", "out", "updates", "tick", "upper")
+    only_keys(case, "in", "out", "updates", "tick", "upper", "admission")
     if "updates" in case:
         return _run_updates(case, options)
     fed = _fed(case.get("in", {}).values())
@@ -104,6 +109,8 @@ def _run_updates(case: Case, options: Options) -> list[str]:
     last = max(map(int, case["out"]), default=-1)
     tick = case["tick"]
     only_fields(tick, "period", "on")
+    if "admission" in case:
+        return _run_admitted(case, options, checked, inputs)
     if "period" in tick:
         instants = [number * tick["period"] for number in range(last + 1)]
     else:
@@ -116,6 +123,51 @@ def _run_updates(case: Case, options: Options) -> list[str]:
         answer = ticker.tick(at, present_at(inputs, at))
         found += _compare_out(f"out.{number}", checked, answer, case["out"].get(number, {}))
     return found
+
+
+def _run_admitted(
+    case: Case,
+    options: Options,
+    checked: CheckedProgram,
+    inputs: Mapping[str, Sequence[Presence]],
+) -> list[str]:
+    """Differences at instants of the timeline, as rows may join the ticks between two of them."""
+    from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
+
+    joining = joining_inputs(checked)
+    admission: dict[str, Admission] = {
+        name: "tick" if policy == "stratum" and name not in joining else policy
+        for name, policy in case["admission"].items()
+    }
+    changes = {name: list(_changes(presences)) for name, presences in inputs.items()}
+    run = TickRun(
+        TickPlan(case["tick"].get("period"), admission=admission),
+        changes,
+        lambda _, handed: DataflowTicker(checked, handed=handed, strategy=strategy_of(options)),
+        TickStart(0, True, dict.fromkeys(changes, ())),
+        lambda *_: None,
+    )
+    run.take(changes)
+    told: Counter[Record] = Counter()
+    found = strata_differences(case, checked)
+    for at in sorted(case["out"]):
+        while (now := min(run.next_arrival(), run.next_tick())) <= at:
+            if run.next_arrival() <= now:
+                run.arrive(int(now))
+                continue
+            for ran in run.tick(int(now)):
+                told.update(dict(ran.answer.facts))
+        alive = [r for r in +told if r.expires is None or r.expires > at]
+        held = {name: Counter(r for r in alive if r.predicate == name) for name in checked.columns}
+        found += _compare_out(f"out.{at}", checked, Held(held, ()), case["out"][at])
+    return found
+
+
+def _changes(presences: Iterable[Presence]) -> Iterable[tuple[Record, int, int]]:
+    """Presences as changes, instant by instant."""
+    moves = [(p.record, max(0, int(p.start)), 1) for p in presences]
+    moves += [(p.record, int(p.end), -1) for p in presences if p.end != END]
+    return sorted(moves, key=lambda each: each[1])
 
 
 def _run_steps(case: Case, options: Options) -> list[str]:

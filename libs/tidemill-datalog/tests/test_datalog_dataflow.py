@@ -175,17 +175,6 @@ def program(text: str) -> CheckedProgram:
     return check(parse(text), InputSchemas(closed=False))
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("p(x) := e(x); p(x) := p(x) ~expires ^ e(x);", "~expires in a recursion"),
-    ],
-)
-def test_a_construct_that_is_not_there_is_named(text: str, says: str) -> None:
-    with pytest.raises(NotInDataflow, match=says):
-        DataflowEngine(program(text))
-
-
 def test_a_step_does_not_go_back() -> None:
     engine = DataflowEngine(program("p(x) := e(x);"))
     engine.step(10)

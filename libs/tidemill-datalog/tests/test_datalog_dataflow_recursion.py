@@ -42,7 +42,8 @@ RULES = (
     "p(y) := p(x) ^ s(x, y);", "p(y) := p(x) ^ t(x, y);", "p(x) := p(y) ^ t(x, y) ^ not r(y);",
     "p(x + 1) := p(x) ^ a(x) if x < 3;", "p(x) := q(x);", "q(y) := p(x) ^ b(x, y) ~time;",
     "q(x) := p(x) ^ s(x, y) if 2 / y >= 1;", "q(x + y) := q(x) ^ s(x, y) if x + y < 4;",
-    "p(x) := p(y) ^ clock(y, 3) @time(u) ^ s(y, x) if u < 9;", "p(0) := q(2);", "q(1) := q(1);",
+    "p(x) := p(y) ^ clock(y, 3) @time(u) ^ s(y, x) if u < 9;", "p(0) := q(2);", "t(x, z) := t(x, y) ~expires ^ t(y, z);",
+    "p(y) := p(x) ~expires ^ b(x, y) ^ not r(y);", "q(y) := q(x) ^ b(x, y) ~expires;", "q(1) := q(1);",
     "q(y) := t(x, y) ^ t(y, x) ^ p(x);",
 )  # fmt: skip
 """Rules of which many recur, through one predicate or through several."""

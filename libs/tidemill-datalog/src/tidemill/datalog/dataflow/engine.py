@@ -14,6 +14,7 @@ from tidemill.arrangement.interval_updates import (
     Change,
     Merged,
     NegativeRow,
+    no_change,
     project,
     subtract,
 )
@@ -72,9 +73,9 @@ class _Grown:
         """Take in what rules derive; see `DataflowEngine.merge`."""
         return self._engine.merge(self._collection, change)
 
-    def cut(self, first: int) -> None:
-        """Forget what holds from an instant on."""
-        self._engine.cut(self._collection, first)
+    def cut(self, first: int) -> Change:
+        """Forget what holds from an instant on; see `Growth`."""
+        return self._engine.cut(self._collection, first)
 
 
 class DataflowEngine:
@@ -206,7 +207,9 @@ class DataflowEngine:
     def _grows(self, loop: Sequence[str]) -> bool:
         """Whether some facts of a recursion carry lattices, or some of its rules remember."""
         return any(self.schemas[name].carrying for name in loop) or any(
-            rule.head.outlives or any(atom.is_clock for atom in rule.form.atoms)
+            rule.head.outlives
+            or self.plan.collections[rule.form.head.predicate].lives is not None
+            or any(atom.is_clock for atom in rule.form.atoms)
             for rule in self.plan.rules
             if rule.form.head.predicate in loop
         )
@@ -505,8 +508,6 @@ class DataflowEngine:
                 f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
                 "was put in", reason="NegativeMultiplicity",
             ) from error  # fmt: skip
-        if opening is not None and self.keeps_state:
-            opening.note(told)
         self._limit_rows(collection)
         return told
 
@@ -518,12 +519,16 @@ class DataflowEngine:
                 reason="LimitPassed", limit="rows", predicate=collection,
             )  # fmt: skip
 
-    def cut(self, collection: str, first: int) -> None:
-        """Forget what holds of a collection from an instant on."""
+    def cut(self, collection: str, first: int) -> Change:
+        """Forget what holds of a collection from an instant on; rows of lives that this has cut."""
         self._merged[collection].cut(first)
         reduction = self._reductions.get(collection)
         if reduction is not None:
             reduction.cut(first)
+        opening = self._openings.get(collection)
+        if opening is None:
+            return no_change(self.schemas[collection].columns)
+        return opening.ended_at(first, self._facts[collection])
 
     def _lost(self, collection: str, gone: Change) -> Change:
         """The parts of rows where no fact of their key ends as late or later."""
@@ -539,7 +544,10 @@ class DataflowEngine:
         """Hand on what a collection has changed."""
         if not len(change):
             return
-        if self.ticked and collection not in self._openings:
+        opening = self._openings.get(collection)
+        if opening is not None and self.keeps_state:
+            opening.note(change)
+        if self.ticked and opening is None:
             self.note(change)
         self._outputs.take(collection, change)
         for name, copies in self._covers.get(collection, ()):

@@ -4,7 +4,9 @@ A solution of such a rule lives from when its body first holds as long as its ot
 those under `not`. A rule `h := a ~expires ^ b ^ not c` has three collections of one row for each
 match. It reads the last two of them in the place of `a`:
 
-    #met(…) := a ^ b ^ not c        #open(…): lives of matches        #stays(…) := #open(…) ^ b ^ not c
+    #met(…) := a ^ b ^ not c
+    #open(…), the lives of matches
+    #stays(…) := #open(…) ^ b ^ not c
     h := #open(…) ^ #stays(…) ^ b
 """
 
@@ -29,6 +31,7 @@ from tidemill.datalog.logical.forms import (
     variables_of,
 )
 from tidemill.datalog.logical.plan import Component, LogicalPlan, reads_any
+from tidemill.datalog.presence import END
 
 WORDS: Mapping[Type, ColumnType] = dict(zip(Type, TYPES, strict=True))
 """Types as columns name them."""
@@ -45,7 +48,8 @@ class Lives:
 
     `keys` are the facts of a match, in the order of the atoms: each value is a place among the
     arguments, or a literal. `values` are the places of what else tells matches apart. `leaving` is
-    the number of atoms with `~expires`; `times` are the atoms of which the time is passed.
+    the number of atoms with `~expires`; `times` are the atoms of which the time is passed. `looped`
+    are those of a rule within a recursion.
     """
 
     rule: int
@@ -55,6 +59,7 @@ class Lives:
     values: tuple[int, ...]
     leaving: int
     times: tuple[int, ...]
+    looped: bool
 
 
 def lives_apart(logical: LogicalPlan) -> tuple[LogicalPlan, dict[str, Lives]]:
@@ -68,10 +73,11 @@ def lives_apart(logical: LogicalPlan) -> tuple[LogicalPlan, dict[str, Lives]]:
             if not rule.lingers:
                 rules.append(rule)
                 continue
-            apart = _Apart(rule, columns, everything)
+            looped = component.recursive and reads_any(rule, component.predicates)
+            apart = _Apart(rule, columns, everything, looped)
             lives[apart.open] = apart.lives
             columns.update(apart.columns)
-            if component.recursive and reads_any(rule, component.predicates):
+            if looped:
                 rules += (apart.met_rule, *apart.life_rules)
                 names[:0] = (apart.met, apart.open, apart.stays)
             else:
@@ -98,9 +104,10 @@ class _Apart:
 
     def __init__(
         self, rule: RuleForm, columns: Mapping[str, tuple[tuple[str, ColumnType], ...]],
-        everything: frozenset[str],
+        everything: frozenset[str], looped: bool,
     ) -> None:  # fmt: skip
         self._everything = everything
+        self._looped = looped
         self._known = columns
         name = f"{rule.number}:{rule.head.predicate}"
         self.met, self.open, self.stays = MET + name, OPEN + name, STAYS + name
@@ -165,7 +172,14 @@ class _Apart:
         times = [n for n, atom in enumerate(rule.atoms) if timed and "time" not in atom.suppressed]
         values = tuple(self._names[each] for each in _carried(rule))
         return Lives(
-            rule.number, self.met, self.stays, tuple(keys), values, len(leaving), tuple(times)
+            rule.number,
+            self.met,
+            self.stays,
+            tuple(keys),
+            values,
+            len(leaving),
+            tuple(times),
+            self._looped,
         )
 
     def _met_rule(self, rule: RuleForm, keyed: Iterable[AtomForm]) -> RuleForm:
@@ -214,7 +228,8 @@ class _Apart:
             replace(each, lattices=tuple(x for x in each.lattices if x[0] in INSTANTS))
             for each in staying
         ]
-        lives = AtomForm(self.open, self._terms, suppressed=frozenset({"expires"}))
+        alive = (("expires", (Constant(END),)),) if self._looped else ()
+        lives = AtomForm(self.open, self._terms, alive, frozenset({"expires"}))
         goes_on = AtomForm(self.stays, self._terms)
         return replace(
             rule, atoms=(lives, goes_on, *atoms), absent=(), conditions=(), guards=0,
@@ -243,7 +258,7 @@ def _written(head: HeadForm) -> list[Expression]:
 
 
 def _carried(rule: RuleForm) -> list[str]:
-    """The variables that the head, atoms under `not` and lattices name: a state has their values."""
+    """The variables that the head, atoms under `not` and lattices name, for the state."""
     head = rule.head
     found: set[str] = set()
     for each in (*head.terms, *head.time, *head.expires):

@@ -27,7 +27,7 @@ from tidemill.datalog.dataflow.schema import (
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.expressions import UNBOUNDED, Scope
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
-from tidemill.datalog.logical.plan import Component, LogicalPlan
+from tidemill.datalog.logical.plan import LogicalPlan
 
 
 def lower(
@@ -82,7 +82,6 @@ class _Lowering:
             if not component.rules:
                 continue
             if component.recursive:
-                self._refuse_in_loop(component)
                 loops.append(component.predicates)
             for name in component.predicates:
                 self._collect(name, self._schema(name), component.stratum)
@@ -93,10 +92,6 @@ class _Lowering:
         self._rank_covers_first(rules)
         inputs = frozenset(checked.inputs)
         return DataflowPlan(self._collections, tuple(rules), self.values, tuple(loops), inputs)
-
-    def _refuse_in_loop(self, component: Component) -> None:
-        if not self._lives.keys().isdisjoint(component.predicates):
-            raise NotInDataflow("~expires in a recursion")
 
     def _collect(self, name: str, schema: Schema, stratum: int) -> None:
         if schema.columns > COLUMNS_MAX:

@@ -108,7 +108,7 @@ class RuleState:
     @property
     def remembers(self) -> bool:
         """Whether it derives rows in the course of time, without a change of what it reads."""
-        return self.latch is not None or self.clocked
+        return self.latch is not None or self.sampled is not None or self.clocked
 
     def keep_rows(self) -> None:
         """Keep what is derived from now on, for `kept`."""

@@ -32,8 +32,8 @@ class Grown(Protocol):
         """Take what rules derive; what that changes of the facts."""
         ...
 
-    def cut(self, first: int) -> None:
-        """Forget what holds from an instant on."""
+    def cut(self, first: int) -> Change:
+        """Forget what holds from an instant on; what says how lives go on that it has cut."""
         ...
 
 
@@ -114,14 +114,14 @@ class Growth:
 
     def _begin_again(self, first: int, facts: Mapping[str, Arrangement]) -> dict[str, Change]:
         """Forget what holds from an instant on, and what waits, and match the inputs again."""
-        before = {}
+        before, living = {}, {}
         for name, grown in self._grown.items():
             before[name] = from_instant(grown.facts.living(), first, -1)
-            grown.cut(first)
+            living[name] = grown.cut(first)
             for number, delta in self._inner[name]:
                 if self._remembers[number]:
                     self._derive(number, delta, before[name])
-        self._waiting.clear()
+        self._waiting = {name: [cut] for name, cut in living.items() if len(cut)}
         for number, (name, _) in enumerate(self._rules):
             if not self._remembers[number]:
                 self._forget(number, first)

@@ -2,7 +2,8 @@
 
 A life begins when its match holds, and ends when the rest of the match does. A row of the lives
 has an expiry as long as its match lives. For one instant after that it has none, so that a rest
-that comes back at once is seen: then the life goes on.
+that comes back at once is seen: then the life goes on. In a recursion it has none for ever after,
+since there nothing may be said that is taken back.
 """
 
 from __future__ import annotations
@@ -95,23 +96,28 @@ class Opening:
         Where nothing says that a life ends it goes on: what stays is said of that later.
         """
         alive = [p for p in before if p.start < since <= p.end and p.expiry == _LIVES]
-        carried, time, at = None, (0, 1), since
+        known = [p for p in before if p.start < since]
+        ever = self.lives.looped and bool(known)
+        carried, time, at = None, known[0].time if known else (0, 1), since
         if alive:
             carried, time = alive[0].carried, alive[0].time
         cover = sorted((part.start, part.end) for part in (*met, *stays))
         while True:
             if carried is None:
                 begun = [part for part in met if part.end > at]
+                begin = min((max(part.start, at) for part in begun), default=END_WORD)
+                if ever and at < begin:
+                    yield _Part(at, begin, time, _ENDED, 0)
                 if not begun:
                     return
-                first = min(begun, key=lambda part: max(part.start, at))
-                carried, time, at = first.carried, first.time, max(first.start, at)
+                first = next(part for part in begun if part.start <= begin)
+                carried, time, at = first.carried, first.time, begin
             end = at
             for start, stop in cover:
                 if start <= end:
                     end = max(end, stop)
             ends = any(part.start <= end < part.end for part in before)
-            last = end if ends else END_WORD
+            last = end if ends or self.lives.looped else END_WORD
             for part in sorted(met, key=lambda part: part.start):
                 if part.start < last and part.end > at:
                     merged = self._merged(carried, part.carried)
@@ -123,8 +129,9 @@ class Opening:
                 yield _Part(at, last, time, _LIVES, carried)
             if last == END_WORD:
                 return
-            yield _Part(last, last + 1, time, _ENDED, 0)
-            carried, at = None, last
+            if not self.lives.looped:
+                yield _Part(last, last + 1, time, _ENDED, 0)
+            ever, carried, at = self.lives.looped, None, last
 
     def _merged(self, known: int, more: int) -> int:
         """Values of facts with others that the same match has met. A merge that fails is none."""
@@ -166,6 +173,14 @@ class Opening:
         carried = [part.carried] if self._schema.carrying else []
         nulls = key[-1] << 1 | null
         return [word, *key[:-1], part.expiry, *carried, nulls, start, part.end, diff]
+
+    def ended_at(self, first: int, facts: Arrangement) -> Change:
+        """The rows that have been cut at an instant, for `take`: it says how they go on."""
+        rows = facts.living()
+        found = np.ones((int((rows[:, -1] == first).sum()), rows.shape[1] + 1), np.int64)
+        found[:, :-1] = rows[rows[:, -1] == first]
+        found[:, -3], found[:, -2] = first, END_WORD
+        return found
 
     # The state: lives that go on at the frontier, each as a row.
 

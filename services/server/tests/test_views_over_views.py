@@ -132,7 +132,9 @@ def compare(
     return found
 
 
-@pytest.mark.parametrize("options", [Options("scratch"), Options("incremental")])
+@pytest.mark.parametrize(
+    "options", [Options("dataflow"), Options("dataflow", "retraction")], ids=repr
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_two_views_say_what_one_program_says(name: str, options: Options) -> None:
     below, above = PROGRAMS[name]
@@ -175,7 +177,9 @@ def cut(example: Example, drawn: Facts, data: st.DataObject) -> dict[str, Sequen
     def answer(checked: CheckedProgram, known: Facts) -> Answer:
         given_facts = {name: known.get(name, ()) for name in checked.inputs}
         try:
-            return evaluate_case(Options("scratch"), checked, by_instant(given_facts), RANDOM_UPPER)
+            return evaluate_case(
+                Options("dataflow"), checked, by_instant(given_facts), RANDOM_UPPER
+            )
         except LimitPassed:
             reject()
 

@@ -353,6 +353,11 @@ def test_equal_counts_of_different_facts_have_different_hashes() -> None:
         ("q(x) := e(x) ^ not e(_) @time(_);", "q(1) q(2)"),
         ("q(x) := e(x) ^ clock(0, 9) @time(u) @min(_);", ""),
         ("q(x, w) := e(x) @expires(w); r(w) := q(_, w) if w > 5;", "q(1, inf) q(2, inf) r(inf)"),
+        (
+            "q(w) := clock(u, 3) @time(w) ^ clock(0, 2) @time(u) if w < 5;",
+            "q(0) @time(0) q(2) @time(2) q(3) @time(3) q(4) @time(4)",
+        ),
+        ("q(x) := e(x) ^ not clock(x, 2);", "q(1) q(1) q(2) q(2)"),
         ("q(x) := e(x) ^ e(a) ^ e(b) ^ e(c) ^ e(d) ^ e(f) if a == x ^ f > x;", "q(1)"),
     ],
 )

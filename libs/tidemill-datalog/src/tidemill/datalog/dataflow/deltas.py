@@ -22,7 +22,6 @@ from tidemill.datalog.dataflow.plan import (
 )
 from tidemill.datalog.dataflow.schema import (
     TIME,
-    NotInDataflow,
     Schema,
 )
 from tidemill.datalog.logical.expressions import Scope
@@ -259,10 +258,7 @@ class Steps:
         waiting = [number for number, atom in enumerate(of.atoms) if atom.is_clock]
         settled = self._settled() if waiting else set()
         while waiting:
-            ready = [n for n in waiting if self._clock_bound(n, settled)]
-            if not ready:
-                raise NotInDataflow("a clock whose arguments no atom before it binds")
-            number = ready[0]
+            number = next(n for n in waiting if self._clock_bound(n, settled))  # S106
             waiting.remove(number)
             self._clock(number, settled)
 

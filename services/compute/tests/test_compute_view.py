@@ -230,6 +230,20 @@ async def follow(world: World, view: ViewDriver, upper: int) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_view_that_dies_at_any_write_says_what_the_twin_says(name: str, seed: int) -> None:
+    await live_and_die(name, seed)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_view_with_more_columns_than_the_dataflow_takes_says_the_same(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.datalog.dataflow.missing_in", lambda checked: "wide rows")
+    await live_and_die(name, seed)
+
+
+async def live_and_die(name: str, seed: int) -> None:
+    """Many lives of a process that keeps a view, most of which end at a write."""
     random = Random(f"{name} {seed}")
     world = World(PROGRAMS[name], seed)
     await world.create()

@@ -15,11 +15,11 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+from bench.dataflow.sides import Dataflow, Followed, Side, Windows, digest
+from bench.dataflow.touched import closure, touched
 
 from bench.dataflow.durable import durable
-from bench.dataflow.sides import Dataflow, Followed, Side, Windows, digest
 from bench.dataflow.streams import RULES, checked, demo, steps_of, stream
-from bench.dataflow.touched import closure, touched
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import NotInDataflow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement.interval_updates.clocks import tick_pairs
 from tidemill.arrangement.kernels.numbering import number
-from tidemill.testkit.twins import relational as twin
+from tidemill.testkit.twins import numbering as twin
 
 LAW = settings(max_examples=100, deadline=None)
 Words = npt.NDArray[np.int64]

@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow import DataflowEngine, evaluate_plan
 from tidemill.datalog.eager import CODE, eager_refusal, inputs_below
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence, normalise
 from tidemill.datalog.records import Record
-from tidemill.datalog.scratch import Engine
+from tidemill.datalog.state import StateRow
+from tidemill.testkit.evaluated import evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import FORMS, UPPER, Example, accepted, inputs, programs
 
@@ -135,19 +138,30 @@ def _begins(presences: Iterable[Presence]) -> Begins:
     return {key: normalise(stretches) for key, stretches in found.items()}
 
 
+def state_before(checked: CheckedProgram, known: Inputs, upper: int) -> list[StateRow]:
+    """The solutions that outlive facts, as a view that is definite up to `upper` keeps them."""
+    engine = DataflowEngine(checked, limits=Limits(rounds=500), keeps_state=True)
+    for name, presences in known.items():
+        engine.feed_presences(name, presences)
+    engine.step(upper)
+    return engine.tell_state()[1]
+
+
 def unfounded(checked: CheckedProgram, known: Inputs, whole: Inputs, upper: int) -> Counter[str]:
     """What `known`, a part of the inputs that is whole before `upper`, derives to begin there or later.
 
     Founded is what begins in the whole as well, at `upper` or later, and no later.
     """
-    engine, seen = Engine(checked, limits=Limits(rounds=500)), Counter[str]()
+    plan, limits, seen = logical_plan(checked), Limits(rounds=500), Counter[str]()
     living = {n: [p for p in rows if p.end > upper - 1] for n, rows in known.items()}
-    every = engine.evaluate(whole, upper=UPPER + 9)
-    state = engine.evaluate(whole, upper=upper).state
-    part = engine.evaluate(living, lower=upper - 1, upper=UPPER + 9, state=state)
+    every = evaluated(checked, whole, upper=UPPER + 9, limits=limits).presences
+    part, _ = evaluate_plan(
+        plan, living, upper=UPPER + 9, told=checked.derived, limits=limits, lower=upper - 1,
+        state=state_before(checked, whole, upper),
+    )  # fmt: skip
     for predicate in checked.derived:
-        all_of_it = _begins(every.presences[predicate])
-        for key, stretches in _begins(part.presences[predicate]).items():
+        all_of_it = _begins(every[predicate])
+        for key, stretches in _begins(part.get(predicate, ())).items():
             start = stretches[0][0]
             if start > upper - 1:
                 begins = [at for at, _ in all_of_it.get(key, ()) if upper <= at <= start]

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.failures import Failures
+from tidemill.datalog.dataflow import DataflowEngine, evaluate_plan
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.goals import Goal, compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES, Lattice
 from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.plan import logical_plan, plan_below
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import BEGINNING, Presence
+from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_presence
-from tidemill.datalog.scratch import Engine, evaluate
-from tidemill.datalog.scratch.engine import load
-from tidemill.datalog.state import EngineState
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
-from tidemill.errors import UsageError
+from tidemill.errors import Corrupt
+from tidemill.testkit.evaluated import evaluated
 
 
 def relation(name: str, *columns: str) -> InputSchema:
@@ -55,21 +54,21 @@ def lines(presences: Sequence[Presence]) -> list[str]:
 def test_a_recursion_that_passes_the_limit_of_rounds_gives_no_answer() -> None:
     program = checked("n(x) := start(x); n(x + 1) := n(x) if x < 1000;", relation("start", "int"))
     with pytest.raises(LimitPassed) as refused:
-        evaluate(program, rows("start", (0,)), upper=5, limits=Limits(rounds=100))
+        evaluated(program, rows("start", (0,)), upper=5, limits=Limits(rounds=100))
     assert refused.value.limit == "rounds"
 
 
 def test_a_predicate_that_passes_the_limit_of_rows_gives_no_answer() -> None:
     program = checked("pair(x, y) := r(x) ^ r(y);", relation("r", "int"))
     with pytest.raises(LimitPassed) as refused:
-        evaluate(program, rows("r", *((i,) for i in range(20))), upper=5, limits=Limits(rows=399))
+        evaluated(program, rows("r", *((i,) for i in range(20))), upper=5, limits=Limits(rows=399))
     assert refused.value.predicate == "pair"
 
 
 def test_a_set_that_passes_the_limit_of_values_gives_no_answer() -> None:
     program = checked("s() @set(x) := r(x);", relation("r", "int"))
     with pytest.raises(LimitPassed) as refused:
-        evaluate(program, rows("r", (1,), (2,), (3,)), upper=5, limits=Limits(set_values=2))
+        evaluated(program, rows("r", (1,), (2,), (3,)), upper=5, limits=Limits(set_values=2))
     assert refused.value.limit == "set_values"
 
 
@@ -80,7 +79,7 @@ def test_a_rule_may_have_more_atoms_than_python_nests_loops() -> None:
         relation("r", "int", "int"), relation("s", "int"),
     )  # fmt: skip
     inputs = {**rows("r", *((i, i + 1) for i in range(50))), **rows("s", (41,))}
-    evaluation = evaluate(program, inputs, upper=5)
+    evaluation = evaluated(program, inputs, upper=5)
     expected = [f"[0,-) far({i}, {i + 40})" for i in (*range(3, 11), 1)]
     assert lines(evaluation.presences["far"]) == sorted(expected)
     (error,) = evaluation.errors
@@ -89,11 +88,11 @@ def test_a_rule_may_have_more_atoms_than_python_nests_loops() -> None:
 
 def test_a_recursion_of_many_rounds_ends() -> None:
     program = checked("n(x) := start(x); n(x + 1) := n(x) if x < 5000;", relation("start", "int"))
-    evaluation = evaluate(program, rows("start", (0,)), upper=5)
+    evaluation = evaluated(program, rows("start", (0,)), upper=5)
     assert len(evaluation.presences["n"]) == 5001
 
 
-def test_the_state_between_windows_is_rows_of_json_that_stay_while_solutions_live() -> None:
+def test_the_state_is_rows_that_stay_while_solutions_live() -> None:
     program = checked(
         "hold(x) @expires(t + 100) := e(x) @time(t);"
         "open(x, y) := e(x) ^ f(y) ~time ~expires;"
@@ -101,34 +100,38 @@ def test_the_state_between_windows_is_rows_of_json_that_stay_while_solutions_liv
         "keep(k) ~expires := n(k);",
         events("e", "text"), events("f", "int"), relation("g", "text", "float"),
     )  # fmt: skip
-    engine = Engine(program)
     inputs = {
         "e": [event("e", ("a",), 5, 20)],
         "f": [event("f", (1,), 6, 8)],
         **rows("g", ("k", 1.5), ("k", 2.0)),
     }
-    first = engine.evaluate(inputs, upper=10)
-    kept = first.state.to_rows()
-    assert {(rule, kind) for rule, kind, _ in kept} == {
-        (1, "established"), (2, "lingering"), (3, "established"), (4, "established"),
-    }  # fmt: skip
-    assert all(json.loads(text) for _, _, text in kept)
-    second = engine.evaluate(inputs, lower=9, upper=15, state=EngineState.from_rows(kept))
-    assert second.state.to_rows() == kept
-    gone = engine.evaluate({}, lower=15, upper=200, state=EngineState.from_rows(kept))
-    assert lines(gone.presences["hold"]) == ['[15,105) hold("a") @time(5) @expires(105)']
-    assert lines(gone.presences["open"]) == []
-    assert lines(gone.presences["keep"]) == ['[15,-) keep("k") @count(2) @sum(3.5)']
-    with pytest.raises(UsageError):
-        EngineState.from_rows([(1, "unknown", "[]")])
+    engine = DataflowEngine(program, keeps_state=True)
+    for name, presences in inputs.items():
+        engine.feed_presences(name, presences)
+    engine.step(10)
+    gone, kept = engine.tell_state()
+    assert not gone
+    assert {rule for rule, _, _ in kept} == {1, 2, 3, 4}
+    engine.step(15)
+    assert engine.tell_state() == ([], [])
+    found, _ = evaluate_plan(
+        logical_plan(program), {}, upper=200, told=program.derived, lower=15, state=kept
+    )
+    assert lines(found["hold"]) == ['[15,105) hold("a") @time(5) @expires(105)']
+    assert "open" not in found
+    assert lines(found["keep"]) == ['[15,-) keep("k") @count(2) @sum(3.5)']
+    with pytest.raises(Corrupt):
+        engine.restore([(1, "unknown", "[]")], 20)
 
 
 def test_only_what_the_wanted_predicates_need_is_evaluated() -> None:
     program = checked("a(x) := r(x); b(x) := a(x); c(1 / x) := r(x);", relation("r", "int"))
-    evaluation = Engine(program).evaluate(rows("r", (0,)), upper=5, only={"b"})
-    assert lines(evaluation.presences["b"]) == ["[0,-) b(0)"]
-    assert evaluation.errors == []
-    assert lines(evaluation.presences["c"]) == []
+    plan = plan_below(logical_plan(program), {"b"})
+    found, errors = evaluate_plan(plan, rows("r", (0,)), upper=5, told=program.derived)
+    assert {name: lines(presences) for name, presences in found.items()} == {
+        "a": ["[0,-) a(0)"], "b": ["[0,-) b(0)"],
+    }  # fmt: skip
+    assert errors == []
 
 
 def test_a_host_registers_functions_and_lattices() -> None:
@@ -143,8 +146,7 @@ def test_a_host_registers_functions_and_lattices() -> None:
         catalog,
         Vocabulary(functions, {**LATTICES, "longest": longest}),
     )
-    engine = Engine(program)
-    evaluation = engine.evaluate(rows("r", ("a", 1), ("bcd", 1), ("xy", 1), ("z", 2)), upper=5)
+    evaluation = evaluated(program, rows("r", ("a", 1), ("bcd", 1), ("xy", 1), ("z", 2)), upper=5)
     assert lines(evaluation.presences["top"]) == [
         '[0,-) top(2) @longest("bcd")',
         '[0,-) top(4) @longest("z")',
@@ -161,7 +163,7 @@ def test_a_badly_ordered_body_costs_no_more_than_a_well_ordered_one() -> None:
         **rows("key", (7,)),
         **rows("link", *((i, i + 2) for i in range(3000))),
     }
-    evaluation = Engine(program).evaluate(inputs, upper=5)
+    evaluation = evaluated(program, inputs, upper=5)
     assert lines(evaluation.presences["hit"]) == ["[0,-) hit(7)"]
 
 
@@ -192,21 +194,18 @@ def test_a_proof_reads_only_facts_that_the_record_can_depend_on() -> None:
 
 
 def answer(
-    engine: Engine, goal: Goal, facts: Mapping[str, Iterable[Record]], at: int,
-    state: EngineState | None = None,
+    program: CheckedProgram, goal: Goal, facts: Mapping[str, Iterable[Record]], at: int,
+    state: Sequence[StateRow] = (),
 ) -> list[Record]:  # fmt: skip
     """The records that match a goal, from the input facts of one instant and the state before it."""
-    failures = Failures()
-    given = {
-        name: load(
-            engine.checked, name, [Presence(record) for record in records], BEGINNING, at + 1,
-            engine.lattices, failures,
-        )
-        for name, records in facts.items()
-    }  # fmt: skip
-    strata = engine.complete(given, BEGINNING, at + 1, state, only={goal.predicate}, frozen=True)
-    found = engine.result(strata, (goal.predicate,)).presences[goal.predicate]
-    matching = [each.record for each in found if goal.bindings(each.record) is not None]
+    plan = plan_below(logical_plan(program), [goal.predicate])
+    found, errors = evaluate_plan(
+        plan, {name: [Presence(record) for record in records] for name, records in facts.items()},
+        upper=at + 1, told=[goal.predicate], lower=at, state=state,
+    )  # fmt: skip
+    assert not errors
+    presences = found.get(goal.predicate, ())
+    matching = [each.record for each in presences if goal.bindings(each.record) is not None]
     return sorted(matching, key=str)
 
 
@@ -217,19 +216,21 @@ def test_an_ad_hoc_question_is_answered_from_the_facts_of_one_instant() -> None:
         "held(x) @expires(t + 10) := e(x) @time(t);",
         relation("start", "int"), relation("edge", "int", "int"), events("e", "int"),
     )  # fmt: skip
-    engine = Engine(program)
     facts = {
         "start": [Record("start", (0,))],
         "edge": [Record("edge", (i, i + 1)) for i in range(3)],
     }
     goal = compile_goal("far(x, n)", program)
-    assert answer(engine, goal, facts, 5) == [Record("far", (2, 2)), Record("far", (3, 3))]
-    before = engine.evaluate({"e": [event("e", (7,), 2, 3)]}, upper=5).state
+    assert answer(program, goal, facts, 5) == [Record("far", (2, 2)), Record("far", (3, 3))]
+    engine = DataflowEngine(program, keeps_state=True)
+    engine.feed_presences("e", [event("e", (7,), 2, 3)])
+    engine.step(5)
+    _, before = engine.tell_state()
     held = compile_goal("held(x)", program)
-    assert [str(found) for found in answer(engine, held, {}, 5, before)] == [
+    assert [str(found) for found in answer(program, held, {}, 5, before)] == [
         "held(7) @time(2) @expires(12)"
     ]
-    assert answer(engine, held, {}, 12, before) == []
+    assert answer(program, held, {}, 12, before) == []
 
 
 def test_reasons_for_absence_are_sentences() -> None:

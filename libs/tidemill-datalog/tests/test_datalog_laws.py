@@ -6,13 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.failures import fact_text
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
@@ -21,9 +21,8 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Value, format_record
-from tidemill.datalog.scratch import Engine, Evaluation
-from tidemill.datalog.state import EngineState
 from tidemill.datalog.why import why
+from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import (
     CATALOG,
@@ -44,10 +43,10 @@ LAW = settings(
 Inputs = Mapping[str, Sequence[Presence]]
 
 
-def evaluated(engine: Engine, given_: Inputs) -> Evaluation:
+def settled(checked: CheckedProgram, given_: Inputs) -> Evaluation:
     """The whole history; programs that never settle are no examples."""
     try:
-        return engine.evaluate(given_, upper=UPPER)
+        return evaluated(checked, given_, upper=UPPER)
     except LimitPassed:
         assume(False)
         raise
@@ -56,7 +55,11 @@ def evaluated(engine: Engine, given_: Inputs) -> Evaluation:
 def at_instant(evaluation: Evaluation, at: int) -> dict[str, set[str]]:
     """The texts of records at an instant, by predicate, and of errors."""
     found = {
-        name: {format_record(p.record) for p in evaluation.presences[name] if p.start <= at < p.end}
+        name: {
+            format_record(p.record)
+            for p in evaluation.presences.get(name, ())
+            if p.start <= at < p.end
+        }
         for name in DERIVED
     }
     found["errors"] = {e.text for e in evaluation.errors if e.start <= at < e.end}
@@ -66,37 +69,10 @@ def at_instant(evaluation: Evaluation, at: int) -> dict[str, set[str]]:
 @LAW
 @given(programs(), inputs())
 def test_the_engine_answers_as_its_twin_at_every_instant(example: Example, given_: Inputs) -> None:
-    evaluation = evaluated(Engine(example.checked), given_)
+    evaluation = settled(example.checked, given_)
     for at, expected in enumerate(answers(example.checked, given_, 0, UPPER), -1):
         wanted = {name: set(expected.records[name]) for name in DERIVED}
         assert at_instant(evaluation, at) == {**wanted, "errors": set(expected.errors)}, at
-
-
-@LAW
-@given(
-    programs(),
-    inputs(),
-    st.lists(st.integers(1, UPPER - 1), max_size=4, unique=True),
-    st.booleans(),
-)
-def test_a_chain_of_windows_answers_as_the_whole_history(
-    example: Example, given_: Inputs, cuts: list[int], overlap: bool
-) -> None:
-    engine = Engine(example.checked)
-    whole = evaluated(engine, given_)
-    borders = [0, *sorted(cuts), UPPER]
-    state = None
-    for lower, upper in pairwise(borders):
-        start = lower - 1 if overlap and lower else lower
-        living = {
-            name: [p for p in presences if p.start < upper and p.end > start]
-            for name, presences in given_.items()
-        }
-        window = engine.evaluate(living, lower=start if lower else None, upper=upper, state=state)
-        for at in range(start, upper):
-            assert at_instant(window, at) == at_instant(whole, at), (at, start, upper)
-        state = EngineState.from_rows(window.state.to_rows())
-        assert state.to_rows() == window.state.to_rows()
 
 
 @LAW
@@ -108,8 +84,8 @@ def test_the_order_of_rules_and_inputs_has_no_meaning(
     rules = example.text.splitlines()
     rng.shuffle(rules)
     shuffled = {name: rng.sample(list(found), len(found)) for name, found in given_.items()}
-    evaluation = evaluated(Engine(example.checked), given_)
-    other = Engine(check(parse("\n".join(rules)), CATALOG)).evaluate(shuffled, upper=UPPER)
+    evaluation = settled(example.checked, given_)
+    other = settled(check(parse("\n".join(rules)), CATALOG), shuffled)
     for at in range(-1, UPPER):
         assert at_instant(evaluation, at) == at_instant(other, at), at
 
@@ -124,8 +100,8 @@ def test_the_order_of_atoms_decides_the_text_of_errors_and_nothing_else(
         replace(rule, atoms=tuple(rng.sample(rule.atoms, len(rule.atoms))))
         for rule in example.checked.rules
     )
-    evaluation = evaluated(Engine(example.checked), given_)
-    other = Engine(replace(example.checked, rules=rules)).evaluate(given_, upper=UPPER)
+    evaluation = settled(example.checked, given_)
+    other = settled(replace(example.checked, rules=rules), given_)
     for at in range(-1, UPPER):
         found, shuffled = at_instant(evaluation, at), at_instant(other, at)
         assert {**found, "errors": set()} == {**shuffled, "errors": set()}, at
@@ -148,8 +124,8 @@ def test_presence_delivered_in_pieces_or_twice_is_the_same_presence(
         ]
         for name, found in given_.items()
     }
-    evaluation = evaluated(Engine(example.checked), given_)
-    other = Engine(example.checked).evaluate(pieces, upper=UPPER)
+    evaluation = settled(example.checked, given_)
+    other = settled(example.checked, pieces)
     for at in range(-1, UPPER):
         assert at_instant(evaluation, at) == at_instant(other, at), at
 
@@ -159,8 +135,10 @@ def test_presence_delivered_in_pieces_or_twice_is_the_same_presence(
 def test_every_record_has_a_proof_without_a_fact_above_itself(
     example: Example, given_: Inputs, at: int, seed: int
 ) -> None:
-    evaluation = evaluated(Engine(example.checked), given_)
-    present = [p.record for n in DERIVED for p in evaluation.presences[n] if p.start <= at < p.end]
+    evaluation = settled(example.checked, given_)
+    present = [
+        p.record for n in DERIVED for p in evaluation.presences.get(n, ()) if p.start <= at < p.end
+    ]
     for record in Random(seed).sample(present, min(3, len(present))):
         proof = why(example.checked, given_, record, at)
         assert proof is not None
@@ -178,7 +156,7 @@ def test_every_record_has_a_proof_without_a_fact_above_itself(
                 ]
                 for name, found in given_.items()
             }
-            again = Engine(example.checked).evaluate(only, upper=UPPER)
+            again = settled(example.checked, only)
             assert any(
                 p.record.key == record.key and p.start <= at < p.end
                 for p in again.presences[record.predicate]
@@ -218,8 +196,8 @@ def test_every_step_of_a_proof_follows_from_what_stands_below_it_alone() -> None
         st.integers(0, 1000),
     )
     def law(example: Example, given_: Inputs, at: int, seed: int) -> None:
-        held = {**given_, **evaluated(Engine(example.checked), given_).presences}
-        found = [p.record for n in DERIVED for p in held[n] if p.start <= at < p.end]
+        held = {**given_, **settled(example.checked, given_).presences}
+        found = [p.record for n in DERIVED for p in held.get(n, ()) if p.start <= at < p.end]
         for record in Random(seed).sample(found, min(8, len(found))):
             proof = why(example.checked, given_, record, at)
             assert proof is not None
@@ -264,7 +242,7 @@ def follows(example: Example, part: Proof) -> bool:
         for name in premises
     }
     alone = check(replace(program, rules=(replace(rule, head=head),)), InputSchemas(catalog))
-    derived = Engine(alone).evaluate(premises, upper=UPPER).presences["step"]
+    derived = evaluated(alone, premises, upper=UPPER).presences["step"]
     wanted = (part.record.time, *map(widened, part.record.arguments))
     return any(
         (p.record.time, *map(widened, p.record.arguments)) == wanted

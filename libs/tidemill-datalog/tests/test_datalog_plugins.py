@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
+from tidemill.datalog.dataflow import DataflowEngine, evaluate_plan
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.plugins import (
     PluginFunction,
@@ -27,12 +29,11 @@ from tidemill.datalog.plugins import (
 )
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record, parse_record
-from tidemill.datalog.scratch import Engine
-from tidemill.datalog.state import EngineState
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.errors import UsageError
 from tidemill.testkit.conformance.language_engines import evaluate_case
 from tidemill.testkit.conformance.registry import Options
+from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.tidelog import CATALOG, DERIVED, UPPER, inputs, programs
 from tidemill.testkit.twins.pointwise import answers
 
@@ -135,12 +136,17 @@ def test_lattices_of_several_values_and_functions_are_the_same_on_every_engine()
 def test_state_with_a_hosts_lattice_is_kept_in_values_of_the_language() -> None:
     checked = check(parse(PROGRAM), InputSchemas({"e": EVENTS}), WORDS)
     rows = [Presence(r, r.time or 0, r.expires or 10**6) for r in map(parse_record, ROWS)]
-    engine = Engine(checked)
-    whole = at_instants(engine.evaluate({"e": rows}, upper=UPPER), checked.derived)
-    half = engine.evaluate({"e": [p for p in rows if p.start < 5]}, upper=5)
-    state = EngineState.from_rows(half.state.to_rows())
-    assert state.to_rows() == half.state.to_rows() != ()
-    rest = engine.evaluate({"e": [p for p in rows if p.end > 5]}, lower=5, upper=UPPER, state=state)
+    whole = at_instants(evaluated(checked, {"e": rows}, upper=UPPER), checked.derived)
+    half = DataflowEngine(checked, keeps_state=True)
+    half.feed_presences("e", [p for p in rows if p.start < 5])
+    half.step(5)
+    _, state = half.tell_state()
+    assert state
+    found, errors = evaluate_plan(
+        logical_plan(checked), {"e": [p for p in rows if p.end > 5]}, upper=UPPER,
+        told=checked.derived, lower=4, state=state,
+    )  # fmt: skip
+    rest = Evaluation({name: found.get(name, ()) for name in checked.derived}, errors)
     assert at_instants(rest, checked.derived)[6:] == whole[6:]
 
 
@@ -213,7 +219,7 @@ def test_c2_the_largest_value_of_a_plugin_is_one_of_the_language() -> None:
             parse("p(length(f(v))) := e(_, v);"), InputSchemas({"e": EVENTS}),
             Vocabulary({**FUNCTIONS, "f": function_of("f", plugin)}),
         )  # fmt: skip
-        found = Engine(checked).evaluate(given_, upper=5)
+        found = evaluated(checked, given_, upper=5)
         assert [p.record.arguments for p in found.presences["p"]] == [(values,)] * (not reasons)
         assert [error.text.split(":")[0] for error in found.errors] == reasons
 
@@ -226,7 +232,7 @@ def test_what_a_plugin_gives_is_a_value_of_its_type_or_an_error(value: Any) -> N
         Vocabulary({**FUNCTIONS, "f": function_of("f", plugin)}),
     )  # fmt: skip
     given_ = {"e": [Presence(parse_record('e("a", 1) @time(1)'), 1)]}
-    found = Engine(checked).evaluate(given_, upper=5)
+    found = evaluated(checked, given_, upper=5)
     kinds = {type(p.record.arguments[0]) for p in found.presences["p"]}
     assert kinds <= {float, type(None)}
     assert bool(kinds) != bool(found.errors)

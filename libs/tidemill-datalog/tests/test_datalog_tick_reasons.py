@@ -183,6 +183,22 @@ def test_a_history_that_begins_later_is_the_rest_of_the_whole_one(
                 assert proof is not None
 
 
+def test_a_life_that_ticks_hand_on_is_proved_by_the_tick_in_which_its_facts_met() -> None:
+    text = "open(x, y) := e(x) ^ f(y) ~expires;\nheld(x) @next := open(x, _) ^ not open(x, 0);"
+    changes: Moved = {
+        "e": [(Record("e", (1,)), 10, 1), (Record("e", (1,)), 40, -1)],
+        "f": [(Record("f", (2,)), 5, 1), (Record("f", (2,)), 20, -1)],
+    }
+    start = TickStart(0, True, {"e": [], "f": []})
+    history = recorded(program(text), TickPlan(10), start, changes, 60)
+    proof = why_in_ticks(history, Record("open", (1, 2)), 30)
+    assert proof is not None
+    assert [(each.text, each.place) for each in proof.premises()] == [
+        ("e(1)", "at 10"), ("f(2)", "at 10"),
+    ]  # fmt: skip
+    assert why_in_ticks(history, Record("open", (1, 2)), 40) is None
+
+
 COUNTER = """
     n(0) := start();
     n(x + 1) @next := n(x) ^ not stop() if x < 1000000;

@@ -18,8 +18,6 @@ EXCEPTIONS: Mapping[str, str] = {
     "tidemill.manifests.inventory": "`make notice` and `make lock` run it",
     "tidemill.shard.stores_memory": "the stores that every other store is compared with",
     "tidemill.time.advancing": "compaction in any lattice, for batches that users supply",
-    "tidemill.datalog.scratch.changing": "windows on columns, and goes with them",
-    "tidemill.arrangement.relational.accumulating": "windows on columns, and goes with them",
     "tidemill.arrangement.trace.imports": "the surface of arrangements for users: decision 0009",
 }
 """Modules that no import reaches, each with the reason why it is there."""

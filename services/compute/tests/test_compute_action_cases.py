@@ -43,13 +43,13 @@ from tidemill.datalog.goals import Goal, action_key, compile_goal
 from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
-from tidemill.datalog.scratch import Engine
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Version
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.language_events import Arrived, check_events, take_in
 from tidemill.testkit.conformance.values import Json
+from tidemill.testkit.evaluated import evaluated
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
@@ -260,7 +260,7 @@ class World:
     def expected_corrections(self, goal: Goal) -> list[tuple[object, ...]]:
         """Changes of events after they fired, read off the presences of one evaluation."""
         upper = self.case["upper"]
-        evaluation = Engine(self.program).evaluate(self.inputs, upper=upper)
+        evaluation = evaluated(self.program, self.inputs, upper=upper)
         found = evaluation.presences.get(goal.predicate, ())
         lives: dict[str, list[Presence]] = defaultdict(list)
         for presence in sorted(found, key=lambda p: p.start):

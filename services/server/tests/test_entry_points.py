@@ -18,8 +18,8 @@ import pytest
 from tidemill.host.roles import ROLES
 
 ENGINES = (
-    "tidemill.datalog.columnar", "tidemill.datalog.incremental", "tidemill.datalog.scratch",
-    "tidemill.arrangement.loops", "numba", "pandas", "duckdb",
+    "tidemill.datalog.dataflow", "tidemill.arrangement.interval_updates", "numba", "pandas",
+    "duckdb",
 )  # fmt: skip
 READING = ("ingest", "remap", "reclock")
 """Roles that evaluate nothing."""

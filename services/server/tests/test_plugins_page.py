@@ -23,10 +23,10 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import parse_record
-from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.vocabulary import Named
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import load_resources
+from tidemill.testkit.evaluated import evaluated
 from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.testkit.whole import running
 from tidemill_compute.settings import ComputeSettings
@@ -127,9 +127,9 @@ def test_a_history_that_a_job_evaluates_means_what_its_plugins_mean(
         target = ViewTarget("v", program, {}, {}, "v/errors", "v/state")
         packed = pack_history(History(target, ComputeSettings(), 0, 1, {}, {}))
         forget(installed)
-        engine = Engine(unpack_history(packed).target.program)
+        again = unpack_history(packed).target.program
         told = [Presence(parse_record(f'flag("a", {b})'), 0, END) for b in (1, 4)]
-        found = engine.evaluate({"flag": told}, upper=1).presences
+        found = evaluated(again, {"flag": told}, upper=1).presences
         assert [str(each.record) for each in found["seen"]] == ['seen("a") @bits(5)']
         assert {str(each.record) for each in found["side"]} == {'side("a", 1.0)', 'side("a", 2.0)'}
     forget(monkeypatch)

@@ -1,5 +1,6 @@
-"""Maintenance of a view by the dataflow, and by what keeps views that it cannot: its plan, and one
-derivation measured. Importing it imports numba.
+"""Maintenance of a view by the dataflow: its plan, and one derivation measured.
+
+Importing it imports numba.
 """
 
 from __future__ import annotations
@@ -12,70 +13,40 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import (
     DataflowEngine,
     Document,
-    NotInDataflow,
     analysis_document,
     analysis_lines,
     plan_document,
     plan_dot,
     plan_lines,
 )
-from tidemill.datalog.drawing import dot_of
-from tidemill.datalog.evaluation.profile import profile_lines
-from tidemill.datalog.incremental import IncrementalEngine
-from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.words import scan_lines
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.scratch import Engine
 from tidemill.errors import UsageError
 
 
 def plan_text(program: CheckedProgram) -> list[str]:
-    """The plan of the dataflow, or of another engine for a program that it cannot keep."""
-    flow = _dataflow_of(program)
-    if flow is None:
-        return explain_plan(IncrementalEngine(program))
-    return _flow_lines(flow, plan_document(flow.plan, flow.checked))
+    """The plan of a program; of one tick, if it is ticked."""
+    return _flow_lines(program, _document(program))
 
 
 def plan_json(program: CheckedProgram) -> str:
-    """The plan of the dataflow as JSON. Raises: UsageError for a program that it cannot keep."""
-    flow = _required(_dataflow_of(program))
-    return json.dumps(plan_document(flow.plan, flow.checked), indent=2)
+    """The plan as JSON."""
+    return json.dumps(_document(program), indent=2)
 
 
 def plan_drawn(program: CheckedProgram) -> str:
-    """The plan of the dataflow in the language DOT; the strata of another program."""
-    flow = _dataflow_of(program)
-    if flow is None:
-        return dot_of(program)
-    return plan_dot(plan_document(flow.plan, flow.checked))
+    """The plan in the language DOT."""
+    return plan_dot(_document(program))
 
 
-def _dataflow_of(
-    program: CheckedProgram,
-    timer: Callable[[], float] = lambda: 0.0,
-    allowance: Allowance | None = None,
-) -> DataflowEngine | None:
-    if program.ticked:
-        return None
-    try:
-        return DataflowEngine(program, timer=timer, allowance=allowance)
-    except NotInDataflow:
-        return None
+def _document(program: CheckedProgram) -> Document:
+    flow = DataflowEngine(program, ticked=program.ticked)
+    return plan_document(flow.plan, flow.checked)
 
 
-def _required(flow: DataflowEngine | None) -> DataflowEngine:
-    if flow is None:
-        raise UsageError(
-            "this view is not kept by the dataflow, whose plan JSON is of: ask for text",
-            reason="NoSuchEngine",
-        )
-    return flow
-
-
-def _flow_lines(flow: DataflowEngine, document: Document) -> list[str]:
-    scans = scan_lines(logical_plan(flow.checked))
+def _flow_lines(program: CheckedProgram, document: Document) -> list[str]:
+    scans = scan_lines(logical_plan(program))
     reads = ["reads", *scans, ""] if scans else []
     return [*reads, "dataflow", *plan_lines(document)]
 
@@ -89,27 +60,12 @@ def analysis_text(
 ) -> list[str]:
     """The plan for the facts that the inputs hold at an instant, with the cost of deriving all.
 
-    Solutions that outlive the facts that established them are not derived. Cost: one derivation of
-    everything by the dataflow; of another program two, as it is followed and as a window does it.
+    Solutions that outlive the facts that established them are not derived. Raises: UsageError for a
+    program with ticks. Cost: one derivation of everything.
     """
-    flow = _dataflow_of(program, timer, allowance)
-    if flow is not None:
-        document = _derived(flow, inputs, at)
-        said = f"derived once from what the inputs hold at {at}"
-        return [*_flow_lines(flow, document), "", said, *analysis_lines(document)]
-    engine = IncrementalEngine(program, begin=at, timer=timer, allowance=allowance)
-    for predicate, presences in inputs.items():
-        engine.feed(predicate, presences)
-    engine.advance(at + 1)
-    windows = Engine(program, timer=timer, allowance=allowance and allowance.apart())
-    found = windows.evaluate(inputs, lower=at, upper=at + 1)
-    assert found.profile is not None
-    return [
-        *explain_plan(engine),
-        "", f"followed: derived once from what the inputs hold at {at}", *explain_analysis(engine),
-        "", "in a window: the same, evaluated at once",
-        *profile_lines(windows.plan, found.tables, found.profile),
-    ]  # fmt: skip
+    document = _derived(program, inputs, at, timer, allowance)
+    said = f"derived once from what the inputs hold at {at}"
+    return [*_flow_lines(program, document), "", said, *analysis_lines(document)]
 
 
 def analysis_json(
@@ -119,12 +75,23 @@ def analysis_json(
     timer: Callable[[], float],
     allowance: Allowance | None = None,
 ) -> str:
-    """The same as JSON. Raises: UsageError for a program that the dataflow cannot keep."""
-    flow = _required(_dataflow_of(program, timer, allowance))
-    return json.dumps({"at": at, **_derived(flow, inputs, at)}, indent=2)
+    """The same as JSON. Raises: UsageError for a program with ticks."""
+    return json.dumps({"at": at, **_derived(program, inputs, at, timer, allowance)}, indent=2)
 
 
-def _derived(flow: DataflowEngine, inputs: Mapping[str, Sequence[Presence]], at: int) -> Document:
+def _derived(
+    program: CheckedProgram,
+    inputs: Mapping[str, Sequence[Presence]],
+    at: int,
+    timer: Callable[[], float],
+    allowance: Allowance | None,
+) -> Document:
+    if program.ticked:
+        raise UsageError(
+            "a program with ticks is not derived from one instant: ask for its plan",
+            reason="TickedProgram",
+        )
+    flow = DataflowEngine(program, timer=timer, allowance=allowance)
     for predicate, presences in inputs.items():
         flow.feed_presences(predicate, presences)
     flow.step(at + 1)

@@ -13,7 +13,7 @@ from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 
 EXPLANATIONS = ("plan", "analyze", "json", "analyze-json", "dot", "svg")
-"""Forms in which a view is explained; JSON is of those that the dataflow keeps."""
+"""Forms in which a view is explained."""
 
 
 def check_form(form: str) -> None:

@@ -105,15 +105,12 @@ def _admission(
 
 
 def refuse_missing(checked: CheckedProgram) -> None:
-    """Refuse ticks of a program with a construct that the dataflow lacks. Raises: UsageError."""
-    if checked.ticked:
-        from tidemill.datalog.dataflow import missing_in  # imports numba, for few documents
+    """Refuse a program with a construct that the dataflow lacks. Raises: UsageError."""
+    from tidemill.datalog.dataflow import missing_in  # imports numba
 
-        missing = missing_in(checked)
-        if missing is not None:
-            raise UsageError(
-                f"refused: ticks cannot be run with {missing} yet", reason="NotInDataflow"
-            )
+    missing = missing_in(checked)
+    if missing is not None:
+        raise UsageError(f"refused: no view can be kept with {missing}", reason="NotInDataflow")
 
 
 def kept_in_words(spec: object) -> str:

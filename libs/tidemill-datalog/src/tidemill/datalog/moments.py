@@ -42,21 +42,10 @@ def derived(
     plan: LogicalPlan, inputs: Inputs, predicates: Collection[str], upper: int, allowance: Allowance
 ) -> dict[str, Table]:
     """All facts of some predicates below an instant with their presences. Raises: Exhausted."""
-    from tidemill.datalog.dataflow import NotInDataflow, evaluate_plan  # imports numba
+    from tidemill.datalog.dataflow import evaluate_plan  # imports numba
 
-    before = allowance.held
-    below = plan_below(plan, predicates)
-    found: Mapping[str, Sequence[Presence]]
-    try:
-        found, _ = evaluate_plan(
-            below, inputs, upper=upper, told=predicates, allowance=allowance
-        )  # fmt: skip
-    except NotInDataflow:
-        from tidemill.datalog.scratch import Engine
-
-        found = Engine(plan.checked, plan=plan, allowance=allowance).evaluate(
-            inputs, upper=upper, only=predicates
-        ).presences  # fmt: skip
+    before, below = allowance.held, plan_below(plan, predicates)
+    found, _ = evaluate_plan(below, inputs, upper=upper, told=predicates, allowance=allowance)
     tables = {name: Table(rows_of(found.get(name, ()))) for name in predicates}
     allowance.settle(before + sum(table.bytes_held for table in tables.values()))
     return tables

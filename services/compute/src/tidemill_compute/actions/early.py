@@ -18,8 +18,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan, plan_below
 from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.scratch import Engine
-from tidemill.datalog.state import EngineState, StateRow
+from tidemill.datalog.state import StateRow
 from tidemill.errors import Exhausted, NotYet
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
@@ -304,14 +303,9 @@ class EarlyEvents:
             raise
 
     @cached_property
-    def _plan(self) -> LogicalPlan | None:
-        """The part that the dataflow derives; None if it lacks a construct. Cost: O(text)."""
-        from tidemill.datalog.dataflow import missing_in  # imports numba
-
-        target = self._target
-        if missing_in(target.program) is not None:
-            return None
-        return plan_below(logical_plan(target.program), [target.predicate])
+    def _plan(self) -> LogicalPlan:
+        """The part of the program below the predicate. Cost: O(text)."""
+        return plan_below(logical_plan(self._target.program), [self._target.predicate])
 
     def _derive(
         self, inputs: Mapping[str, Sequence[Presence]], state: Sequence[StateRow], upper: int,
@@ -320,13 +314,7 @@ class EarlyEvents:
         """The presences that follow from the inputs; on a thread. Cost: the import of numba."""
         from tidemill.datalog.dataflow import evaluate_plan
 
-        program, predicate = self._target.program, self._target.predicate
-        if self._plan is None:
-            engine = Engine(program, limits=self._target.limits, allowance=allowance)
-            return engine.evaluate(
-                inputs, lower=upper - 1 if upper else None, upper=INSTANT_MAX - 1,
-                state=EngineState.from_rows(state), only=[predicate],
-            ).presences[predicate]  # fmt: skip
+        predicate = self._target.predicate
         found, _ = evaluate_plan(
             self._plan, inputs, upper=INSTANT_MAX - 1,
             told=[predicate], limits=self._target.limits, allowance=allowance,

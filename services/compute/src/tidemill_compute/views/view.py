@@ -32,7 +32,6 @@ from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
-from tidemill_compute.views.windows import WindowMaintainer
 
 log = get_logger("views")
 T = TypeVar("T")
@@ -412,14 +411,11 @@ class ViewDriver:
 def maintainer_of(
     target: ViewTarget, settings: ComputeSettings, shared: SharedInputs
 ) -> Maintainer:
-    """The maintainer of a view, by its ticks and constructs. Cost: the import of numba."""
+    """The maintainer of a view, by its ticks. Cost: the import of numba."""
     if target.ticks is not None:
         return Ticked(target, settings, shared)
-    from tidemill.datalog.dataflow import missing_in  # imports numba
-    from tidemill_compute.views.dataflow import DataflowMaintainer
+    from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
 
-    if missing_in(target.program) is not None:
-        return WindowMaintainer(target, settings)
     return DataflowMaintainer(target, settings, shared)
 
 

@@ -19,7 +19,6 @@ from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, format_presence
-from tidemill.datalog.scratch import Engine
 from tidemill.datalog.vocabulary import NOTHING, Named
 from tidemill.errors import UsageError
 
@@ -138,15 +137,9 @@ def _answers(plan: LogicalPlan, asked: str, upper: int, allowance: Allowance) ->
 def _evaluated(
     plan: LogicalPlan, told: Sequence[str], upper: int, allowance: Allowance
 ) -> tuple[Mapping[str, Sequence[Presence]], Sequence[ErrorPresence]]:
-    """Presences and errors by the dataflow, or over rows where it lacks a construct."""
-    from tidemill.datalog.dataflow import NotInDataflow, evaluate_plan  # imports numba
+    from tidemill.datalog.dataflow import evaluate_plan  # imports numba
 
-    try:
-        return evaluate_plan(plan, {}, upper=upper, told=told, allowance=allowance.apart())
-    except NotInDataflow:
-        engine = Engine(plan.checked, plan=plan, allowance=allowance)
-        evaluation = engine.evaluate({}, upper=upper)
-        return evaluation.presences, evaluation.errors
+    return evaluate_plan(plan, {}, upper=upper, told=told, allowance=allowance.apart())
 
 
 def _lines(found: Sequence[Presence]) -> list[str]:

@@ -33,7 +33,7 @@ def number(words: I64Array) -> tuple[I64Array, I64Array]:
     """The number of each row, equal for equal rows, and the first row of each number.
 
     Numbers ascend in the order of first rows. Shapes: `words` (n, k). Cost: O(n · k).
-    Source: twin `tidemill.testkit.twins.relational.numbers`.
+    Source: twin `tidemill.testkit.twins.numbering.numbers`.
     """
     n = words.shape[0]
     ids = np.empty(n, np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,11 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
-from tidemill.arrangement.relational import extent
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.logical.forms import Type
-from tidemill.datalog.logical.ranges import Bounds
-from tidemill.datalog.presence import BEGINNING, END
 
 Values: TypeAlias = "npt.NDArray[Any]"  # Any: int64, float64 or bool, by the kind of the column
 
@@ -30,7 +27,7 @@ _WORDS = (Type.INT, Type.TEXT)
 
 
 class Unsuited(Exception):
-    """Columns cannot hold this, or may not compute it; the row engine does.
+    """Columns cannot hold or compute this; value by value it is done.
 
     Never leaves the library.
     """
@@ -47,7 +44,6 @@ class Column:
     kind: Type
     values: Values
     nulls: BoolArray | None = None
-    _bounds: Bounds | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -84,24 +80,6 @@ class Column:
             for at in self.nulls.nonzero()[0].tolist():
                 known[at] = None
         return known
-
-    def bounds(self) -> Bounds:
-        """The range of the numbers, and whether there are nulls. Cost: O(n), once."""
-        known = self._bounds
-        if known is None:
-            known = self._bounds = self._found_bounds()  # found once, the same for ever
-        return known
-
-    def _found_bounds(self) -> Bounds:
-        nullable = self.nulls is not None and bool(self.nulls.any())
-        if self.kind in (Type.TEXT, Type.BOOL):
-            return Bounds(BEGINNING, END, nullable)
-        values = self.values if not nullable else self.values[self.known]
-        if not len(values):
-            return Bounds(0, 0, nullable)
-        if self.kind is Type.INT:
-            return Bounds(*extent(values), nullable)
-        return Bounds(values.min().item(), values.max().item(), nullable)
 
     @classmethod
     def of_values(cls, kind: Type, values: Sequence[Any], texts: Texts) -> Column:

@@ -27,8 +27,8 @@ from tidemill.datalog.logical.forms import (
     Type,
     Variable,
     Wildcard,
+    carried_variables,
     clock_time,
-    variables_of,
 )
 from tidemill.datalog.logical.plan import Component, LogicalPlan, reads_any
 from tidemill.datalog.presence import END
@@ -170,7 +170,7 @@ class _Apart:
         leaving = [number for number, atom in enumerate(rule.atoms) if _leaves(atom)]
         timed = not rule.head.time and "time" not in rule.head.suppressed
         times = [n for n, atom in enumerate(rule.atoms) if timed and "time" not in atom.suppressed]
-        values = tuple(self._names[each] for each in _carried(rule))
+        values = tuple(self._names[each] for each in carried_variables(rule))
         return Lives(
             rule.number,
             self.met,
@@ -255,20 +255,3 @@ def _written(head: HeadForm) -> list[Expression]:
     """The arguments and values of lattices that may fail."""
     terms = [*head.terms, *(term for _, terms in head.lattices for term in terms)]
     return [term for term in terms if not isinstance(term, Variable | Constant)]
-
-
-def _carried(rule: RuleForm) -> list[str]:
-    """The variables that the head, atoms under `not` and lattices name, for the state."""
-    head = rule.head
-    found: set[str] = set()
-    for each in (*head.terms, *head.time, *head.expires):
-        found |= variables_of(each)
-    for _, terms in head.lattices:
-        found = found.union(*map(variables_of, terms))
-    for absent in rule.absent:
-        found = found.union(*map(variables_of, absent.expressions()))
-    for atom in rule.atoms:
-        for name, matched in atom.lattices:
-            if name != "time":
-                found |= {term.name for term in matched if isinstance(term, Variable)}
-    return sorted(found)

@@ -235,6 +235,16 @@ def variables_of(expression: Expression | Wildcard) -> frozenset[str]:
     return frozenset()
 
 
+def carried_variables(form: RuleForm) -> list[str]:
+    """The variables that the head, atoms under `not` and lattices name, which a state keeps."""
+    head = form.head
+    expressions: list[Expression] = [*head.terms, *head.time, *head.expires]
+    expressions += [term for _, terms in head.lattices for term in terms]
+    expressions += [term for absent in form.absent for term in absent.expressions()]
+    needed = {name for each in expressions for name in variables_of(each)}
+    return sorted(needed | {each.name for each in matched_variables(form)})
+
+
 def matched_variables(form: RuleForm) -> list[Variable]:
     """The variables for parafacts other than the time, in the order in which identities have them."""
     found: list[Variable] = []

@@ -10,20 +10,28 @@ list of open facts: any number of ticks deep.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.demand import Pattern, demanded, fits
-from tidemill.datalog.logical.forms import RuleForm, matched_variables
+from tidemill.datalog.logical.forms import RuleForm, carried_variables, matched_variables
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.matching import Bindings
+from tidemill.datalog.matching import Bindings, Match
 from tidemill.datalog.moments import Moment, given_rows, living_in
-from tidemill.datalog.presence import BEGINNING, Instant
+from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.rounds import Living
-from tidemill.datalog.state import EngineState, StateRow, decode_fields
-from tidemill.datalog.tables import Key, Table
+from tidemill.datalog.state import (
+    ESTABLISHED,
+    LINGERING,
+    EstablishedSolution,
+    LingeringSolution,
+    StateRow,
+    decode_fields,
+)
+from tidemill.datalog.tables import Key, Row, Table
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
 from tidemill.datalog.ticks import Fact, Message, Told
@@ -104,20 +112,20 @@ class _Known:
         self._seen: list[_ByTick[Record]] = []
         self._said: list[_ByTick[Record]] = []
         self._carried: list[_ByTick[tuple[Fact, list[Told]]]] = []
-        self._solutions: list[_ByTick[StateRow]] = []
+        self._solutions: list[_ByTick[tuple[StateRow, int]]] = []
         self._since: list[dict[Fact, list[tuple[int, float]]]] = [{} for _ in history.nodes]
         for node in history.nodes:
             seen: _ByTick[Record] = _ByTick()
             said: _ByTick[Record] = _ByTick()
             carried: _ByTick[tuple[Fact, list[Told]]] = _ByTick()
-            solutions: _ByTick[StateRow] = _ByTick()
+            solutions: _ByTick[tuple[StateRow, int]] = _ByTick()
             for told, into in ((node.seen, seen), (node.said, said)):
                 for record, begun, ended in told.every():
                     if fits(record.arguments, patterns.get(record.predicate, ())):
                         into.add(record, begun, ended)
             for row, begun, ended in node.handed.every():
                 if row[1] != CARRIED:
-                    solutions.add(row, begun, ended)
+                    solutions.add((row, begun), begun, ended)
                     continue
                 name, key, *values = decode_fields(row[2])
                 if fits(key[1:], patterns.get(name, ())):
@@ -156,10 +164,13 @@ class _Known:
         stretches = self._since[node].get(fact, ())
         return min((b for b, ended in stretches if b <= number < ended), default=number)
 
-    def state_before(self, at: int) -> EngineState:
-        """The solutions that were handed to a tick."""
-        node, number = self.ticks.ran[at]
-        return EngineState.from_rows(self._solutions[node].at(number))
+    def handed_to(self, place: Place, rule: int, kind: str) -> Iterator[tuple[Any, Instant]]:
+        """The solutions of a rule that were handed to a tick: fields, and when each was written."""
+        (node, number), instants = self.ticks.ran[place], self.ticks.nodes
+        for row, begun in self._solutions[node].at(number):
+            if row[:2] == (rule, kind):
+                at = instants[node].instants[begun - 1] if begun else BEGINNING
+                yield decode_fields(row[2]), at
 
 
 class _TickBuilder(Builder):
@@ -203,20 +214,54 @@ class _TickBuilder(Builder):
 
     def _living_at(self, moment: Moment, form: RuleForm, bound: Bindings) -> Iterator[Living]:
         """The solutions that ticks before established, and those of the tick itself."""
-        known = set()
-        for solution in self._known.state_before(moment.place).established.get(form.number, ()):
-            if solution.expires > moment.at:
-                known.add(solution.identity[1:])
-                since = min(version[0] for version in solution.versions)
-                keys = solution.identity[1]
-                yield Living(keys, solution.arguments, solution.time, since)
-        matcher = moment.matcher
+        place, matcher = moment.place, moment.matcher
+        lives = [
+            (each.values, living)
+            for fields, met in self._known.handed_to(place, form.number, LINGERING)
+            if (living := self._life(moment, form, each := LingeringSolution(*fields), met))
+        ]
+        if form.outlives:
+            known, names = set(), [each.name for each in matched_variables(form)]
+            met_at = {living.keys: living.met for _, living in lives}
+            for fields, _ in self._known.handed_to(place, form.number, ESTABLISHED):
+                solution = EstablishedSolution(*fields)
+                if solution.expires > moment.at:
+                    keys, since = solution.identity[1], min(each[0] for each in solution.versions)
+                    known.add(solution.identity[1:])
+                    since = met_at.get(keys, since)
+                    yield Living(keys, solution.arguments, solution.time, since)
+        else:
+            names = carried_variables(form)
+            known = {(living.keys, values) for values, living in lives}
+            yield from (living for _, living in lives)
         for match in matcher.matches(form, bound):
-            matched = tuple(match.bound[each.name] for each in matched_variables(form))
-            if (match.keys, matched) not in known:
-                living = living_in([(moment.at, moment.at + 1)], form, match, matcher, moment.at)
+            if (match.keys, tuple(match.bound[name] for name in names)) not in known:
+                held = [(moment.at, moment.at + 1)]
+                living = living_in(held, form, match, matcher, moment.at)
                 if living is not None:
                     yield living
+
+    def _life(
+        self, moment: Moment, form: RuleForm, life: LingeringSolution, met: Instant
+    ) -> Living | None:
+        """The solution of a life that was handed to the tick, if it goes on there."""
+        bound: Bindings = dict(zip(carried_variables(form), life.values, strict=True))
+        rows: list[Row] = []
+        for atom, key in zip(form.atoms, life.keys, strict=True):
+            known: list[Row] = [(BEGINNING, END, END, (), *key)]
+            leaves = atom.is_clock or "expires" in atom.suppressed
+            if not leaves:
+                known = moment.table(atom.predicate).of_key(key)
+            asked = replace(atom, lattices=()) if leaves else atom
+            further = moment.matcher.agree(form, asked, known[0], bound) if known else None
+            if further is None:
+                return None
+            bound = further
+            rows.append(known[0])
+        if moment.matcher.blocker(form, bound) is not None:
+            return None
+        match = Match(tuple(rows), bound)
+        return living_in([(met, moment.at + 1)], form, match, moment.matcher, moment.at)
 
     def part(self, text: str, at: Instant, kind: Kind, record: Record | None = None) -> Proof:
         place = int(at)

@@ -1,1 +1,0 @@
-"""Rules over windows of rows: joins compiled to loops, strata in order."""

@@ -121,9 +121,6 @@ bench-pipeline: setup ## from records in Kafka to definite answers beside Flink;
 	@infra/setup.sh kafka redis objectstore
 	@$(PY) -m bench.pipeline --records $(RECORDS) $(BENCH)
 
-.PHONY: bench-dataflow
-bench-dataflow: setup ## the dataflow beside the other engines, answers compared first; BENCH="--only join --rows 100000" narrows it
-	@$(PY) -m bench.dataflow $(BENCH)
 
 format: ## let ruff rewrite the sources
 	@.venv/bin/ruff format .

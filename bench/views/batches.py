@@ -1,7 +1,7 @@
 """Views as the service keeps them, in memory: a load, and batches of 1, 1,000 and 100,000 rows.
 
-The timed code of ours is `tidemill_compute.views.dataflow`. It takes tables of updates, as they
-are read of collections, and gives tables of updates, as they are written.
+The timed code of ours is `tidemill_compute.views.dataflow`. It takes tables of updates, as they are
+read of collections, and gives tables of updates, as they are written.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def batches(view: str, rows: int) -> Report:
     for size in (ROWS_FEW, rows):  # the first plans and compiles
         kept, names = Kept(checked), list(INPUTS[view])
         sizes, seconds, digests = [], [], []
-        for step, (many, changes) in enumerate(batched(view, size)):
+        for step, (many, changes) in enumerate(batched(view, size), 1):
             given: dict[str, pa.Table] = {}
             for place, columns, diff in changes:
-                given[names[place]] = kept.updates(names[place], columns, step + 1, diff)
+                given[names[place]] = kept.updates(names[place], columns, step, diff)
             start = perf_counter()
-            found = kept.step(step + 2, given)
+            found = kept.step(step + 1, given)
             seconds.append(perf_counter() - start)
             sizes.append(many)
             digests.append(int(digest(*found), 16))

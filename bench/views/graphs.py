@@ -32,12 +32,12 @@ def maintained(
     view = View(checked)
     columns = columns_of(edges)
     start = perf_counter()
-    rows, diffs = changed_rows(view.step(1, {given: Delta.of(columns)}), wanted)
+    rows, diffs = changed_rows(view.step(1, {given: Delta(columns)}), wanted)
     report.figures["load_s"] = perf_counter() - start
     report.digests["loaded"] = digest(rows, diffs)
     seconds = []
     for upper, (edge, diff) in enumerate(toggled(edges, rounds), 2):
-        change = Delta.of([np.array([end], np.int64) for end in edge], diff)
+        change = Delta([np.array([end], np.int64) for end in edge], diff)
         start = perf_counter()
         rows, diffs = changed_rows(view.step(upper, {given: change}), wanted)
         seconds.append(perf_counter() - start)

@@ -147,7 +147,13 @@ def levels(events: int) -> Stream:
     return Stream((tank, level * 10 + serial), times)
 
 
-ORDERS, PAYMENTS = 0, 1
+ORDERS = 0
+PAYMENTS = """
+settled(o, a, b) := placed(o, a, _) ^ paid(o, b);
+open(o, a) := placed(o, a, _) ^ not paid(o, _);
+taken(k) @sum(a) @count(a) := placed(o, a, k);
+"""
+"""Five operators: two inputs, a join, an absence, groups."""
 
 
 def trades(events: int) -> Stream:
@@ -160,7 +166,7 @@ def trades(events: int) -> Stream:
     keys[kinds == ORDERS] = numbers[kinds == ORDERS]
     back = drawn(1, 7_500, events)
     paid = numbers - back
-    keys[kinds == PAYMENTS] = np.where(paid < 0, -1 - numbers, paid)[kinds == PAYMENTS]
+    keys[kinds != ORDERS] = np.where(paid < 0, -1 - numbers, paid)[kinds != ORDERS]
     times = np.arange(events, dtype=np.int64)
     order = _shuffled(times)
     amounts_ = drawn(2, 1_000_000, events)

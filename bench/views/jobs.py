@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from bench.views import alike, backlog, batches, flights, graphs, sharing, streams, tables
+from bench.views import (
+    alike,
+    backlog,
+    batches,
+    durable,
+    flights,
+    graphs,
+    sharing,
+    streams,
+    tables,
+)
 from bench.views.job import Job
 
 JOBS: dict[str, Job] = {
@@ -11,6 +21,7 @@ JOBS: dict[str, Job] = {
     **streams.JOBS,
     **flights.JOBS,
     **backlog.JOBS,
+    **durable.JOBS,
     **sharing.JOBS,
     **alike.JOBS,
 }

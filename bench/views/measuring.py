@@ -119,4 +119,4 @@ def measure(chosen: argparse.Namespace, jobs: Mapping[str, Job], place: Place) -
             print(line_of(row), flush=True)
         if chosen.keep or chosen.scale == 1.0:
             write_results(name, rows, about_this_run(), place)
-            write_table(list(jobs), place)
+            write_table(jobs, place)

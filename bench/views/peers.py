@@ -17,7 +17,6 @@ BINARIES: Mapping[str, Path] = {
 """Binaries of the sides in Rust, which cargo builds."""
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "windows": (sys.executable, "-m", "bench.views.sides.windows"),
     "clingo": (PYTHON, "-m", "bench.views.sides.clingo_side"),
     "pathway": (PYTHON, "-m", "bench.views.sides.pathway_side"),
     "pathway-batch": (PYTHON, "-m", "bench.views.sides.pathway_side"),

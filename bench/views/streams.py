@@ -8,7 +8,7 @@ the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter, process_time, sleep
 
 import numpy as np
@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from bench.views.digests import columns_of, digest
 from bench.views.engine import (
-    Batch,
+    Columns,
+    Delta,
     Events,
     Passing,
-    Windows,
+    View,
     begun,
     program,
     stacked,
@@ -49,7 +50,6 @@ TOGETHER = 50
 """Batches that are taken in together at full speed, as a view takes a backlog."""
 FIRST = 5
 """Batches at the beginning whose freshness is not counted, here and on the other sides."""
-Columns = Sequence[npt.NDArray[np.int64]]
 Step = Callable[[int], Columns]
 """Rows that a batch has brought of the predicate that is asked for, as columns."""
 Found = list[tuple[int, Columns]]
@@ -95,7 +95,7 @@ def measured(
     busy = process_time()
     _, seconds, found = run(opened(1), paced // BATCH, BATCH / pace)
     report.figures["batch_busy_s"] = (process_time() - busy) / (paced // BATCH)
-    times = [s for s, (_, changes) in zip(seconds, found, strict=True) if len(changes[0])]
+    times = [s for s, (_, changes) in zip(seconds, found, strict=True) if any(map(len, changes))]
     report.latencies(times[FIRST:], "fresh_")
     return report
 
@@ -117,13 +117,13 @@ def strata(events: int, paced: int, pace: int) -> Report:
     stream = checks(max(events, paced))
 
     def opened(together: int) -> Step:
-        view, batches = Windows(checked), slices(stream, together)
-        view.keep("region", (sensors, sensors % 10))
+        view, batches = View(checked), slices(stream, together)
+        view.step(0, {"region": Delta((sensors, sensors % 10))})
 
         def step(at: int) -> Columns:
             columns, ticks = batches[at]
             passing = {"check": Passing(columns, ticks)}
-            return stretches(view.step((at + 1) * together, passing)["calm"])
+            return stretches(view.step((at + 1) * together, passing), "calm")
 
         return step
 
@@ -157,15 +157,15 @@ def resampled(events: int, paced: int, pace: int) -> Report:
     stream = levels(max(events, paced))
 
     def opened(together: int) -> Step:
-        view, batches = Windows(checked), slices(stream, together)
+        view, batches = View(checked), slices(stream, together)
         step_ms = together * BATCH_MS
 
         def step(at: int) -> Columns:
             if at == len(batches):
-                return begun(view.step(at * step_ms + 1, {})["smoothed"])
+                return begun(view.step(at * step_ms + 1, {}), "smoothed")
             columns, times = batches[at]
             given = {"level": Events(columns, times, BATCH_MS + 1)}
-            return begun(view.step((at + 1) * step_ms, given)["smoothed"])
+            return begun(view.step((at + 1) * step_ms, given), "smoothed")
 
         return step
 
@@ -181,10 +181,13 @@ def resampled_batch(events: int) -> Report:
     report = Report()
     for size in (10 * BATCH, events):
         stream = levels(size)
-        view = Batch(checked)
+        view, parts, together = View(checked), [], min(TOGETHER, stream.batches)
         start = perf_counter()
-        upper = stream.batches * BATCH_MS + 1
-        found = view.evaluate(upper, {"level": Events(stream.columns, stream.times)}, "smoothed")
+        for at, (columns, times) in enumerate(slices(stream, together), 1):
+            given = {"level": Events(columns, times)}
+            parts.append(begun(view.step(at * together * BATCH_MS, given), "smoothed"))
+        parts.append(begun(view.step(stream.batches * BATCH_MS + 1, {}), "smoothed"))
+        found = stacked(parts)
         report.figures["throughput"] = size / (perf_counter() - start)
         report.digests["results"] = digest(found)
     return report
@@ -199,14 +202,14 @@ def joined(events: int, paced: int, pace: int) -> Report:
     stream = trades(max(events, paced))
 
     def opened(together: int) -> Step:
-        view, batches = Windows(checked), slices(stream, together)
+        view, batches = View(checked), slices(stream, together)
 
         def step(at: int) -> Columns:
             (kinds, keys, amounts), times = batches[at]
             given = {}
             for name, of in (("placed", kinds == ORDERS), ("paid", kinds != ORDERS)):
                 given[name] = Events((keys[of], amounts[of]), times[of], LIFE_MS)
-            return begun(view.step((at + 1) * together * BATCH_MS, given)["settled"])
+            return begun(view.step((at + 1) * together * BATCH_MS, given), "settled")
 
         return step
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -12,6 +14,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
+from bench.views.job import Job
 from bench.views.peers import REQUIREMENTS
 
 DOCUMENT = Path("docs/reference/performance.md")
@@ -64,12 +67,21 @@ def write_results(
     (place.results / f"{name}.json").write_text(text)
 
 
-def write_table(order: list[str], place: Place) -> None:
-    """Write the table of everything that was measured, also into the document on performance."""
-    files = [place.results / f"{name}.json" for name in order]
-    kept = [json.loads(file.read_text()) for file in files if file.exists()]
-    lines = [f"* {name}: {value}" for name, value in kept[-1]["about"].items()]
-    lines += ["", *HEAD, *(line_of(row, one["measured"]) for one in kept for row in one["rows"])]
+def write_table(jobs: Mapping[str, Job], place: Place) -> None:
+    """Write the table of everything that was measured, also into the document on performance.
+
+    Rows that a job no longer has are left out.
+    """
+    lines: list[str] = []
+    about: dict[str, str] = {}
+    for name, job in jobs.items():
+        file, titles = place.results / f"{name}.json", {row.title for row in job.rows}
+        if file.exists():
+            one = json.loads(file.read_text())
+            lines += [line_of(r, one["measured"]) for r in one["rows"] if r["row"] in titles]
+            about = one["about"]
+    heads = [line for each in about.items() for line in wrapped(f"* {each[0]}: {each[1]}")]
+    lines = [*heads, "", *HEAD, *lines]
     table = "\n".join(lines) + "\n"
     place.results.with_suffix(".md").write_text(f"# {place.title}\n\n{table}")
     text = DOCUMENT.read_text()
@@ -77,6 +89,11 @@ def write_table(order: list[str], place: Place) -> None:
         return
     start, end = text.index(place.start) + len(place.start), text.index(place.end)
     DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
+
+
+def wrapped(text: str) -> list[str]:
+    """An item of a list as lines of prose."""
+    return textwrap.wrap(text, 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def line_of(row: dict[str, Any], measured: str = "") -> str:
@@ -120,7 +137,7 @@ def shown(value: float, unit: str) -> str:
     if unit == "/s":
         return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.1f} k/s"
     if unit == "bytes":
-        return f"{value / 1e6:.0f} MB"
+        return f"{value / 1e6:.0f} MB" if value >= 1e6 else f"{value:.0f} bytes"
     for scale, name in ((1, "s"), (1e3, "ms")):
         if value * scale >= 1:
             return f"{value * scale:.3g} {name}"

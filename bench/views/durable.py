@@ -1,20 +1,24 @@
-"""Views alone, from durable inputs to durable answers: a backlog in the store, and one view."""
+"""Views alone, from durable inputs to durable answers: a backlog in the store, and one view.
+
+DuckDB is the judge of the answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from statistics import median
 from time import perf_counter, process_time
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from bench.dataflow.answers import expected, same
-from bench.dataflow.streams import RULES, Rows, stream
+from bench.views.durable_answers import expected, same
+from bench.views.durable_inputs import RULES, Rows, stream
+from bench.views.job import Aim, Job, Report, Row
 from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.catalog.record_rows import PredicateShape, shape_of_events, shape_of_output
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
@@ -33,15 +37,16 @@ BATCH_MS = 1_000
 """Event time of one commit to an input."""
 TEXTS = frozenset({"tank", "id", "order"})
 """Columns that are texts in the pipeline."""
-TENTHS = 10
+FIFTHS = 5
+ROWS_FEW = 20_000
 
 
 class Kept(NamedTuple):
-    """A run of one view: seconds, those of the processor, seconds of each tenth, its answers."""
+    """A run of one view: seconds, those of the processor, seconds of each fifth, its answers."""
 
     took: float
     used: float
-    tenths: list[float]
+    fifths: list[float]
     answers: dict[str, pa.Table]
 
 
@@ -91,7 +96,7 @@ class Durable:
         log = SqliteConsensus(self._folder / "log.db")
         return Collections(log, blob, self._clock, lambda: token_hex(16))
 
-    async def load(self) -> None:
+    async def _load(self) -> None:
         """Write the backlog, one commit for each second of it."""
         store = self._process()
         for each, (name, shape) in self._shapes.items():
@@ -108,8 +113,12 @@ class Durable:
                 lower = upper
         await store.close()
 
-    async def run(self, run: str) -> Kept:
-        """Keep the view from an empty start until it has said everything."""
+    async def load_and_run(self) -> Kept:
+        """Write the backlog, and keep the view of it until it has said everything."""
+        await self._load()
+        return await self._run("view")
+
+    async def _run(self, run: str) -> Kept:
         store = self._process()
         outputs = {
             each: (f"{run}/{each}", shape_of_output(self.program, each))
@@ -139,32 +148,44 @@ class Durable:
             each: consolidate(await store.read_updates(name)) for each, (name, _) in outputs.items()
         }
         await store.close()
-        tenths = np.diff(np.interp(np.linspace(0, self.end, TENTHS + 1), *np.array(reached).T))
-        return Kept(reached[-1][1], used, tenths.tolist(), found)
+        fifths = np.diff(np.interp(np.linspace(0, self.end, FIFTHS + 1), *np.array(reached).T))
+        return Kept(reached[-1][1], used, fifths.tolist(), found)
 
 
-def durable(name: str, count: int, runs: int) -> None:
-    """Print how fast one view is kept, whole and by tenths. Answers are compared first.
-
-    Raises: SystemExit where the answers differ from those of DuckDB.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_durable(Durable(Path(folder), name, count), name, runs))
-
-
-async def _durable(world: Durable, name: str, runs: int) -> None:
-    await world.load()
-    total = sum(len(each.times) for each in world.rows.values())
-    columns = {each: list(found[1]) for each, found in RULES[name][1].items()}
+def durable(name: str, rows: int) -> Report:
+    """The speed at which one view is kept, whole, and in the last fifth as against the first."""
+    report = Report()
+    for count in (ROWS_FEW, rows):  # the first plans and compiles
+        with tempfile.TemporaryDirectory() as folder:
+            world = Durable(Path(folder), name, count)
+            kept = asyncio.run(world.load_and_run())
+        total = sum(len(each.times) for each in world.rows.values())
+        report.figures = {
+            "throughput": total / kept.took, "per_busy": total / kept.used,
+            "first_s": kept.fifths[0], "last_s": kept.fifths[-1],
+        }  # fmt: skip
+    columns = {each: list(found) for each, (_, found) in RULES[name][1].items()}
     theirs = expected(name, world.rows, columns)
-    for answer in (await world.run("first")).answers.values():
+    for answer in kept.answers.values():
         if not same(answer, theirs):
-            raise SystemExit(f"{name}: the view and DuckDB give different answers")
-    del theirs
-    found = [await world.run(str(number)) for number in range(runs)]
-    took, used = median(each.took for each in found), median(each.used for each in found)
-    speeds = f"{total / took:,.0f} rows/s, {total / used:,.0f} in a second of the processor"
-    tenths = [median(each) for each in zip(*(run.tenths for run in found), strict=True)]
-    rates = " ".join(f"{total / TENTHS / each / 1e6:.2f}" for each in tenths)
-    print(f"{name} as a view, durable to durable: {speeds}")
-    print(f"{name} as a view, million rows/s of each tenth: {rates}")
+            raise AssertionError(f"{name}: the view and DuckDB give different answers")
+        report.digests["updates"] = f"{answer.num_rows:,}"
+    return report
+
+
+def _rows(title: str, least: float) -> tuple[Row, ...]:
+    return (
+        Row(title, "throughput", Aim("least", least), "/s"),
+        Row("the same, for each second of the processor", "per_busy", unit="/s"),
+        Row("its last fifth, times as long as the first", "last_s/first_s", Aim("most", 1.2), "times"),
+    )  # fmt: skip
+
+
+JOBS: dict[str, Job] = {
+    f"durable-{name}": Job((rows,), partial(durable, name), _rows(title, least), scaled=(0,), least=1_000)
+    for name, rows, title, least in (
+        ("resample", 5_000_000, "resampling of 5 M readings of 1,000 tanks, durable to durable", 1_000_000),
+        ("join", 2_500_000, "join of 2.5 M orders and 2.5 M payments, durable to durable", 500_000),
+        ("hot", 5_000_000, "one filter of 5 M readings, durable to durable", 1_000_000),
+    )
+}  # fmt: skip

@@ -8,7 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from bench.dataflow.streams import LIFE_MS, Rows
+from bench.views.durable_inputs import LIFE_MS, Rows
 from tidemill.arrangement.updates import DIFF, TIME
 
 PRESENT: Mapping[str, str] = {

@@ -10,6 +10,7 @@ import pytest
 from tidemill.datalog.check import check
 from tidemill.datalog.check_safety import ATOMS_MAX
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow import NotInDataflow
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputKind, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
@@ -249,18 +250,35 @@ def wide(atoms: int) -> CheckedProgram:
     return program(text, at=("relation", 1), late=("event", 1))
 
 
+def repeated(atoms: int) -> CheckedProgram:
+    """A rule of so many atoms over sixteen variables."""
+    names = [f"x{number % 16}" for number in range(atoms)]
+    joined = " ^ ".join(f"at({name})" for name in names)
+    same = " ^ ".join(f"{b} == {a}" for a, b in itertools.pairwise(names[:16]))
+    text = f"p(x0) := {joined} ^ not gone(x0) if {same};"
+    return program(text, at=("relation", 1), gone=("relation", 1))
+
+
 def test_a3_a_rule_matches_as_many_atoms_as_it_may() -> None:
-    """One atom more is refused at its place; so many are evaluated, followed, proved and missed."""
-    inputs = {**rows("at", [(1,), (2,)]), "late": [Presence(Record("late", (2,), 3), 3)]}
-    checked, found = wide(ATOMS_MAX - 1), Record("p", (5,), 5)
+    """One atom more is refused at its place; so many are evaluated, proved and missed."""
+    inputs = rows("at", [(1,), (2,)]) | rows("gone", [(1,)])
+    checked, found = repeated(ATOMS_MAX), Record("p", (2,))
     held = Held(checked)
     held.feed(inputs)
     held.step(7)
-    assert [record.arguments for record in held.records("p")] == [(5,)]
+    assert held.texts("p") == {"p(2)"}
     proof = why(checked, inputs, found, 6)
     assert proof is not None
     assert sum(1 for _ in proof.premises()) == ATOMS_MAX + 1  # and what is absent
-    missed = why_not(checked, inputs, Record("p", (9,), 5), 6, upper=20)
+    missed = why_not(checked, inputs, Record("p", (9,)), 6, upper=20)
     assert [reason.rule for reason in missed] == [1]
     with pytest.raises(ProgramErrors, match="S128 this is one atom more than the 64"):
+        repeated(ATOMS_MAX + 1)
+    with pytest.raises(ProgramErrors, match="S128 this is one atom more than the 64"):
         wide(ATOMS_MAX)
+
+
+def test_a_match_of_more_columns_than_a_row_may_have_is_refused_by_name() -> None:
+    """What may fail names all columns of its facts: of so many atoms they are too many."""
+    with pytest.raises(NotInDataflow, match="a rule whose matches have more than 60 columns"):
+        Held(wide(ATOMS_MAX - 1))

@@ -203,7 +203,8 @@ class RuleLowering:
             return
         for place, term, kind in self.places(number):
             if isinstance(term, Variable):
-                self.own.setdefault((number, place), self._named(number, place, term.name, kind))
+                column = self._named(number, place, term.name, kind)
+                self.own.setdefault((number, place), column)
             elif isinstance(term, Constant):
                 self.own.setdefault((number, place), self._constant(term.value, kind))
         if full and atom.predicate != UNIT:
@@ -221,14 +222,20 @@ class RuleLowering:
         if wanted is Type.FLOAT and kind is Type.INT:
             raw = f"#whole:{number}.{place}"
             self.variables[raw] = self._column(), kind
-            self.variables.setdefault(name, (self._column(), wanted))
+            self._variable(name, wanted)
             self.widened.setdefault(number, []).append((raw, name))
             return self.variables[raw][0]
         if kind is Type.ANY and wanted not in NUMBERED:
-            self.variables.setdefault(name, (self._column(), wanted))
+            self._variable(name, wanted)
             self.typed.setdefault(number, []).append((self._column(), name))
             return self.typed[number][-1][0]
-        return self.variables.setdefault(name, (self._column(), wanted))[0]
+        return self._variable(name, wanted)
+
+    def _variable(self, name: str, kind: Type) -> int:
+        """The one column of a variable."""
+        if name not in self.variables:
+            self.variables[name] = self._column(), kind
+        return self.variables[name][0]
 
     def _allocate_seen(self, number: int) -> None:
         """The columns of lattices of an atom's fact, and of what is seen of them."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, evaluate_plan
+from tidemill.datalog.dataflow.evaluating import undeclared
 from tidemill.datalog.eager import CODE, eager_refusal, inputs_below
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
@@ -140,7 +141,9 @@ def _begins(presences: Iterable[Presence]) -> Begins:
 
 def state_before(checked: CheckedProgram, known: Inputs, upper: int) -> list[StateRow]:
     """The solutions that outlive facts, as a view that is definite up to `upper` keeps them."""
-    engine = DataflowEngine(checked, limits=Limits(rounds=500), keeps_state=True)
+    engine = DataflowEngine(
+        checked, limits=Limits(rounds=500), keeps_state=True, carrying=undeclared(checked, known)
+    )
     for name, presences in known.items():
         engine.feed_presences(name, presences)
     engine.step(upper)

@@ -17,9 +17,12 @@ class Held:
     """An engine that is fed and stepped, and what is there by all that it has told.
 
     Further arguments are those of `DataflowEngine`. With `keeps_state` it sums up the state too.
+    Events may carry any lattice unless `carrying` says which.
     """
 
     def __init__(self, checked: CheckedProgram, **options: Any) -> None:
+        events = [name for name, each in checked.inputs.items() if each.kind == "events"]
+        options.setdefault("carrying", events)
         self.engine = DataflowEngine(checked, **options)
         self.state: set[StateRow] = set()
         self._held: dict[str, dict[str, Record]] = {name: {} for name in checked.derived}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.datalog.allowance import Allowance, found_bytes
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.engine import DataflowEngine
 from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.limits import Limits
@@ -34,7 +35,7 @@ def evaluate_plan(
     """
     engine = DataflowEngine(
         plan.checked, plan=plan, told=told, limits=limits, allowance=allowance,
-        keeps_state=bool(state),
+        keeps_state=bool(state), carrying=undeclared(plan.checked, inputs),
     )  # fmt: skip
     if lower is not None:
         numbers = {rule.number for rule in plan.rules}
@@ -48,6 +49,17 @@ def evaluate_plan(
     for each in changes.values():  # of which each is a record soon
         engine.allowance.take(len(each) * found_bytes(len(each.schema.kinds)))
     return {name: presences_of(found.records()) for name, found in changes.items()}, engine.errors()
+
+
+def undeclared(checked: CheckedProgram, inputs: Mapping[str, Sequence[Presence]]) -> set[str]:
+    """The inputs of which some record carries other lattices than its schema says. Cost: O(n)."""
+    found = set()
+    for name, presences in inputs.items():
+        known = checked.inputs.get(name)
+        names = {lattice for lattice, _ in known.lattices} if known is not None else set()
+        if any({each for each, _ in p.record.parafacts} != names for p in presences):
+            found.add(name)
+    return found
 
 
 def presences_of(changes: Iterable[tuple[Instant, Record, int]]) -> list[Presence]:

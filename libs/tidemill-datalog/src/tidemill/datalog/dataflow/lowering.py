@@ -154,6 +154,12 @@ class _Lowering:
     def word(self, value: object, kind: Type) -> tuple[int, bool]:
         return word_of(value, kind, self._texts, self.values)
 
+    def timed(self, predicate: str) -> bool:
+        """Whether facts of a collection may have a time."""
+        name = self.schemas[predicate].predicate
+        declared = name in self._checked.inputs or name in self._checked.derived
+        return not declared or name in self._checked.carries_time
+
     def lattice_type(self, predicate: str, lattice: str, at: int = 0) -> Type:
         """The declared type of one of a lattice's values."""
         known = self._checked.lattice_types.get((predicate, lattice))

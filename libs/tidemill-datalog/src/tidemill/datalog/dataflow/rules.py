@@ -86,6 +86,10 @@ class Collections(Protocol):
         """The declared type of a lattice's values."""
         ...
 
+    def timed(self, predicate: str) -> bool:
+        """Whether facts of a collection may have a time."""
+        ...
+
 
 class RuleLowering:
     """Lowers one rule: its columns, a delta plan for each change, its head."""
@@ -209,7 +213,8 @@ class RuleLowering:
                 self.own.setdefault((number, place), self._constant(term.value, kind))
         if full and atom.predicate != UNIT:
             schema = self.program.schemas[atom.predicate]
-            for place in schema.key:
+            timed = self.rule.outlives or self.program.timed(atom.predicate)
+            for place in schema.key if timed else schema.key[1:]:
                 if (number, place) not in self.own:
                     self.own[number, place] = self._column()
 

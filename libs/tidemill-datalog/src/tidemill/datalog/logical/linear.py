@@ -132,7 +132,7 @@ def _linear(
         return 1, []
     if variable not in variables_of(expression):
         known = scope.bounds_of(expression)
-        if known is None or (known.nullable and not isinstance(expression, Variable)):
+        if known is None or (known.nullable and not _null_with_its_variables(expression)):
             return None
         return 0, [("+", source_of(expression, scope))]
     if not isinstance(expression, Call):
@@ -147,6 +147,14 @@ def _linear(
         a, left = parts[0]
         return -a, [("-" if s == "+" else "+", source) for s, source in left]
     return _scaled(expression, variable, scope)
+
+
+def _null_with_its_variables(expression: Expression) -> bool:
+    """Whether an expression is null just where one of its variables is."""
+    if isinstance(expression, Call):
+        strict = expression.name in ("+", "-", "*", "neg")
+        return strict and all(map(_null_with_its_variables, expression.arguments))
+    return isinstance(expression, Variable) or expression.value is not None
 
 
 def _scaled(product: Call, variable: str, scope: Scope) -> tuple[int, list[tuple[str, str]]] | None:

@@ -36,14 +36,9 @@ def evaluate_case(
     Raises: CaseError for a construct that the dataflow does not evaluate.
     """
     from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
-    from tidemill.datalog.dataflow.evaluating import presences_of
+    from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
 
-    carrying = {
-        name
-        for _, delivered in deliveries
-        for name, presences in delivered.items()
-        if any(presence.record.parafacts for presence in presences)
-    }
+    carrying = {name for _, delivered in deliveries for name in undeclared(checked, delivered)}
     told: dict[str, list[tuple[Instant, Record, int]]] = {}
     try:
         engine = DataflowEngine(

@@ -233,7 +233,7 @@ class Matches:
                 continue
             schema = self._schemas[atom.predicate]
             key = [
-                None if match[columns.nulls] >> column & 1
+                None if column < 0 or match[columns.nulls] >> column & 1
                 else value_of(match[column], schema.kind(at), self._texts, schema.values)
                 for at, column in enumerate(places)
             ]  # fmt: skip

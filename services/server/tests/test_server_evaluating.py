@@ -8,7 +8,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tidemill.datalog.dataflow import NotInDataflow
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.errors import Exhausted, UsageError
 from tidemill_server.commands.check_command import evaluate
@@ -43,20 +42,17 @@ load(h) @count(n) @max(n) := ping(h, n);
 """
 
 
-@pytest.mark.parametrize("text", [TEXT, TIMED])
-@pytest.mark.parametrize("asked", [[], ["goal"]])
-def test_a_program_says_the_same_where_the_dataflow_lacks_a_construct(
-    text: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    goals = [("path(x, 1)" if text == TEXT else "calm(h)") for _ in asked]
-    found = presences_of(text, predicates=goals)
-    assert found
-
-    def lacking(*given: object, **named: object) -> object:
-        raise NotInDataflow("a construct")
-
-    monkeypatch.setattr("tidemill.datalog.dataflow.evaluate_plan", lacking)
-    assert presences_of(text, predicates=goals) == found
+def test_facts_with_times_are_told_with_the_stretches_in_which_they_hold() -> None:
+    assert presences_of(TIMED) == [
+        '[5,9) alarm("a") @time(5) @expires(9)',
+        '[7,11) alarm("a") @time(7) @expires(11)',
+        '[2,-) calm("b") @time(2)',
+        '[11,-) calm("a") @time(7)',
+        '[2,-) load("b") @time(2) @count(1) @max(0)',
+        '[5,7) load("a") @time(5) @expires(9) @count(1) @max(1)',
+        '[7,9) load("a") @time(7) @expires(9) @count(2) @max(2)',
+        '[9,-) load("a") @time(7) @count(1) @max(2)',
+    ]
 
 
 def test_c3_facts_without_columns_are_present_or_not() -> None:

@@ -1,4 +1,4 @@
-"""Steps of the dataflow: restarts, what comes and goes, limits, and what a change costs."""
+"""Steps of the dataflow: what comes and goes, groups, limits, and what a change costs."""
 
 from __future__ import annotations
 
@@ -50,28 +50,6 @@ def program(text: str, **columns: str) -> CheckedProgram:
         for name, kinds in columns.items()
     }  # fmt: skip
     return check(parse(text), InputSchemas(schemas, closed=bool(schemas)))
-
-
-@LAW
-@given(programs(), inputs(), STRATEGIES, st.integers(1, UPPER - 1))
-def test_a_restart_from_the_state_and_the_facts_alive_changes_nothing(
-    example: Example, given_: Inputs, strategy: Strategy, cut: int
-) -> None:
-    """The changes of the state add up to the state that it goes on from."""
-    expected = answers_from_scratch(example, given_)
-    before = Held(example.checked, strategy=strategy, keeps_state=True)
-    before.feed(given_)
-    for upper in {1, cut}:
-        if upper <= cut:
-            before.step(upper)
-    held = Held(example.checked, strategy=strategy, keeps_state=True)
-    held.engine.restore(sorted(before.state), cut)
-    for name, presences in given_.items():
-        alive = [replace(p, start=max(p.start, cut - 1)) for p in presences if p.end >= cut]
-        held.engine.feed_presences(name, alive)
-    for at in range(cut - 1, UPPER):
-        held.step(at + 1)
-        assert held.now() == expected[at + 1], (at, cut, example.text)
 
 
 @LAW

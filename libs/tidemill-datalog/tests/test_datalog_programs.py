@@ -36,7 +36,7 @@ WAYS = ("as they are", "in pieces", "shuffled", "come and gone", "restarted", "c
 def stepped(
     checked: CheckedProgram, given_: Inputs, strategy: Strategy, way: str, rng: Random
 ) -> Iterator[dict[str, set[str]]]:
-    """What the dataflow holds at each instant, when it comes there in one of the `WAYS`."""
+    """The facts and errors at each instant, when the dataflow comes there in one of the `WAYS`."""
     if way == "shuffled":
         rules = rng.sample(checked.rules, len(checked.rules))
         checked = replace(checked, rules=tuple(rules))
@@ -76,7 +76,9 @@ def begun_again(before: Held, strategy: Strategy, given_: Inputs, at: int, compa
         if compacted:
             alive = [replace(p, start=max(p.start, at)) for p in alive]
         again.feed({name: alive})
+    again.state = before.state
     again.step(at + 1)
+    again.state = before.state  # what the first step tells of it is not news
     return again
 
 

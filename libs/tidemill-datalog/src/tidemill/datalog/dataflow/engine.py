@@ -124,7 +124,6 @@ class DataflowEngine:
         self._keep = keep
         self._limits = limits or Limits()
         self.plan.values.set_values_max = self._limits.set_values
-        looped = {name for loop in self.plan.loops for name in loop}
         self._merged = self._make_merged()
         self.holdings = Holdings()
         self.figures = {name: Figures() for name in self.schemas}
@@ -139,7 +138,7 @@ class DataflowEngine:
         self._rules: list[RuleState] = []
         self._reductions: dict[str, Reduction] = {}
         for each in self.plan.rules:
-            self._add_rule(RuleState(each, self), looped)
+            self._add_rule(RuleState(each, self))
         self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
         self._place: dict[RuleState, tuple[str, int]] = {}
@@ -165,12 +164,12 @@ class DataflowEngine:
         unit[0] = [0, END_WORD, 1, BEGIN_WORD, END_WORD, 1]
         self._pending.put(UNIT, unit)
 
-    def _add_rule(self, rule: RuleState, looped: set[str]) -> None:
+    def _add_rule(self, rule: RuleState) -> None:
         """A rule; outside of recursions it reads its sources by itself."""
         self._rules.append(rule)
         if rule.reduction is not None:
             self._reductions[rule.predicate] = rule.reduction
-        if rule.predicate in looped:
+        if any(rule.predicate in loop for loop in self.plan.loops):
             return
         deltas = rule.plan.deltas
         for source in dict.fromkeys(delta.source for delta in deltas):

@@ -47,7 +47,8 @@ LEFT_OUT = {
 """Imports inside functions that an image does not carry: no program of it comes to them.
 
 Only services of jobs launch pods (`kubernetes`), and only reclock maps offsets (numba). Ingest
-reads plain records by other decoders where it finds no compiler. `tidemill sql` is in the whole.
+reads plain records by other decoders where it finds no compiler, and compaction sorts by Arrow.
+`tidemill sql` is in the whole.
 """
 
 BLOCKED = """
@@ -74,6 +75,14 @@ rows, letters = decoder.decode([0] * 1_000, range(1_000), [b'{"n": 1}'] * 1_000)
 assert (rows.num_rows, letters.num_rows) == (1_000, 0)
 """
 """A batch of plain records becomes rows."""
+MERGED = """
+import pyarrow as pa
+from tidemill.arrangement.updates import consolidate, stamp
+rows = consolidate(stamp(pa.table({"t": [f"t{at % 700}" for at in range(2_000)]}), 3))
+assert (rows.num_rows, rows["t"][0].as_py(), rows["_diff"][0].as_py()) == (700, "t0", 3)
+"""
+"""Updates are sorted and added up."""
+DOES = {"ingest": DECODED, "compaction": MERGED}
 
 
 @cache
@@ -191,7 +200,7 @@ def test_a_program_starts_where_nothing_else_is_installed_and_ingest_decodes(ima
             parts = module.split(".")
             tops.add(".".join(parts[:2]) if parts[0] == "tidemill" else parts[0])
     tops -= {"tidemill", "_pytest", "pytest", "__pycache__"}
-    does = DECODED if image == "ingest" else ""
+    does = DOES.get(image, "")
     command = [sys.executable, "-c", BLOCKED, " ".join(sorted(tops)), does, *modules_of(image)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "imported\n", done.stderr

@@ -11,7 +11,9 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 PRIVATE = 0o700
@@ -23,6 +25,16 @@ PORTABLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "aarch64": ("generic", ()),
 }
 """By architecture: the processor that installed code is compiled for, and what it has to have."""
+
+
+@cache
+def has_compiler() -> bool:
+    """Whether this process can compile loops; images whose programs compute little cannot."""
+    try:
+        import_module("tidemill.arrangement.kernels")
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 class CodeFolders:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.machine_code import has_compiler
+
 Words: TypeAlias = npt.NDArray[np.uint64]
 Ranks: TypeAlias = tuple[Words, int]
 """Numbers in the order of the values of a column, equal for equal ones, and their bits."""
@@ -30,13 +32,14 @@ def order_of(columns: Sequence[Any]) -> npt.NDArray[np.int64] | None:
     """The numbers of the rows, ordered by the columns from left to right.
 
     Rows that are equal in all columns stay in their order. Nulls come last, NaN just before them,
-    text by code point. None for columns of other types than numbers, truths, texts and instants.
+    text by code point. None for columns of other types than numbers, truths, texts and instants,
+    and where no compiler is installed.
 
     Shapes: columns of one length. Cost: O(n log n), some 100 ns a row of a text and six numbers;
     other threads may compute meanwhile. Columns behind those that decide are not looked at.
     Source: twin in the law in tests/test_arrangement_row_order.py, by `pyarrow.compute`.
     """
-    if not all(_has_ranks(column.type) for column in columns):
+    if not has_compiler() or not all(_has_ranks(column.type) for column in columns):
         return None
     return _sorted_rows(chain.from_iterable(map(_ranks, columns)), len(columns[0]))
 

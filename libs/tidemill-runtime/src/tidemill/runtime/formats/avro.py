@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import fastavro
 
@@ -26,6 +26,9 @@ from tidemill.runtime.formats.columns import (
     cell_of,
     check_nesting,
 )
+
+if TYPE_CHECKING:
+    from tidemill.runtime.formats.plain_wire import Field, PlainAvro
 
 HEADER_BYTES = 5
 DECIMAL_BYTES_MAX = 1_600
@@ -103,6 +106,8 @@ def read_value(value: bytes, schema: WriterSchema) -> Any:  # any value of Avro
         found = fastavro.schemaless_reader(stream, schema.reading, None)
     except BadRow:
         raise
+    except EOFError:  # its text has an address of this process in it
+        raise BadRow("not a value of its schema: it ends too early") from None
     except Exception as error:  # whatever fastavro makes of bytes that are no value
         raise BadRow(f"not a value of its schema: {_said(error)}") from None
     if left := len(value) - stream.tell():
@@ -120,6 +125,7 @@ class AvroReader:
         self._columns = tuple(columns)
         self._schemas: dict[int, WriterSchema | BadRow] = {}
         self._takes: dict[tuple[int, str], list[Take]] = {}
+        self._plain: dict[int, PlainAvro | None] = {}
 
     def share(self, other: AvroReader) -> None:
         """Know from now on what `other` knows."""
@@ -139,6 +145,20 @@ class AvroReader:
     def knows(self, number: int) -> bool:
         """Whether records with this schema can be decided."""
         return number in self._schemas
+
+    def plain_reader(self, values: Sequence[bytes | None]) -> PlainAvro | None:
+        """The reader of plain records with the schema that the first of these names."""
+        first = next((v for v in values if v and len(v) >= HEADER_BYTES and v[0] == 0), None)
+        schema = None if first is None else self._schemas.get(number := schema_number(first))
+        if not isinstance(schema, WriterSchema):
+            return None
+        if number not in self._plain:
+            from tidemill.runtime.formats.plain_wire import PlainAvro  # it imports numba
+
+            fields = _plain_fields(schema, self._columns)
+            made = None if fields is None else PlainAvro(self._columns, number, fields)
+            self._plain[number] = made
+        return self._plain[number]
 
     def __call__(self, value: bytes | None) -> list[object]:
         """The cells of a record in the order of the columns. Raises: BadRow."""
@@ -214,6 +234,32 @@ def _field(schema: Schema, name: str, named: Mapping[str, Schema]) -> Schema | N
     return next(
         (each["type"] for each in branches[0].get("fields", ()) if each["name"] == name), None
     )
+
+
+def _plain_fields(schema: WriterSchema, columns: Sequence[Column]) -> list[Field] | None:
+    """The fields of a flat record whose columns they fit; None of any other schema."""
+    from tidemill.runtime.formats import plain_wire as wire  # as above
+
+    kinds = {
+        "int": wire.INT, "long": wire.INT, "float": wire.FLOAT32, "double": wire.FLOAT64,
+        "string": wire.TEXT, "boolean": wire.BOOL,
+    }  # fmt: skip
+    top, places = schema.meaning, {column.name: at for at, column in enumerate(columns)}
+    if not isinstance(top, dict) or _kind(top) != "record":
+        return None
+    fields = []
+    for each in top["fields"]:
+        written, null = each["type"], -1
+        if isinstance(written, list) and len(written) == 2 and "null" in written:
+            null = written.index("null")
+            written = written[1 - null]
+        kind = kinds.get(written) if isinstance(written, str) else None
+        at = places.pop(each["name"], -1)
+        if kind is None or (at >= 0 and wire.FITTING[kind] != columns[at].kind):
+            return None
+        fields.append(wire.Field(kind, at, null))
+    missing = any("." in name or not columns[at].nullable for name, at in places.items())
+    return None if missing else fields
 
 
 def _taking(schema: Schema | None, column: Column, named: Mapping[str, Schema]) -> Take:

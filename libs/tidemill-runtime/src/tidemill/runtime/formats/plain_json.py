@@ -33,9 +33,9 @@ _MINUS, _DOT, _ZERO, _NINE, _BIG_E, _SMALL_E = (ord(c) for c in "-.09Ee")
 _A, _T, _N = (ord(c) for c in "atn")
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-_LENGTH_BITS = 32
+LENGTH_BITS = 32
 """The word of a text is the place of its first byte, and its length in so many bits."""
-_LENGTH_MAX = (1 << _LENGTH_BITS) - 1
+_LENGTH_MAX = (1 << LENGTH_BITS) - 1
 
 
 class PlainRows(NamedTuple):
@@ -67,26 +67,41 @@ class PlainJson:
 
         Cost: O(bytes), some 150 ns a record of four columns; another thread may compute meanwhile.
         """
-        present = [value or b"" for value in values]
-        stops = np.zeros(len(present) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, present), np.int64, len(present)), out=stops[1:])
-        if stops[-1] > BYTES_MAX or len(self._columns) > COLUMNS_MAX:
-            nothing = [pa.array([], ARROW_TYPES[column.kind]) for column in self._columns]
-            return PlainRows(nothing, np.zeros(len(present), np.bool_))
-        data = np.frombuffer(b"".join(present) or b"\0", np.uint8)
-        shape = (len(self._columns), len(present))
+        packed = packed_values(values)
+        shape = (len(self._columns), len(values))
         words, nulls = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
-        plain = np.zeros(len(present), np.bool_)
-        _read_records(
-            data, stops, self._names, self._stops, self._leads, self._lead_stops, self._kinds,
-            self._nullable, words, nulls, plain,
-        )  # fmt: skip
-        if not plain.all():
-            words, nulls = words[:, plain], nulls[:, plain]
-        arrays = [
-            _array(column, data, words[at], nulls[at]) for at, column in enumerate(self._columns)
-        ]
-        return PlainRows(arrays, plain)
+        plain = np.zeros(len(values), np.bool_)
+        if packed is not None and len(self._columns) <= COLUMNS_MAX:
+            _read_records(
+                *packed, self._names, self._stops, self._leads, self._lead_stops, self._kinds,
+                self._nullable, words, nulls, plain,
+            )  # fmt: skip
+        return rows_of_words(self._columns, packed, words, nulls, plain)
+
+
+def packed_values(values: Sequence[bytes | None]) -> tuple[Bytes, I64Array] | None:
+    """The bytes of all records, and where each ends; None of more than `BYTES_MAX` together."""
+    present = [value or b"" for value in values]
+    stops = np.zeros(len(present) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, present), np.int64, len(present)), out=stops[1:])
+    if stops[-1] > BYTES_MAX:
+        return None
+    return np.frombuffer(b"".join(present) or b"\0", np.uint8), stops
+
+
+def rows_of_words(
+    columns: Sequence[Column],
+    packed: tuple[Bytes, I64Array] | None,
+    words: I64Array,
+    nulls: BoolArray,
+    plain: BoolArray,
+) -> PlainRows:
+    """The plain ones of some records, from a word for each cell; texts lie in the bytes of all."""
+    if not plain.all():
+        words, nulls = words[:, plain], nulls[:, plain]
+    data = packed[0] if packed is not None else np.zeros(1, np.uint8)
+    arrays = [_array(column, data, words[at], nulls[at]) for at, column in enumerate(columns)]
+    return PlainRows(arrays, plain)
 
 
 def _joined(texts: Sequence[bytes]) -> tuple[Bytes, I64Array]:
@@ -104,7 +119,7 @@ def _array(column: Column, data: Bytes, words: I64Array, nulls: BoolArray) -> An
     stops = np.zeros(len(words) + 1, np.int32)
     np.cumsum(words & _LENGTH_MAX, out=stops[1:])
     copied = np.empty(int(stops[-1]), np.uint8)
-    _copy(data, words >> _LENGTH_BITS, stops, copied)
+    _copy(data, words >> LENGTH_BITS, stops, copied)
     valid = None if mask is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(stops), pa.py_buffer(copied), valid)
 
@@ -213,7 +228,7 @@ def _read_value(data: Bytes, at: int, stop: int, kind: int) -> tuple[int, int | 
         end = _quote_after(data, at + 1, stop)
         if end < 0 or (kind != _TEXT and kind >= 0):
             return -1, 0, False
-        return end + 1, ((at + 1) << _LENGTH_BITS) | (end - at - 1), False
+        return end + 1, ((at + 1) << LENGTH_BITS) | (end - at - 1), False
     if byte >= _A:
         end = _word_end(data, at, stop)
         if byte != _N and kind != _BOOL and kind >= 0:
@@ -272,7 +287,7 @@ def _read_expected(
         at += size
         if kinds[column] == _TEXT and data[at] == _QUOTE:
             end = _quote_after(data, at + 1, stop)
-            words[column], nulls[column] = ((at + 1) << _LENGTH_BITS) | (end - at - 1), False
+            words[column], nulls[column] = ((at + 1) << LENGTH_BITS) | (end - at - 1), False
             at = end + 1 if end >= 0 else -1
         elif kinds[column] == _INT:
             at, words[column] = _read_digits(data, at, stop)

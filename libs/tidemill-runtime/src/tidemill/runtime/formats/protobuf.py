@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -19,6 +20,9 @@ from google.protobuf.message import DecodeError
 from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import NO_VALUE, BadRow, Column, cell_of
 from tidemill.runtime.formats.kinds import ProtobufFormat
+
+if TYPE_CHECKING:
+    from tidemill.runtime.formats.plain_wire import Field, PlainProtobuf
 
 Take: TypeAlias = Callable[[Any], object]  # a message → a cell; raises BadRow
 
@@ -53,6 +57,18 @@ class MessageReader:
         self._make = message_factory.GetMessageClass(described)
         self._framed = written.framed
         self._takes = [_taking(described, column) for column in columns]
+        self._described, self._columns = described, tuple(columns)
+
+    def plain_reader(self, values: Sequence[bytes | None]) -> PlainProtobuf | None:
+        """The reader of plain messages; None if the columns are not those of a flat message."""
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> PlainProtobuf | None:
+        from tidemill.runtime.formats.plain_wire import PlainProtobuf  # it imports numba
+
+        fields = _plain_fields(self._described, self._columns)
+        return None if fields is None else PlainProtobuf(self._columns, fields, framed=self._framed)
 
     def __call__(self, value: bytes | None) -> list[object]:
         """The cells of a record in the order of the columns. Raises: BadRow."""
@@ -128,6 +144,34 @@ def _well_known(file: str) -> Any:  # a generated module
         return import_module(file.removesuffix(".proto").replace("/", ".") + "_pb2")
     except (ImportError, ValueError) as error:
         raise UsageError(f"protobuf has no file {file}: {error}", reason="Descriptors") from None
+
+
+def _plain_fields(described: Descriptor, columns: Sequence[Column]) -> dict[int, Field] | None:
+    """The flat fields of a message by number; None if a column is another, or one is required.
+
+    A field of which another one of its choice takes the place is not among them.
+    """
+    from tidemill.runtime.formats import plain_wire as wire  # as above
+
+    kinds = {
+        FieldDescriptor.TYPE_INT64: wire.INT, FieldDescriptor.TYPE_INT32: wire.INT32,
+        FieldDescriptor.TYPE_UINT32: wire.UINT32, FieldDescriptor.TYPE_UINT64: wire.UINT64,
+        FieldDescriptor.TYPE_FLOAT: wire.FLOAT32, FieldDescriptor.TYPE_DOUBLE: wire.FLOAT64,
+        FieldDescriptor.TYPE_STRING: wire.TEXT, FieldDescriptor.TYPE_BOOL: wire.BOOL,
+    }  # fmt: skip
+    places = {column.name: at for at, column in enumerate(columns)}
+    found: dict[int, Field] = {}
+    for field in described.fields:
+        kind, chosen = kinds.get(field.type), field.containing_oneof
+        if field.is_required:
+            return None
+        if kind is None or field.is_repeated or (chosen is not None and len(chosen.fields) > 1):
+            continue
+        at = places.pop(field.name, -1)
+        if at >= 0 and wire.FITTING[kind] != columns[at].kind:
+            return None
+        found[field.number] = wire.Field(kind, at, optional=field.has_presence)
+    return None if places else found
 
 
 def _taking(described: Descriptor, column: Column) -> Take:

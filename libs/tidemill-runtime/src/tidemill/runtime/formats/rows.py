@@ -13,7 +13,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from tidemill.arrangement.machine_code import has_compiler
 from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import (
     ARROW_TYPES,
@@ -50,7 +51,7 @@ from tidemill.runtime.formats.lengths import ROW_BYTES_MAX, long_records, long_r
 from tidemill.time import heartbeat_until, is_heartbeat, is_normal
 
 if TYPE_CHECKING:
-    from tidemill.runtime.formats.plain_json import PlainJson
+    from tidemill.runtime.formats.plain_json import PlainJson, PlainRows
 
 _LETTER_FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int64()),
@@ -68,6 +69,22 @@ PLAIN_RECORDS_MIN = 64
 Numbers: TypeAlias = "Sequence[int] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]"
 Places: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 """The partition and the offset of each record."""
+
+
+class PlainReader(Protocol):
+    """Reads those records of a format that compiled loops understand."""
+
+    def read(self, values: Sequence[bytes | None]) -> PlainRows:
+        """The cells of the plain ones of some records, and which are plain."""
+
+
+@runtime_checkable
+class PlainReaders(Protocol):
+    """Knows which records of a format may be plain."""
+
+    def plain_reader(self, values: Sequence[bytes | None]) -> PlainReader | None:
+        """The reader of the plain ones of these records; None if none of them is."""
+
 
 CellReader: TypeAlias = Callable[[bytes | None], list[object]]
 """The cells of one record in the order of the columns; raises BadRow."""
@@ -130,8 +147,8 @@ class RowDecoder:
     ) -> DecodedRows:
         """Every record as a row or as a letter.
 
-        Rows are in the order of their records, first the plain ones of JSON, then others, then
-        heartbeats. Letters of what is too long come behind the others.
+        Rows are in the order of their records, first the plain ones, then others, then heartbeats.
+        Letters of what is too long come behind the others.
 
         Shapes: equal lengths in; rows + letters = records. Cost: O(bytes); about a microsecond a
         row where all rows of the batch are good.
@@ -163,9 +180,7 @@ class RowDecoder:
 
     def _with_beats(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
         """Decoded rows of any length and heartbeats, of records that are not too long."""
-        if len(values) < PLAIN_RECORDS_MIN or not isinstance(self._format, JsonFormat):
-            return self._read_alone(values, places)
-        reader = plain_reader(self._columns)
+        reader = self._plain_reader(values) if len(values) >= PLAIN_RECORDS_MIN else None
         if reader is None:
             return self._read_alone(values, places)
         found, plain = reader.read(values)
@@ -180,6 +195,20 @@ class RowDecoder:
         left = [values[at] for at in others]
         rest = self._read_alone(left, (places[0][others], places[1][others]))
         return DecodedRows(pa.concat_tables([rows, rest.rows]), rest.letters)
+
+    def _plain_reader(self, values: Sequence[bytes | None]) -> PlainReader | None:
+        """The reader of the plain ones of some records, if they may be plain.
+
+        None where no compiler is installed. The image of ingest has none, and is smaller by a third
+        for it.
+        """
+        if not has_compiler():
+            return None
+        if isinstance(self._format, JsonFormat):
+            return plain_reader(self._columns)
+        if isinstance(self._reader, PlainReaders):
+            return self._reader.plain_reader(values)
+        return None
 
     def _read_alone(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
         """The same, by decoders that make Python objects of a record."""
@@ -357,15 +386,10 @@ def _with_heartbeats(rows: pa.Table, named: Any) -> pa.Table:
 
 
 @cache
-def plain_reader(columns: tuple[Column, ...]) -> PlainJson | None:
-    """The reader of plain records of these columns; None where no compiler is installed.
+def plain_reader(columns: tuple[Column, ...]) -> PlainJson:
+    """The reader of plain records of these columns."""
+    from tidemill.runtime.formats.plain_json import PlainJson  # it imports numba
 
-    The image of ingest has none, and is smaller by a third for it.
-    """
-    try:
-        from tidemill.runtime.formats.plain_json import PlainJson  # it imports numba
-    except ModuleNotFoundError:
-        return None
     return PlainJson(columns)
 
 

@@ -39,7 +39,9 @@ from tidemill.runtime.formats import (
 )
 from tidemill.runtime.formats.avro import AvroReader
 from tidemill.runtime.formats.plain_json import PlainJson
+from tidemill.runtime.formats.protobuf import MessageReader
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
+from tidemill.runtime.formats.rows import PlainReader
 from tidemill.runtime.resources import load_resources
 from tidemill.shard import Description
 from tidemill.shard.conforming import admitted
@@ -130,10 +132,10 @@ def _rows(decoder: RowDecoder, data: bytes) -> None:
     letters.validate(full=True)
 
 
-def _plain_rows(data: bytes) -> None:
-    """The record among others, as the compiled reader of plain ones sees it."""
-    whole = b'{"n": 1, "t": "a", "f": -1.5, "b": true}'
-    arrays, plain = PlainJson(COLUMNS).read([whole, data, whole])
+def _plain_rows(reader: PlainReader | None, whole: bytes, head: bytes, data: bytes) -> None:
+    """The record between two others, as the compiled reader of plain ones sees it."""
+    assert reader is not None
+    arrays, plain = reader.read([whole, head + data, whole])
     assert plain[0]
     assert plain[2]
     for array in arrays:
@@ -162,6 +164,16 @@ def _avro() -> Iterator[Target]:
     known.know(1, json.dumps(AVRO))
     decoder = RowDecoder(AVRO_COLUMNS, AvroFormat(), known)
     yield Target("avro-values", (value,), lambda data: _rows(decoder, NUMBER + data))
+    flat = {"type": "record", "name": "F", "fields": [
+        {"name": "n", "type": "long"}, {"name": "t", "type": ["null", "string"]},
+        {"name": "f", "type": "double"}, {"name": "b", "type": "boolean"}, {"name": "x", "type": "float"},
+    ]}  # fmt: skip
+    row = _avro_value(flat, {"n": -7, "t": "a", "f": 1.5, "b": True, "x": 0.25})
+    plain_reader = AvroReader(COLUMNS)
+    plain_reader.know(1, json.dumps(flat))
+    whole = NUMBER + row
+    among = partial(_plain_rows, plain_reader.plain_reader([whole]), whole, NUMBER)
+    yield Target("avro-plain-values", (row,), among)
     texts = (json.dumps(AVRO).encode(), b'{"type":"record","name":"R","fields":[]}')
     yield Target("avro-schemas", texts, lambda data: _avro_rows(_text(data), value))
 
@@ -188,6 +200,9 @@ def _protobuf() -> Iterator[Target]:
     )
     decoder = RowDecoder(columns, ProtobufFormat(_descriptors(), "Order"))
     yield Target("protobuf-values", (message,), partial(_rows, decoder))
+    reader, whole = MessageReader(COLUMNS, ProtobufFormat(_descriptors(), "Order")), message[:16]
+    among = partial(_plain_rows, reader.plain_reader([whole]), whole, b"")
+    yield Target("protobuf-plain-values", (whole, message), among)
 
     def of(descriptors: bytes) -> None:
         _rows(RowDecoder(columns, ProtobufFormat(descriptors, "Order")), message)
@@ -340,7 +355,8 @@ def _texts() -> Iterator[Target]:
     row = b'{"n": 1, "t": "a\\u00e4", "f": -1.5e3, "b": true, "more": [{"x": null}]}'
     yield Target("json-rows", (row,), partial(_rows, RowDecoder(COLUMNS, JsonFormat())))
     plain = b'{"n": 1, "t": "a", "f": -1.5, "b": true, "more": null}'
-    yield Target("plain-rows", (plain, row), _plain_rows)
+    among = partial(_plain_rows, PlainJson(COLUMNS), plain, b"")
+    yield Target("plain-rows", (plain, row), among)
     beats = RowDecoder(COLUMNS, JsonFormat(), heartbeats=True)
     yield Target("heartbeats", (heartbeat(1_700_000_000_000).encode(), row), partial(_rows, beats))
     line = '1,"a ""ä""",-1.5e3,true'.encode()

@@ -213,7 +213,7 @@ def test_a_package_that_is_not_installed_would_be_missed() -> None:
 
 
 def test_programs_that_evaluate_nothing_carry_no_engine_and_no_job() -> None:
-    heavy = {"numba", "llvmlite", "duckdb", "pandas", "pyspark", "immutables"}
+    heavy = {"numba", "llvmlite", "duckdb", "pandas", "pyspark"}
     for image in ("ingest", "remap", "compaction", "operator"):
         assert not heavy & set(contents()[image].packages), image
     assert heavy & set(contents()["reclock"].packages) == {"numba", "llvmlite"}  # maps offsets

@@ -106,11 +106,11 @@ def _admission(
 
 def refuse_missing(checked: CheckedProgram) -> None:
     """Refuse a program with a construct that the dataflow lacks. Raises: UsageError."""
-    from tidemill.datalog.dataflow import missing_in  # imports numba
+    from tidemill.datalog.dataflow import NotInDataflow, missing_in  # imports numba
 
     missing = missing_in(checked)
     if missing is not None:
-        raise UsageError(f"refused: no view can be kept with {missing}", reason="NotInDataflow")
+        raise NotInDataflow(missing)
 
 
 def kept_in_words(spec: object) -> str:

@@ -46,7 +46,7 @@ def missing_in(checked: CheckedProgram) -> str | None:
     try:
         lower(plan_of(checked), Texts())
     except NotInDataflow as missing:
-        return str(missing)
+        return missing.construct
     return None
 
 

@@ -17,6 +17,7 @@ from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.errors import UsageError
 
 TIME = 0
 """The column of a fact's time; arguments follow."""
@@ -27,8 +28,12 @@ NUMBERED = frozenset({Type.SET, Type.ANY})
 """Types whose values have a number in the place of a word."""
 
 
-class NotInDataflow(Exception):
-    """This engine does not evaluate a construct yet; the message names it."""
+class NotInDataflow(UsageError):
+    """The dataflow cannot evaluate a program, for want of `construct`."""
+
+    def __init__(self, construct: str) -> None:
+        super().__init__(f"refused: nothing can be kept with {construct}", reason="NotInDataflow")
+        self.construct = construct
 
 
 class OtherType(Exception):

@@ -52,7 +52,7 @@ def test_a_service_that_evaluates_nothing_loads_no_engine(role: str) -> None:
 
 
 def test_an_engine_that_is_loaded_would_be_found() -> None:
-    assert below(loaded_by("tidemill_compute.__main__"), *ENGINES)
+    assert below(loaded_by("tidemill.datalog.dataflow"), *ENGINES)
 
 
 @pytest.mark.parametrize("role", ["remap", "ingest"])

@@ -139,11 +139,13 @@ def _begins(presences: Iterable[Presence]) -> Begins:
     return {key: normalise(stretches) for key, stretches in found.items()}
 
 
-def state_before(checked: CheckedProgram, known: Inputs, upper: int) -> list[StateRow]:
+def state_before(
+    checked: CheckedProgram, known: Inputs, upper: int, carrying: set[str]
+) -> list[StateRow]:
     """The solutions that outlive facts, as a view that is definite up to `upper` keeps them."""
     engine = DataflowEngine(
-        checked, limits=Limits(rounds=500), keeps_state=True, carrying=undeclared(checked, known)
-    )
+        checked, limits=Limits(rounds=500), keeps_state=True, carrying=carrying
+    )  # fmt: skip
     for name, presences in known.items():
         engine.feed_presences(name, presences)
     engine.step(upper)
@@ -156,11 +158,12 @@ def unfounded(checked: CheckedProgram, known: Inputs, whole: Inputs, upper: int)
     Founded is what begins in the whole as well, at `upper` or later, and no later.
     """
     plan, limits, seen = logical_plan(checked), Limits(rounds=500), Counter[str]()
+    carrying = undeclared(checked, whole)
     living = {n: [p for p in rows if p.end > upper - 1] for n, rows in known.items()}
     every = evaluated(checked, whole, upper=UPPER + 9, limits=limits).presences
     part, _ = evaluate_plan(
         plan, living, upper=UPPER + 9, told=checked.derived, limits=limits, lower=upper - 1,
-        state=state_before(checked, whole, upper),
+        state=state_before(checked, whole, upper, carrying), carrying=carrying,
     )  # fmt: skip
     for predicate in checked.derived:
         all_of_it = _begins(every[predicate])

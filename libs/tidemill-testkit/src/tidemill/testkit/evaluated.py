@@ -31,6 +31,6 @@ def evaluated(
 ) -> Evaluation:
     """The answer of a program, or of a plan that was made of its own. Raises: LimitPassed."""
     plan = plan or logical_plan(checked)
-    told = {rule.head.predicate for rule in plan.rules}
+    told = {*plan.checked.derived, *(rule.head.predicate for rule in plan.rules)}
     found, errors = evaluate_plan(plan, inputs, upper=upper, told=told, limits=limits)
     return Evaluation({name: found.get(name, ()) for name in told}, errors)

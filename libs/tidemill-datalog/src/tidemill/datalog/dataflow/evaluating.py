@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.datalog.allowance import Allowance, found_bytes
@@ -26,16 +26,19 @@ def evaluate_plan(
     allowance: Allowance | None = None,
     lower: int | None = None,
     state: Sequence[StateRow] = (),
+    carrying: Collection[str] | None = None,
 ) -> tuple[dict[str, list[Presence]], Sequence[ErrorPresence]]:
     """Presences of the predicates `told` below an instant, and the errors.
 
     With `lower` they are those from then on, with the solutions of a `state` that was written just
-    after it. An end at or after `upper` counts as none. Raises: NotInDataflow, Exhausted,
+    after it, by an engine with the same `carrying`. Unless that is said, it is what `undeclared`
+    finds. An end at or after `upper` counts as none. Raises: NotInDataflow, Exhausted,
     LimitPassed, Corrupt. Cost: one step.
     """
     engine = DataflowEngine(
         plan.checked, plan=plan, told=told, limits=limits, allowance=allowance,
-        keeps_state=bool(state), carrying=undeclared(plan.checked, inputs),
+        keeps_state=bool(state),
+        carrying=undeclared(plan.checked, inputs) if carrying is None else carrying,
     )  # fmt: skip
     if lower is not None:
         numbers = {rule.number for rule in plan.rules}

@@ -6,11 +6,8 @@ Import from the modules; this package imports none of them, so that a reader of 
   or to errors
 * `records`: facts with their parafacts, and the text form
 * `presence`: stretches of instants, and records on them
-* `scratch`: `Engine`, `evaluate`: what a program derives in a window of its timeline, from an
-  `evaluation.state.EngineState`
-* `incremental`: `IncrementalEngine`, `ticks.IncrementalTicker`: the same kept up to date, instant
-  by instant
-* `ticks`: `Ticker`: programs with `@next` and `@async`
+* `dataflow`: `DataflowEngine`, `evaluate_plan`, `ticking.DataflowTicker`: what a program derives,
+  kept up to date by steps, once, or tick by tick
 * `goals`: `compile_goal`, `fired`, `action_key`: questions and actions
 * `why`, `why_not`: proofs, and reasons for absence
 """

@@ -5,12 +5,12 @@ A row that fails is flagged; its error is worded value by value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.kernels import BoolArray
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.column import Column, Unsuited, Values
 from tidemill.datalog.columns.functions import (
@@ -32,22 +32,12 @@ from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Ty
 _KINDS: Mapping[type, Type] = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
 
 
-class Failing(Unsuited):
-    """Some facts are left to the row engine: `rows` are their numbers at the atom that matching
-    begins with.
-    """
-
-    def __init__(self, rows: I64Array) -> None:
-        super().__init__()
-        self.rows = rows
-
-
 class Calculator:
     """Evaluates expressions of a rule for many matches at once.
 
     `scope` says what is known of the variables: where that shows that nothing can fail, nothing is
     looked over. Matches may be more than those that the rule is about: if none of them fails, none
-    of those does. `failing` says which facts are behind the rows that fail, where that is known.
+    of those does.
     """
 
     def __init__(
@@ -57,41 +47,20 @@ class Calculator:
         rows: int,
         texts: Texts,
         allowance: Allowance,
-        failing: Callable[[BoolArray], Failing] | None = None,
     ) -> None:
         self._scope = scope
         self._variables = variables
         self._rows = rows
         self._texts = texts
         self._allowance = allowance
-        self._failing = failing
         self._failed: BoolArray | None = None
-
-    def column(self, expression: Expression, kind: Type | None = None) -> Column:
-        """The values, whole numbers widened where `kind` is float.
-
-        Raises: Unsuited, also where a row fails.
-        """
-        column = self._sound(expression)
-        if kind is Type.FLOAT and column.kind is Type.INT:
-            return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls)
-        if kind is not None and column.kind is not kind:
-            raise Unsuited
-        return column
-
-    def truth(self, expression: Expression) -> BoolArray:
-        """Where a condition is true; null counts as false.
-
-        Raises: Unsuited, also where a row fails.
-        """
-        return self._true(self._sound(expression))
 
     def evaluated(
         self, expression: Expression, kind: Type | None
     ) -> tuple[Column, BoolArray | None]:
-        """The values as `column` has them, and the rows that fail, None for none.
+        """The values, and the rows that fail, None for none.
 
-        Raises: Unsuited.
+        Whole numbers are widened where `kind` is float. Raises: Unsuited.
         """
         self._failed = None
         column = self._evaluate(expression)
@@ -105,13 +74,6 @@ class Calculator:
         """Flags of a true condition and of the rows that fail, None for none. Raises: Unsuited."""
         self._failed = None
         return self._true(self._evaluate(expression)), self._failed
-
-    def _sound(self, expression: Expression) -> Column:
-        self._failed = None
-        column = self._evaluate(expression)
-        if self._failed is not None and bool(self._failed.any()):
-            raise Unsuited if self._failing is None else self._failing(self._failed)
-        return column
 
     def _evaluate(self, expression: Expression) -> Column:
         if isinstance(expression, Constant):
@@ -189,6 +151,3 @@ def _equal(left: Column, right: Column) -> BoolArray:
     if left.nulls is None and right.nulls is None:
         return same
     return np.where(left.known & right.known, same, ~left.known & ~right.known)
-
-
-__all__ = ["Calculator", "Failing"]

@@ -30,10 +30,9 @@ def evaluate_plan(
 ) -> tuple[dict[str, list[Presence]], Sequence[ErrorPresence]]:
     """Presences of the predicates `told` below an instant, and the errors.
 
-    With `lower` they are those from then on, with the solutions of a `state` that was written just
-    after it, by an engine with the same `carrying`. Unless that is said, it is what `undeclared`
-    finds. An end at or after `upper` counts as none. Raises: NotInDataflow, Exhausted,
-    LimitPassed, Corrupt. Cost: one step.
+    With `lower` they are those from then on. A `state` was written just after it, by an engine with
+    the same `carrying`, which is what `undeclared` finds unless it is said. An end at or after
+    `upper` counts as none. Raises: NotInDataflow, Exhausted, LimitPassed, Corrupt. Cost: one step.
     """
     engine = DataflowEngine(
         plan.checked, plan=plan, told=told, limits=limits, allowance=allowance,

@@ -1,11 +1,8 @@
 """The logical plan of a program: what is read, matched, denied and derived, in which order of
 strata.
 
-Every engine evaluates the plan of a program and nothing else: `scratch`, the engine on columns and
-`incremental` take from it which rules run together and in which order, and order the joins of its
-rules with one planner (`joins.Planner`), each from the sizes of the tables that it has at hand.
-Rewritings of a program, as the one for bound questions, are plans made from plans, so that every
-engine can run them.
+The dataflow is lowered from it. Rewritings of a program, as the one for bound questions, are plans
+made from plans.
 """
 
 from __future__ import annotations

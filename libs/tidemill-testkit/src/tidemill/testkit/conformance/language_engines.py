@@ -52,7 +52,8 @@ def evaluate_case(
                 engine.feed_presences(name, presences)
     except NotInDataflow as missing:
         raise CaseError(f"the dataflow does not evaluate {missing}") from None
-    found = {name: presences_of(changes) for name, changes in told.items()}
+    names = dict.fromkeys((*checked.derived, *told))
+    found = {name: presences_of(told.get(name, ())) for name in names}
     return Answer(found, engine.errors())
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, TypeAlias, TypeVar
 
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.lattices import Parafacts, Tally, tally
@@ -61,17 +61,6 @@ class LingeringSolution:
 Solution = TypeVar("Solution", EstablishedSolution, LingeringSolution)
 
 
-@runtime_checkable
-class Lineage(Protocol):
-    """Solutions that know which of them were there in the window before."""
-
-    def moved(
-        self, before: Sequence[EstablishedSolution]
-    ) -> tuple[Sequence[EstablishedSolution], Sequence[EstablishedSolution]] | None:
-        """Which of those before are gone, and which are new; None if that is not known."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """The living solutions at the end of a window, by rule number."""
@@ -87,22 +76,6 @@ class EngineState:
         for lingering in self.lingering.values():
             for match in lingering:
                 yield from (since for since, _ in match.versions)
-
-    def changes_since(self, before: EngineState) -> tuple[list[StateRow], list[StateRow]]:
-        """The rows of `before` that are gone, and those that are new.
-
-        Cost: of solutions on columns O(changes), of others O(size).
-        """
-        gone: list[StateRow] = []
-        come: list[StateRow] = []
-        for rule in sorted({*before.established, *self.established}):
-            left, right = before.established.get(rule, ()), self.established.get(rule, ())
-            moved = right.moved(left) if isinstance(right, Lineage) else None
-            _differ(rule, moved or (left, right), established_row, gone, come)
-        for rule in sorted({*before.lingering, *self.lingering}):
-            both = before.lingering.get(rule, ()), self.lingering.get(rule, ())
-            _differ(rule, both, lingering_row, gone, come)
-        return gone, come
 
     def to_rows(self) -> tuple[StateRow, ...]:
         """The state as rows (rule, kind, JSON), sorted; equal states give equal rows.
@@ -152,19 +125,6 @@ def lingering_row(rule: int, solution: LingeringSolution) -> StateRow:
     """A match that outlives some of its facts as a row."""
     fields = (solution.keys, solution.values, solution.versions)
     return rule, LINGERING, encode_fields(fields)
-
-
-def _differ(
-    rule: int,
-    both: tuple[Sequence[Solution], Sequence[Solution]],
-    row: Callable[[int, Solution], StateRow],
-    gone: list[StateRow],
-    come: list[StateRow],
-) -> None:
-    """Note the rows of the first that the second has not, and the other way round."""
-    left, right = ({row(rule, solution) for solution in side} for side in both)
-    gone += sorted(left - right)
-    come += sorted(right - left)
 
 
 def _established_fields(solution: EstablishedSolution) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, Told
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
 from tidemill.testkit.tidelog import DERIVED
@@ -26,15 +26,6 @@ class Held:
         self.engine = DataflowEngine(checked, **options)
         self.state: set[StateRow] = set()
         self._held: dict[str, dict[str, Record]] = {name: {} for name in checked.derived}
-
-    @classmethod
-    def of(cls, checked: CheckedProgram, given: Mapping[str, Sequence[Presence]]) -> Held:
-        """An engine that knows all inputs, and has stepped past all instants but infinity."""
-        held = cls(checked)
-        held.feed(given)
-        instants = [i for found in given.values() for p in found for i in (p.start, p.end)]
-        held.step(int(max([0, *(i for i in instants if abs(i) < END)])) + 1)
-        return held
 
     def feed(self, given: Mapping[str, Sequence[Presence]], diff: int = 1) -> None:
         """Add the presences of some inputs, or take them away."""

@@ -319,28 +319,27 @@ def test_memory_that_is_kept_is_given_back() -> None:
 
 
 OVERLOADS = """
-from tidemill.runtime.lifecycle import forget_overloads, give_back_memory
-from redis.commands.core import BasicKeyCommands
+import gc
+from types import FunctionType
 from typing import get_overloads
+from tidemill.runtime.lifecycle import forget_overloads
+from redis.commands.core import BasicKeyCommands
 
-def taken() -> int:
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+def held() -> int:
+    gc.collect()
+    return sum(type(thing) is FunctionType for thing in gc.get_objects())
 
 assert get_overloads(BasicKeyCommands.get)
-before = taken()
+before = held()
 forget_overloads()
 assert not get_overloads(BasicKeyCommands.get)
-give_back_memory()
-print(before - taken())
+print(before - held())
 """
 
 
 def test_signatures_that_only_tools_read_are_forgotten() -> None:
-    """Of three processes, whose allocators may leave a few objects in the way."""
     command = [sys.executable, "-c", OVERLOADS]
-    runs = [subprocess.run(command, capture_output=True, check=True) for _ in range(3)]
-    assert max(int(run.stdout) for run in runs) > 5_000
+    assert int(subprocess.run(command, capture_output=True, check=True).stdout) > 500
 
 
 HEAPS = """

@@ -40,6 +40,10 @@ SPECS: dict[str, list[dict[str, Any]]] = {
         {"file": {"path": "a.csv", "format": "csv"}, "infer": {"sample": 9}, "timeline": "air"},
         {"file": {"path": "a.parquet", "format": "parquet"}, "format": {}},
         {"http": {}, "columns": COLUMNS, "eventTime": EVENT, "timestampInterval": "50ms"},
+        {"http": {"verify": {"github": {"secret": "s"}}, "array": True, "headers": {"who": "X-A"},
+            "dedupe": "X-Id"}, "columns": COLUMNS},
+        {"http": {"verify": {"hmac": {"secret": "s", "header": "X", "prefix": "p"}}},
+         "format": {"csv": {}}, "columns": COLUMNS},
         {"kafka": {"topic": "t", "bootstrap": "b:1"}, "format": {"csv": {"delimiter": ";"}},
          "columns": COLUMNS, "engine": "spark"},
         {"kafka": {"topic": "t", "bootstrap": "b:1", "group": "g", "tls": {"certificate": "c",
@@ -91,7 +95,8 @@ WORDS: list[Any] = [
     {**EVENT, "expiresColumn": "at"}, ["id"], ["id", "n"], ["n"], ["id", "id"], {"text": {}},
     {"bytes": {}}, {"avro": {"registry": REGISTRY}}, {"avro": {"registry": {"username": "u"}}},
     {"protobuf": {"descriptorSet": "f", "message": "M"}}, {"none": {}}, {"upsert": {"key": ["id"]}},
-    {"debezium": {"key": ["id"]}}, {"none": {}, "upsert": {"key": ["id"]}}, KEYED, KEYED[:1], {"key": "k"},
+    {"debezium": {"key": ["id"]}}, {"at": "X-A"}, {"stripe": {"secret": "s", "tolerance": "1m"}},
+    {"stripe": {"secret": "s"}, "github": {"secret": "s"}}, {"none": {}, "upsert": {"key": ["id"]}}, KEYED, KEYED[:1], {"key": "k"},
     {"topic": "t", "tls": {}}, [{"name": "id", "type": "text", "nullable": True}, KEYED[1]],
 ]  # fmt: skip
 

@@ -243,6 +243,36 @@ async def test_resources_are_applied_described_explained_and_deleted(tmp_path: P
         assert (await asked.ask("/v1/resources/View/tardy")).status == 404
 
 
+async def test_rows_are_inserted_and_removed_by_objects_of_json(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        path = "/v1/tables/delays/rows"
+
+        async def insert(body: bytes, **headers: str) -> Any:
+            headers = {"Content-Type": "application/json", **headers}
+            return await asked.ask(path, "POST", data=body, headers=headers)
+
+        lines = b'{"plane": "N1", "delay": 5, "gate": "A"}\n{"plane": "N2", "delay": 45}\n'
+        once = {"Idempotency-Key": "a-token-of-this-call"}
+        first = (await insert(lines, **once)).json
+        assert first["rows"] == 2
+        assert (await insert(lines, **once)).json == first
+        at = (await insert(b'[{"plane": "N1", "delay": 5, "gate": "A", "_diff": -1}]')).json["time"]
+        said = await asked.ask(f"/v1/collections/delays?as_of={at}&wait_s=60")
+        row = {"plane": "N2", "delay": 45, "gate": None, "_diff": 1}
+        assert said.json["rows"] == [row]
+        for body, says in (
+            (b'{"plane": "N1"}', "lack the columns delay"),
+            (b"[1]", "Expected `object`"),
+            (b'{"plane": "N1"', "truncated"),
+            (b"[" * 5_000, "no objects of JSON"),
+            (b'[{"plane": 1, "delay": 1}, {"plane": "a", "delay": 1}]', "no common type"),
+            (b'[{"plane": "a", "delay": 99999999999999999999}]', "no common type|delay"),
+        ):
+            refused = await insert(body)
+            assert refused.status == 400, refused.body
+            assert re.search(says, refused.json["detail"]), refused.body
+
+
 async def test_mistakes_of_a_program_come_with_their_places(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         wrong = VIEW.replace("d >= 30", "d >= thirty")

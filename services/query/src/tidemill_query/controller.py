@@ -393,13 +393,25 @@ class Controller:
 
         Rows of a repeated token are there once.
         """
+        return await self._append(source, rows, token, first_counts=False)
+
+    async def receive(self, source: str, rows: Sequence[bytes], delivery: str | None) -> Pushed:
+        """Write rows ahead as `push` does; rows of a known delivery are those that came first."""
+        return await self._append(source, rows, delivery, first_counts=True)
+
+    async def source(self, name: str) -> SourceSpec:
+        """A source by its name. Raises: UnknownCollection, Unavailable if it is broken."""
+        return _source_of(await self._source(name))
+
+    async def _source(self, name: str) -> Stored:
+        return await self._find("Source", name) or live(self._store, "Source", name)
+
+    async def _append(
+        self, source: str, rows: Sequence[bytes], token: str | None, *, first_counts: bool
+    ) -> Pushed:
         refuse_many_rows(len(rows), self._context.settings.limits.push_rows)
-        stored = await self._find("Source", source) or live(self._store, "Source", source)
-        spec = stored.resource.spec
-        if not isinstance(spec, SourceSpec):
-            raise Unavailable(
-                f"Source/{source} is broken: tidemill describe source {source} says why"
-            )
+        stored = await self._source(source)
+        spec = _source_of(stored)
         if not in_own_log(spec):
             raise UsageError(
                 f"Source/{source} does not read the log of this process: write to its broker or file"
@@ -413,12 +425,20 @@ class Controller:
             entries = await entries_of(
                 stored, rows, self._context.log, self._context.settings.limits.row_bytes
             )
+            topic = topic_of(stored)
             if token is None:
-                await self._context.log.append(topic_of(stored), entries)
+                await self._context.log.append(topic, entries)
             else:
                 refuse_keyed(stored.resource)
-                await self._tokens.append(topic_of(stored), token, entries)
+                await self._tokens.append(topic, token, entries, first_counts=first_counts)
         return Pushed(len(rows))
+
+
+def _source_of(stored: Stored) -> SourceSpec:
+    spec, name = stored.resource.spec, stored.resource.name
+    if not isinstance(spec, SourceSpec):
+        raise Unavailable(f"Source/{name} is broken: tidemill describe source {name} says why")
+    return spec
 
 
 def _apply_context(context: Context) -> ApplyContext:

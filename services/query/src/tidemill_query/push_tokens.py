@@ -49,8 +49,12 @@ class PushTokens:
         self._rows_known = rows_known
         self._topics: OrderedDict[str, _Known] = OrderedDict()
 
-    async def append(self, topic: str, token: str, rows: Sequence[Entry]) -> None:
+    async def append(
+        self, topic: str, token: str, rows: Sequence[Entry], *, first_counts: bool = False
+    ) -> None:
         """Append the rows that are not there; they have no keys yet.
+
+        With `first_counts` a repetition may differ, and its rows are those that came first.
 
         Raises: UsageError for a token or push that cannot be kept, (TokenUsed) for a token that
         came with other rows.
@@ -76,7 +80,7 @@ class PushTokens:
             digest = blake2b(token.encode(), digest_size=16).digest()
             keys = [_MARK + digest + n.to_bytes(4, "big") for n in range(len(rows))]
             for number, (key, row) in enumerate(zip(keys, rows, strict=True), 1):
-                if known.keys.get(key, told := _told(row.value)) != told:
+                if known.keys.get(key, told := _told(row.value)) != told and not first_counts:
                     raise UsageError(
                         f"push refused: its token came with another row {number} before; a token is for one "
                         "push, and for its repetitions as it was",

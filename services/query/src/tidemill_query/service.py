@@ -34,6 +34,7 @@ from tidemill_query.storage import StorageDriver
 from tidemill_query.web.door import Door, Handlers
 from tidemill_query.web.following import Feeds
 from tidemill_query.web.openapi import OPERATIONS, show_openapi
+from tidemill_query.web.webhooks import Webhooks
 
 ROLE = "query"
 log = logs.get_logger("up")
@@ -88,7 +89,10 @@ class Answers:
         query, catalog = self._authorized()
         rows_max = context.settings.limits.push_rows
         self.feeds = Feeds(query)
-        handlers = Handlers(query, catalog, self.feeds, rows_max, public=ports.users is None)
+        webhooks = Webhooks(self.controller, context.places, context.clock.now_ms)
+        handlers = Handlers(
+            query, catalog, self.feeds, webhooks, rows_max, public=ports.users is None
+        )
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:
             door.add(ports.http, operation)

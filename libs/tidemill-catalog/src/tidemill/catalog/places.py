@@ -22,6 +22,10 @@ def check_resource(resource: Resource, places: Places) -> None:
     if isinstance(spec, SourceSpec):
         with located(resource, "spec"):
             check_source(spec, places)
+        if spec.http is not None and spec.http.verify is not None:
+            # The processes that receive deliveries have the secret, those that read the log do not.
+            with located(resource, "spec", "http", "verify"):
+                places.secret(spec.http.verify.secret)
     elif isinstance(spec, ActionSpec):
         with located(resource, "spec", "sink"):
             check_sink(spec.sink, places)

@@ -122,12 +122,17 @@ def _time_column(field: str) -> Rule:
 
 
 _FORMATS = ("json", "csv", "text", "bytes", "avro", "protobuf")
+_SIGNATURES = ("standardWebhooks", "github", "stripe", "slack", "hmac")
 _KEYED = "(has(self.envelope) && (has(self.envelope.upsert) || has(self.envelope.debezium)))"
 
 
 def _any(field: str, *names: str) -> str:
     """Whether a field is there and has one of some fields."""
     return f"(has({field}) && ({' || '.join(f'has({field}.{name})' for name in names)}))"
+
+
+def _count_of(field: str, *names: str) -> str:
+    return "(" + " + ".join(f"(has({field}.{name}) ? 1 : 0)" for name in names) + ")"
 
 
 def _one_of(field: str, names: tuple[str, ...]) -> Rule:
@@ -276,6 +281,27 @@ _RECORDS = (
     _password_with_name("format"),
     _password_with_name("keyFormat"),
     _no_secret_in("self.format.avro.registry.url", "self.format", "self.format.avro"),
+    Rule(
+        "!has(self.http) || !has(self.http.verify) || "
+        f"{_count_of('self.http.verify', *_SIGNATURES)} == 1",
+        f"exactly one of {', '.join(_SIGNATURES)} says how a delivery is signed",
+        ".http",
+    ),
+    Rule(
+        "!has(self.http) || "
+        "!((has(self.http.array) && self.http.array) || "
+        "(has(self.http.headers) && self.http.headers.size() > 0)) || "
+        f"!{_any('self.format', 'csv', 'text', 'bytes', 'avro', 'protobuf')}",
+        "only deliveries of json have array and headers",
+        ".http",
+    ),
+    Rule(
+        "!has(self.http) || !has(self.http.headers) || !has(self.columns) || "
+        "self.http.headers.all(name, "
+        "self.columns.exists(c, c.name == name && c.type == 'text'))",
+        "each of http.headers names a column that is text",
+        ".http",
+    ),
     _no_secret_in("self.keyFormat.avro.registry.url", "self.keyFormat", "self.keyFormat.avro"),
 )
 

@@ -90,7 +90,8 @@ class Origin:
 
     `sent` are its metadata or headers, with names in lower case; `identities` gives the names that
     its certificate proves. `request_bytes` is None for a body whose bytes were throttled as they
-    came, `remaining_s` for a call without a deadline.
+    came, `remaining_s` for a call without a deadline. `principal` is the caller where the port has
+    proved it.
     """
 
     method: str
@@ -99,6 +100,7 @@ class Origin:
     identities: Callable[[], Iterable[str]] = tuple
     request_bytes: int | None = None
     remaining_s: float | None = None
+    principal: Principal | None = None
 
 
 @dataclass(slots=True)
@@ -179,7 +181,9 @@ class Calls:
         """The principal of a call, made known to the code that serves it. Raises: Unauthenticated,
         Denied.
         """
-        principal = self._authenticator.principal(origin.sent, origin.identities)
+        principal = origin.principal or self._authenticator.principal(
+            origin.sent, origin.identities
+        )
         caller.set(principal)
         needed = NEEDS.get(origin.method)
         if needed is None or not principal.has(needed):

@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.messages import ResourceDocument, ResourceStatus
+from tidemill.rpc.turns import beside
 from tidemill.runtime.http_guard import DOCUMENTS, ROWS
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
+from tidemill_query.push_tokens import refuse_many_rows
 from tidemill_query.pushing import rows_of
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import JSON
 from tidemill_query.web.reading import Name, Nothing, frontier_of, said
+
+OBJECTS = frozenset({"application/json", "application/x-ndjson", "application/jsonl"})
+"""Content types of rows that are objects of JSON."""
+
+_LINES = msgspec.json.Decoder(dict[str, Any])
 
 SERVICE = "/tidemill.catalog.v1.CatalogService/"
 TOKEN_HEADER = "idempotency-key"
@@ -68,6 +76,19 @@ class Resource(msgspec.Struct, frozen=True):
     left_ms: int | None
 
 
+class OfTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table by its name."""
+
+    name: Name
+
+
+class Written(msgspec.Struct, frozen=True):
+    """So many rows are in the table, all at one time."""
+
+    time: int
+    rows: int
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """So many rows are in the log."""
 
@@ -117,6 +138,43 @@ async def push_rows(on: Handlers, asked: Asked) -> HttpReply:
     return said(Accepted(pushed.accepted))
 
 
+async def insert_rows(on: Handlers, asked: Asked) -> HttpReply:
+    """Write the rows of the body to the table `name`, all at one time.
+
+    A row is a JSON object; the body has one a line, or is an array of them. A `_diff` of -1 removes
+    a row that is there. With a header `Idempotency-Key` a repeated call writes nothing.
+    """
+    token, body = _token(asked.request), asked.request.body
+    table = await beside(len(body), lambda: table_of_json(body, on.push_rows))
+    await throttle_rows_of_call(table.num_rows)
+    inserted = await on.catalog.insert(asked.of.name, table, token)
+    return said(Written(inserted.time, inserted.rows))
+
+
+def table_of_json(body: bytes, rows_max: int) -> pa.Table:
+    """The objects of a body as columns, of the types that their values have.
+
+    Raises: UsageError with the line, or the column, that fits nothing.
+    """
+    try:
+        if body.lstrip()[:1] == b"[":
+            rows = msgspec.json.decode(body, type=list[dict[str, Any]])
+        else:
+            rows = _LINES.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        says = f"rows refused: the body is no objects of JSON: {error}"
+        raise UsageError(says, reason="json") from None
+    refuse_many_rows(len(rows), rows_max)
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except (pa.ArrowException, OverflowError, UnicodeError) as error:
+            says = f"rows refused: the values of {name} have no common type: {error}"
+            raise UsageError(says, reason="rows") from None
+    return pa.table(columns)
+
+
 def _resource(status: ResourceStatus) -> Resource:
     return Resource(
         status.kind, status.name, status.ready, status.reason, status.message,
@@ -146,6 +204,8 @@ COMMANDS = (
               describe_resource, {JSON: Resource}),
     Operation("DELETE", "/v1/resources/{kind}/{name}", SERVICE + "Delete", OfResource,
               delete_resource, {JSON: None}),
+    Operation("POST", "/v1/tables/{name}/rows", SERVICE + "Insert", OfTable, insert_rows,
+              {JSON: Written}, dict.fromkeys(sorted(OBJECTS))),
     Operation("POST", "/v1/sources/{name}/rows", SERVICE + "Push", OfSource, push_rows,
               {JSON: Accepted}, dict.fromkeys(sorted(ROWS))),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from tidemill.errors import DeadlinePassed, Denied, Indeterminate, TidemillError
 from tidemill.rpc.audited import begin, touch
 from tidemill.rpc.calls import Answering, Calls, Origin
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers
-from tidemill.rpc.identity import NEEDS, Role, caller
+from tidemill.rpc.identity import NEEDS, Principal, Role, caller
 from tidemill.runtime.http_guard import UNSAID
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.http_problems import form_problem
@@ -40,6 +40,7 @@ class Handlers:
     query: QueryHandlers
     catalog: CatalogHandlers
     feeds: Any  # of `following`, which is made of operations
+    webhooks: Any  # of `webhooks`, likewise
     push_rows: int
     public: bool
 
@@ -54,6 +55,8 @@ class Asked:
 
 
 Answer = Callable[[Handlers, Asked], Awaitable[HttpReply]]
+Proof = Callable[[Handlers, HttpRequest], Awaitable[Principal]]
+"""The caller that a request proves by itself, without a token. Raises: Unauthenticated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Operation:
     """A route that is a call: `call` names it as gRPC does.
 
     The fields of `arguments` are parts of the path, or parameters. `gives` has the content types of
-    the answer, `takes` those of the body, each with the type of its JSON or None.
+    the answer, `takes` those of the body, each with the type of its JSON or None. With `proof` no
+    token is asked for.
     """
 
     method: str
@@ -71,6 +75,7 @@ class Operation:
     answer: Answer
     gives: Mapping[str, object]
     takes: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    proof: Proof | None = None
 
     @property
     def role(self) -> Role:
@@ -113,6 +118,9 @@ class Door:
         """None once the caller may send a body. Raises: UsageError without TLS; Unauthenticated,
         Denied.
         """
+        if operation.proof is not None:
+            caller.set(Principal(f"stranger {request.remote}", ()))  # until its body is there
+            return _typed(operation, request)
         if self._closed:
             raise UsageError(
                 "this server asks for tokens, and HTTP is in the clear: set http_tls, or call over "
@@ -132,10 +140,22 @@ class Door:
                 touch(*filter(None, [request.parts.get("name")]))
             self._calls.tell_refusal(origin, error)
             raise
-        kind = request.sent.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in operation.takes or kind in UNSAID:
-            return None
-        return form_problem(415, f"this body is one of {', '.join(operation.takes)}")
+        return _typed(operation, request)
+
+    async def _origin_of(
+        self, operation: Operation, request: HttpRequest, wait_s: float | None
+    ) -> Origin:
+        """The origin of a call, proved if the operation asks for a proof. Raises: its refusal."""
+        origin = _origin(operation, request, wait_s)
+        if operation.proof is None:
+            return origin
+        begin()
+        try:
+            return replace(origin, principal=await operation.proof(self._handlers, request))
+        except TidemillError as error:
+            touch(*filter(None, [request.parts.get("name")]))
+            self._calls.tell_refusal(origin, error)
+            raise
 
     @asynccontextmanager
     async def _exchange(
@@ -148,7 +168,8 @@ class Door:
         try:
             arguments = arguments_of(operation, request)
             wait_s = getattr(arguments, "wait_s", None)
-            async with self._calls.around(_origin(operation, request, wait_s)) as answering:
+            origin = await self._origin_of(operation, request, wait_s)
+            async with self._calls.around(origin) as answering:
                 answering.waited = bool(wait_s)
                 asked = Asked(arguments, form, request)
                 reply = await self._calls.in_steps(operation.answer(self._handlers, asked))
@@ -191,6 +212,14 @@ def arguments_of(operation: Operation, request: HttpRequest) -> msgspec.Struct:
         return msgspec.convert(given, operation.arguments, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"request refused: {error}", reason="request") from None
+
+
+def _typed(operation: Operation, request: HttpRequest) -> HttpReply | None:
+    """The refusal of a body of another type than the operation takes."""
+    kind = request.sent.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in operation.takes or kind in UNSAID:
+        return None
+    return form_problem(415, f"this body is one of {', '.join(operation.takes)}")
 
 
 def _lists(kind: object) -> bool:

@@ -18,8 +18,9 @@ from tidemill_query.web.door import Operation
 from tidemill_query.web.following import FOLLOWING
 from tidemill_query.web.forms import JSON, json_of
 from tidemill_query.web.reading import READING
+from tidemill_query.web.webhooks import WEBHOOKS
 
-OPERATIONS = (*READING, *FOLLOWING, *COMMANDS)
+OPERATIONS = (*READING, *FOLLOWING, *COMMANDS, *WEBHOOKS)
 """Every call that HTTP offers."""
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -90,6 +91,8 @@ def _operation(
             **done, **unchanged, **{str(s): _refused() for s in _statuses(each)},
         },
     }  # fmt: skip
+    if each.proof is not None:
+        found["security"] = []
     if each.takes:
         found["requestBody"] = {"required": True, "content": _content(each.takes, of)}
     return found

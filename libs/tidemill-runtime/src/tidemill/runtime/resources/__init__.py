@@ -49,6 +49,7 @@ from tidemill.runtime.resources.specs import (
     TickSpec,
     UnreadableSpec,
     UpsertSpec,
+    VerifySpec,
     ViewSpec,
     retained_ms,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "KafkaSasl",
     "FileOrigin",
     "HttpOrigin",
+    "VerifySpec",
     "FormatSpec",
     "JsonSpec",
     "CsvSpec",

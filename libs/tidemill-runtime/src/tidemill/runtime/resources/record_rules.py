@@ -144,6 +144,30 @@ def _upsert_key(spec: SpecDocument) -> list[str]:
     return key
 
 
+SIGNATURES = ("standardWebhooks", "github", "stripe", "slack", "hmac")
+
+
+def _webhook_fits(spec: SpecDocument) -> Iterator[Broken]:
+    http = spec.get("http", {})
+    if "verify" in http:
+        names = [name for name in SIGNATURES if name in http["verify"]]
+        if not names:
+            yield Broken(("http", "verify"), f"one of {', '.join(SIGNATURES)} is missing")
+        for extra in names[1:]:
+            yield Broken(("http", "verify", extra), f"{names[0]} and {extra} exclude each other")
+    written = set(spec.get("format", {})) - {"json"}
+    for field in ("array", "headers"):
+        if http.get(field) and written:
+            yield Broken(("http", field), f"only deliveries of json have {field}")
+    types = {column["name"]: column["type"] for column in spec.get("columns", [])}
+    for name in http.get("headers", {}):
+        path: FieldPath = ("http", "headers", name)
+        if name not in types:
+            yield Broken(path, f'no column "{name}"', did_you_mean(name, types))
+        elif types[name] != "text":
+            yield Broken(path, f'the column "{name}" is {types[name]}', "a header fills text")
+
+
 RECORD_RULES: tuple[Callable[[SpecDocument], Iterator[Broken]], ...] = (
     _one_format,
     _format_of_origin,
@@ -153,4 +177,5 @@ RECORD_RULES: tuple[Callable[[SpecDocument], Iterator[Broken]], ...] = (
     _key_fits,
     _engine_fits,
     _connection_fits,
+    _webhook_fits,
 )

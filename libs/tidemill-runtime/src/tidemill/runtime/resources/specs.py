@@ -82,8 +82,56 @@ class FileOrigin(Spec, frozen=True, kw_only=True):
     format: Literal["csv", "parquet", "jsonl"]
 
 
+class SignatureSpec(Spec, frozen=True, kw_only=True):
+    """Signatures of a service by a secret; `tolerance` limits the age of a signed instant."""
+
+    secret: str
+    tolerance: Milliseconds = Milliseconds(300_000)
+
+
+class GithubSpec(Spec, frozen=True, kw_only=True):
+    """Signatures of GitHub by a secret; GitHub signs no instant."""
+
+    secret: str
+
+
+class HmacSpec(Spec, frozen=True, kw_only=True):
+    """An HMAC of the body in a header, behind a prefix."""
+
+    secret: str
+    header: str
+    algorithm: Literal["sha256", "sha512"] = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+
+
+class VerifySpec(Spec, frozen=True, kw_only=True):
+    """Exactly one is set."""
+
+    standard_webhooks: SignatureSpec | None = None
+    github: GithubSpec | None = None
+    stripe: SignatureSpec | None = None
+    slack: SignatureSpec | None = None
+    hmac: HmacSpec | None = None
+
+    @property
+    def secret(self) -> str:
+        """The name of the secret, each line of whose file is a key."""
+        found = self.standard_webhooks or self.github or self.stripe or self.slack or self.hmac
+        assert found is not None
+        return found.secret
+
+
 class HttpOrigin(Spec, frozen=True, kw_only=True):
-    """Rows that are pushed."""
+    """Rows that are pushed; the fields are of deliveries of webhooks.
+
+    `headers` name the header that fills a column, `dedupe` the one that identifies a delivery.
+    """
+
+    verify: VerifySpec | None = None
+    array: bool = False
+    headers: dict[str, str] = {}
+    dedupe: str | None = None
 
 
 class JsonSpec(Spec, frozen=True, kw_only=True):

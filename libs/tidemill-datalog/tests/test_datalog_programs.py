@@ -155,7 +155,8 @@ EVERY_FORM = frozenset((
     "function coalesce", "function bucket", "function length", "function lower", "function upper",
     "function contains", "function starts_with", "function ends_with", "function substring",
     "function concat", "function int", "function float", "function text", "function abs",
-    "function floor", "function ceil", "function round",
+    "function floor", "function ceil", "function round", "function regex_match", "function split",
+    "function hash", "function format", "function root",
 ))  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from tidemill.datalog.ast import (
 from tidemill.datalog.checked import ResolvedParafact, ResolvedRule
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.diagnostics import Diagnostic
-from tidemill.datalog.habits import WALL_CLOCKS
+from tidemill.datalog.habits import ELSEWHERE, WALL_CLOCKS
 from tidemill.datalog.parser import DEPTH_MAX
 from tidemill.datalog.scope import Scope
 
@@ -175,6 +175,8 @@ def _function(scope: Scope, call: Call) -> Iterator[Diagnostic]:
         hint = _closest(call.name, scope.functions)
         if call.name in scope.lattices:
             hint = f"a lattice stands behind the head or an atom: @{call.name}(…)"
+        elif call.name in ELSEWHERE:
+            hint = f"write {ELSEWHERE[call.name]}(…)"
         elif call.name in WALL_CLOCKS:
             hint = (
                 "rules read no wall clock: match a time with @time(t), or clock(0, 1000) @time(t)"

@@ -366,7 +366,7 @@ class _Expressions:
         arguments = call.arguments
         called = self._functions.get(call.name)
         if called is not None and called.takes is not None:
-            for each, kind in zip(arguments, called.takes, strict=True):
+            for each, kind in zip(arguments, called.takes, strict=False):
                 self.demand(each, _with_whole([kind]), f"{call.name} takes {_word(kind)}")
             return called.gives
         if call.name in _NUMERIC_ARGUMENTS:
@@ -400,7 +400,7 @@ class _Expressions:
             given = [self.type_of(each) for each in arguments]
             if call.name in _COMMON_ARGUMENTS:
                 return self._common(call, given)
-        return _RETURNS.get(call.name, "any")
+        return _RETURNS.get(call.name, called.gives if called else "any")
 
     def _common(self, call: Call, given: Sequence[ColumnType]) -> ColumnType:
         result: ColumnType = "any"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import wraps
 
 from tidemill.datalog.elements import holds
-from tidemill.datalog.inputs import ColumnType
-from tidemill.datalog.records import format_float
+from tidemill.datalog.math_functions import MATH_FUNCTIONS
+from tidemill.datalog.scalar import ScalarFunction as ScalarFunction
+from tidemill.datalog.scalar import number_of, strict, text_of, whole_of
+from tidemill.datalog.text_functions import TEXT_FUNCTIONS, shown
 from tidemill.datalog.values import (
     INT_MAX,
     NEGATIVE_INDEX,
@@ -34,42 +34,8 @@ from tidemill.datalog.values import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarFunction:
-    """A pure function of values: how many arguments it takes and what it computes.
-
-    The docstring of `evaluate` is the function's line in the reference of the language. A function
-    of a host states the types of its arguments and of its value.
-    """
-
-    name: str
-    arity_min: int
-    arity_max: int | None
-    evaluate: Callable[..., Value]
-    takes: tuple[ColumnType, ...] | None = None
-    gives: ColumnType = "any"
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, str):
-        return value
-    raise Failed(WRONG_TYPE)
-
-
-def _number(value: Value) -> int | float:
-    if type(value) is int or type(value) is float:
-        return value
-    raise Failed(WRONG_TYPE)
-
-
-def _whole(value: Value) -> int:
-    if type(value) is int:
-        return value
-    raise Failed(WRONG_TYPE)
-
-
 def _to_whole(x: Value, rounded: Callable[[float], int]) -> Value:
-    number = _number(x)
+    number = number_of(x)
     if type(number) is int:
         return number
     if not math.isfinite(number):
@@ -100,7 +66,7 @@ def _half_away_from_zero(x: float) -> int:
 
 def _absolute(x: Value) -> Value:
     """The number without its sign."""
-    number = abs(_number(x))
+    number = abs(number_of(x))
     return whole(number) if type(number) is int else number
 
 
@@ -138,17 +104,17 @@ def _length(x: Value) -> Value:
 
 def _lower(text: Value) -> Value:
     """The text in lower case."""
-    return normal(_text(text).lower())
+    return normal(text_of(text).lower())
 
 
 def _upper(text: Value) -> Value:
     """The text in upper case."""
-    return normal(_text(text).upper())
+    return normal(text_of(text).upper())
 
 
 def _concat(*texts: Value) -> Value:
     """The texts one after the other."""
-    parts = [_text(x) for x in texts]
+    parts = [text_of(x) for x in texts]
     if sum(map(len, parts)) > TEXT_MAX:
         raise Failed(OVERFLOW)
     return normal("".join(parts))
@@ -156,7 +122,7 @@ def _concat(*texts: Value) -> Value:
 
 def _substring(text: Value, index: Value, size: Value) -> Value:
     """At most `size` characters of the text from `index` on; the first character has index 0."""
-    letters, start, count = _text(text), _whole(index), _whole(size)
+    letters, start, count = text_of(text), whole_of(index), whole_of(size)
     if start < 0 or count < 0:
         raise Failed(NEGATIVE_INDEX)
     return normal(letters[start : start + count])
@@ -164,19 +130,19 @@ def _substring(text: Value, index: Value, size: Value) -> Value:
 
 def _starts_with(text: Value, part: Value) -> Value:
     """Whether the text begins with the part."""
-    return _text(text).startswith(_text(part))
+    return text_of(text).startswith(text_of(part))
 
 
 def _ends_with(text: Value, part: Value) -> Value:
     """Whether the text ends with the part."""
-    return _text(text).endswith(_text(part))
+    return text_of(text).endswith(text_of(part))
 
 
 def _contains(within: Value, part: Value) -> Value:
     """Whether a text has the part, or a set the member."""
     if isinstance(within, frozenset):
         return holds(within, part)
-    return _text(part) in _text(within)
+    return text_of(part) in text_of(within)
 
 
 _DIGITS = re.compile(r"[+-]?[0-9]+")
@@ -201,25 +167,17 @@ def _float(x: Value) -> Value:
         if not _DECIMAL.fullmatch(x):
             raise Failed(NOT_A_NUMBER)
         return finite(float(x))
-    return float(_number(x))
+    return float(number_of(x))
 
 
 def _as_text(x: Value) -> Value:
     """The value as a program writes it, a text without its quotes; a set has no text."""
-    if isinstance(x, bool):
-        return "true" if x else "false"
-    if isinstance(x, str):
-        return x
-    if type(x) is int:
-        return str(x)
-    if type(x) is float:
-        return format_float(x)
-    raise Failed(WRONG_TYPE)
+    return shown(x)
 
 
 def _bucket(t: Value, size: Value) -> Value:
     """The greatest multiple of `size` that is at most `t`: the start of its window."""
-    number, step = _number(t), _number(size)
+    number, step = number_of(t), number_of(size)
     if step <= 0:
         raise Failed(SIZE_NOT_POSITIVE)
     if type(number) is int and type(step) is int:
@@ -244,18 +202,8 @@ def _coalesce(*values: Value) -> Value:
     return _among(first, values)
 
 
-def _strict(function: Callable[..., Value]) -> Callable[..., Value]:
-    @wraps(function)
-    def of_null_is_null(*arguments: Value) -> Value:
-        if None in arguments:
-            return None
-        return function(*arguments)
-
-    return of_null_is_null
-
-
 def _table() -> Mapping[str, ScalarFunction]:
-    strict: list[tuple[str, int, int | None, Callable[..., Value]]] = [
+    of_null_null: list[tuple[str, int, int | None, Callable[..., Value]]] = [
         ("abs", 1, 1, _absolute),
         ("floor", 1, 1, _floor),
         ("ceil", 1, 1, _ceil),
@@ -276,12 +224,12 @@ def _table() -> Mapping[str, ScalarFunction]:
         ("bucket", 2, 2, _bucket),
     ]
     table = {
-        name: ScalarFunction(name, least, most, _strict(function))
-        for name, least, most, function in strict
+        name: ScalarFunction(name, least, most, strict(function))
+        for name, least, most, function in of_null_null
     }
     table["is_null"] = ScalarFunction("is_null", 1, 1, _is_null)
     table["coalesce"] = ScalarFunction("coalesce", 1, None, _coalesce)
-    return table
+    return table | {each.name: each for each in (*TEXT_FUNCTIONS, *MATH_FUNCTIONS)}
 
 
 FUNCTIONS: Mapping[str, ScalarFunction] = _table()

@@ -7,6 +7,13 @@ from collections.abc import Mapping
 WALL_CLOCKS = frozenset(("now", "today", "current_time", "current_timestamp", "getdate", "sysdate"))
 """Names under which other languages read the time of day."""
 
+ELSEWHERE: Mapping[str, str] = {
+    "sqrt": "root", "power": "pow", "log10": "log", "regexp_replace": "regex_replace",
+    "regexp_extract": "regex_extract", "regexp_matches": "regex_match", "strip": "trim",
+    "split_part": "split", "lpad": "pad_start", "rpad": "pad_end", "strpos": "position",
+}  # fmt: skip
+"""Names of functions in other languages, with those of this one."""
+
 _COMMENT = "a comment begins with //"
 _QUOTES = 'write text between straight double quotes: "a"'
 _SIGNS: Mapping[str, str] = {

@@ -61,6 +61,8 @@ class Forms:
         "concat(m, \"b\") != \"ab\"", "h > 0.5", "abs(h) >= 1.5", "floor(h) == x",
         "round(h) > ceil(h) - 1", "text(x) == m", "float(m) > 0.0", "h * x <= 1",
         "ends_with(upper(m), \"A\")", "h == x", "is_null(m)", "coalesce(h, 1.0) >= 1",
+        "regex_match(m, \"^a\")", "split(m, \"b\", 0) == \"a\"", "hash(m) % 2 == 0",
+        "format(\"{}-{}\", m, x) == \"a-1\"", "root(h) > 0.8",
     )  # fmt: skip
     head_marks: Sequence[str] = (
         "", "", "", "", "", "", "@time(u + 2)", "@time(u)", "@time(3)", "@expires(u + 4)", "~expires",

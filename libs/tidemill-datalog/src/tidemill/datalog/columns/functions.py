@@ -159,10 +159,10 @@ def function(name: str, arguments: Sequence[Column], texts: Texts, allowance: Al
             return _strict(pick.reduce(common(arguments)), None, nulls_of(arguments))
         if name == "bucket" and kinds == {Type.INT}:
             return _bucket(arguments)
-    kind = _RESULTS.get(name)
+    kind = _RESULTS.get(name) or Type(FUNCTIONS[name].gives)
     if name in ("least", "greatest") and len(kinds) == 1:
         kind = arguments[0].kind
-    if kind is None:
+    if kind is Type.ANY:
         raise Unsuited
     if name in _TESTS or name == "length":
         return _tested(name, arguments, kind, texts, allowance)

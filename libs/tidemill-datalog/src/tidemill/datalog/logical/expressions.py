@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.datalog import sums, values
-from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import Lattice
 from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Type, Variable
 from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds, bounds_of
@@ -124,7 +124,7 @@ def type_of(expression: Expression, types: Mapping[str, Type]) -> Type:
             return Type.FLOAT
         known = found - {Type.ANY}
         return known.pop() if len(known) == 1 else Type.ANY
-    return Type.ANY
+    return Type(FUNCTIONS[name].gives) if name in FUNCTIONS else Type.ANY
 
 
 def _type_of_value(value: values.Value) -> Type:

@@ -73,7 +73,8 @@ laws: ## random programs on the dataflow, judged by the twin, clingo and MeTeoR:
 	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q \
 		test_datalog_dataflow.py test_datalog_dataflow_steps.py test_datalog_dataflow_recursion.py \
 		test_datalog_dataflow_ticks.py test_datalog_laws.py test_datalog_tick_state.py \
-		test_datalog_tick_reasons.py test_datalog_running.py test_datalog_foreign.py
+		test_datalog_tick_reasons.py test_datalog_running.py test_datalog_foreign.py \
+		test_datalog_ranges.py
 
 conformance: ## run case files: make conformance CASES=PATH
 	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }

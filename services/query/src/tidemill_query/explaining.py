@@ -21,6 +21,7 @@ from tidemill.datalog.dataflow import (
 )
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.words import scan_lines
+from tidemill.datalog.placement import placement_document, placement_lines, placement_of
 from tidemill.datalog.presence import Presence
 from tidemill.errors import UsageError
 
@@ -42,13 +43,18 @@ def plan_drawn(program: CheckedProgram) -> str:
 
 def _document(program: CheckedProgram) -> Document:
     flow = DataflowEngine(program, ticked=program.ticked)
-    return plan_document(flow.plan, flow.checked)
+    return {**plan_document(flow.plan, flow.checked), **_placed(program)}
+
+
+def _placed(program: CheckedProgram) -> Document:
+    return {"placement": placement_document(placement_of(program), program)}
 
 
 def _flow_lines(program: CheckedProgram, document: Document) -> list[str]:
     scans = scan_lines(logical_plan(program))
     reads = ["reads", *scans, ""] if scans else []
-    return [*reads, "dataflow", *plan_lines(document)]
+    placed = ["", "placement on Spark", *placement_lines(document["placement"])]
+    return [*reads, "dataflow", *plan_lines(document), *placed]
 
 
 def analysis_text(
@@ -95,4 +101,4 @@ def _derived(
     for predicate, presences in inputs.items():
         flow.feed_presences(predicate, presences)
     flow.step(at + 1)
-    return analysis_document(flow)
+    return {**analysis_document(flow), **_placed(program)}

@@ -6,7 +6,7 @@ an input. Recursions: an input that a recursion also derives is read by a rule o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tidemill.datalog.checked import CheckedProgram
@@ -60,13 +60,14 @@ def ticked_plan(logical: LogicalPlan) -> LogicalPlan:
     )
 
 
-def given_apart(logical: LogicalPlan) -> LogicalPlan:
+def given_apart(logical: LogicalPlan, names: Collection[str] = ()) -> LogicalPlan:
     """The same plan where no input is derived in a recursion: `p := #given:p` reads it instead.
 
-    Cost: O(text).
+    Nor are the inputs in `names` derived by any rule. Cost: O(text).
     """
     checked = logical.checked
     looped = {name for each in logical.components if each.recursive for name in each.predicates}
+    looped |= {rule.head.predicate for rule in logical.rules if rule.head.predicate in names}
     both = [name for name in checked.inputs if name in looped]
     if not both:
         return logical

@@ -1,0 +1,130 @@
+"""From a plan and its drafts to fragments: each with a plan of its own, which reads by place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tidemill.datalog.dataflow.rewrites import endless_of_any_type
+from tidemill.datalog.inputs import ColumnType, InputSchema
+from tidemill.datalog.logical.forms import AbsentForm, AtomForm, RuleForm
+from tidemill.datalog.logical.plan import Component, LogicalPlan
+from tidemill.datalog.placement.carrying import Carrying
+from tidemill.datalog.placement.drafts import Draft
+from tidemill.datalog.placement.places import FIRST, Fragment, Place, Placement, Read
+
+AT = "#at:"
+"""Before a place and a predicate: its facts as a fragment reads them there."""
+
+
+def whole(plan: LogicalPlan, reason: str, advice: str) -> Placement:
+    """The placement of a program that is one task."""
+    reads = tuple(Read(name, name, FIRST) for name in plan.checked.inputs)
+    placed = dict.fromkeys((n for each in plan.components for n in each.predicates), FIRST)
+    keys = ((),) * len(plan.rules)
+    return Placement(plan, (Fragment(0, "one task", plan, reads, placed, keys, reason, advice),))
+
+
+def cut(plan: LogicalPlan, drafts: Sequence[Draft], carrying: Collection[str]) -> Placement:
+    """The fragments of drafts, whose components are those of the plan in their order."""
+    plan = endless_of_any_type(plan)
+    lattices = Carrying(plan, carrying)
+    left, fragments = list(plan.components), []
+    for number, draft in enumerate(drafts):
+        mine, left = left[: len(draft.components)], left[len(draft.components) :]
+        fragments.append(_Cut(plan, lattices, draft, mine).fragment(number))
+    return Placement(plan, tuple(fragments))
+
+
+class _Cut:
+    """One fragment, whose atoms read under names that say the place."""
+
+    def __init__(
+        self, plan: LogicalPlan, lattices: Carrying, draft: Draft, components: Sequence[Component]
+    ) -> None:
+        self._plan = plan
+        self._lattices = lattices
+        self._draft = draft
+        self._components = components
+        self._derived = draft.predicates
+        self._reads: dict[str, Read] = {}
+
+    def fragment(self, number: int) -> Fragment:
+        """The fragment."""
+        state = self._draft.states[0]
+        divided = iter(state.rules)
+        components = []
+        keys: list[tuple[str, ...]] = []
+        for component in self._components:
+            rules = []
+            for rule in component.rules:
+                if self._draft.way == "one task":
+                    atoms: tuple[Place | None, ...] = (FIRST,) * len(rule.atoms)
+                    absent: tuple[Place | None, ...] = (FIRST,) * len(rule.absent)
+                    keys.append(())
+                else:
+                    way = next(divided)
+                    atoms, absent = way.atoms, way.absent
+                    keys.append(tuple(sorted(way.variables)))
+                rules.append(self._rule(rule, atoms, absent))
+            components.append(replace(component, rules=tuple(rules)))
+        placed = {name: Place(positions) for name, positions in state.placed.items()}
+        if self._draft.way == "one task":
+            placed = dict.fromkeys(self._derived, FIRST)
+        plan = self._own_plan(components)
+        reads, draft = tuple(self._reads.values()), self._draft
+        return Fragment(
+            number, draft.way, plan, reads, placed, tuple(keys), draft.reason, draft.advice
+        )
+
+    def _rule(
+        self, rule: RuleForm, atoms: Sequence[Place | None], absent: Sequence[Place | None]
+    ) -> RuleForm:
+        return replace(
+            rule,
+            atoms=tuple(map(self._atom, rule.atoms, atoms)),
+            absent=tuple(map(self._absent, rule.absent, absent)),
+        )
+
+    def _atom(self, atom: AtomForm, place: Place | None) -> AtomForm:
+        return atom if atom.is_clock else replace(atom, predicate=self._name(atom, place))
+
+    def _absent(self, atom: AbsentForm, place: Place | None) -> AbsentForm:
+        return atom if atom.is_clock else replace(atom, predicate=self._name(atom, place))
+
+    def _name(self, atom: AtomForm | AbsentForm, place: Place | None) -> str:
+        predicate = atom.predicate
+        if predicate in self._derived:
+            return predicate
+        assert place is not None
+        at = "all" if place.everywhere else ",".join(map(str, place.positions))
+        name = f"{AT}{at}:{predicate}"
+        self._reads[name] = Read(name, predicate, place)
+        return name
+
+    def _own_plan(self, components: Sequence[Component]) -> LogicalPlan:
+        checked = self._plan.checked
+        columns, types = dict(checked.columns), dict(checked.lattice_types)
+        inputs = {}
+        for name, read in self._reads.items():
+            columns[name] = columns.get(read.predicate, ())
+            known = self._types(read.predicate)
+            types.update({(name, lattice): kinds for lattice, kinds in known.items()})
+            source = checked.inputs.get(read.predicate)
+            inputs[name] = InputSchema(
+                name, "relation" if source is None else source.kind, columns[name],
+                lattices=tuple(
+                    (lattice, known.get(lattice, ("any",)))
+                    for lattice in sorted(self._lattices.lattices(read.predicate))
+                ),
+            )  # fmt: skip
+        return replace(
+            self._plan,
+            checked=replace(checked, inputs=inputs, columns=columns, lattice_types=types),
+            components=tuple(components),
+            rules=tuple(rule for each in components for rule in each.rules),
+        )
+
+    def _types(self, predicate: str) -> Mapping[str, tuple[ColumnType, ...]]:
+        known = self._plan.checked.lattice_types
+        return {lattice: kinds for (name, lattice), kinds in known.items() if name == predicate}

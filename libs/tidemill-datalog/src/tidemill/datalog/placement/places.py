@@ -1,0 +1,93 @@
+"""Places of the facts of a program whose ranges of hashes are evaluated apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tidemill.datalog.logical.plan import LogicalPlan
+from tidemill.datalog.placement.hashing import range_of
+from tidemill.datalog.records import Record
+
+Positions: TypeAlias = "tuple[int, ...]"
+"""Columns of a key, ascending: 0 is the time, arguments follow."""
+Way: TypeAlias = Literal["ranges", "one task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of the facts of a predicate: by the hash of columns, in all ranges, or in one.
+
+    No `positions` mean the first range, or all of them where facts are `everywhere`.
+    """
+
+    positions: Positions = ()
+    everywhere: bool = False
+
+    def ranges_of(self, record: Record, ranges: int) -> Sequence[int]:
+        """The ranges in which a fact is."""
+        if self.everywhere:
+            return range(ranges)
+        if not self.positions:
+            return (0,)
+        key = [record.arguments[at - 1] if at else record.time for at in self.positions]
+        return (range_of(key, ranges),)
+
+
+EVERYWHERE = Place(everywhere=True)
+FIRST = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Facts of a predicate as a fragment reads them: under a name of their own, at a place."""
+
+    name: str
+    predicate: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Rules that are evaluated range by range without an exchange, or in one task.
+
+    `placed` says where derived facts are; those that are not in it are merged by a later fragment.
+    `keys` are the variables by whose values the matches of each rule are divided, by the place of
+    the rule in the plan. A `reason` says why a fragment is one task, and `advice` what to change.
+    """
+
+    number: int
+    way: Way
+    plan: LogicalPlan
+    reads: tuple[Read, ...]
+    placed: Mapping[str, Place]
+    keys: tuple[tuple[str, ...], ...]
+    reason: str = ""
+    advice: str = ""
+
+    @property
+    def derives(self) -> tuple[str, ...]:
+        """The predicates that it derives, in their order."""
+        return tuple(n for each in self.plan.components if each.rules for n in each.predicates)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The fragments of a program in an order in which each reads inputs and earlier ones.
+
+    Every derived fact of the program is found once, in one range of one fragment.
+    """
+
+    plan: LogicalPlan
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def divided(self) -> bool:
+        """Whether some fragment is evaluated range by range."""
+        return any(fragment.way == "ranges" for fragment in self.fragments)
+
+    def crossing(self, fragment: Fragment) -> frozenset[str]:
+        """The predicates of a fragment that later ones read."""
+        read = {each.predicate for later in self.fragments for each in later.reads}
+        return frozenset(fragment.derives) & read

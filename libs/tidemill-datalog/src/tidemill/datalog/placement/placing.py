@@ -1,0 +1,229 @@
+"""The placement of a program: which rules are evaluated range by range under which key.
+
+Components are taken in their order. Each joins a fragment in which its matches and its facts are in
+one range, or begins one. Rules of which only the matches are in one range are split. A component
+for which nothing helps is one task. Facts in all ranges are avoided before they are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, product
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow.ticked_plan import given_apart
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.plan import Component, LogicalPlan, logical_plan
+from tidemill.datalog.placement.carrying import Carrying
+from tidemill.datalog.placement.cutting import cut, whole
+from tidemill.datalog.placement.drafts import CHOICES_MAX, Draft, State, held_by, subsets, ways_of
+from tidemill.datalog.placement.matching import keys_of
+from tidemill.datalog.placement.places import Placement, Positions
+from tidemill.datalog.placement.reasons import TICKS, reason_of, together
+from tidemill.datalog.placement.splitting import CROSSING, Columns, Halves, split
+
+
+def placement_of(checked: CheckedProgram, carrying: Collection[str] = frozenset()) -> Placement:
+    """The places of a program's facts. Facts of the inputs in `carrying` may carry any lattice.
+
+    Pure, and the same for the same program. Cost: polynomial in the text.
+    """
+    plan = given_apart(logical_plan(checked), [*checked.inputs])
+    if checked.ticked:
+        return whole(plan, *TICKS)
+    alone: set[str] = set()
+    while True:
+        placing = _Placing(plan, carrying, alone)
+        missing = placing.place()
+        if not missing:
+            return placing.placement()
+        alone |= missing
+
+
+class _Placing:
+    """One attempt, in which the predicates in `alone` and all above them are one task."""
+
+    def __init__(self, plan: LogicalPlan, carrying: Collection[str], alone: set[str]) -> None:
+        self._plan = plan
+        self._names = carrying
+        self._carrying = Carrying(plan, carrying)
+        self._columns = dict(plan.checked.columns)
+        self._drafts: list[Draft] = []
+        self._where: dict[str, int] = {}
+        self._rules = {id(rule): at for at, rule in enumerate(plan.rules)}
+        self._alone = set(alone)
+        for component in plan.components:
+            if any(self._alone & rule.reads for rule in component.rules):
+                self._alone.update(component.predicates)
+
+    def place(self) -> set[str]:
+        """Place all components; the predicates that have to be with those that read them."""
+        above = []
+        for component in self._plan.components:
+            if not component.rules:
+                continue
+            if self._alone.isdisjoint(component.predicates):
+                self._component(component)
+            else:
+                above.append(component)
+        if above:
+            names = sorted(held_by(above, self._carrying))
+            reason, advice = together(names)
+            self._drafts.append(Draft("one task", above, reason=reason, advice=advice))
+        missing = set()
+        for draft in self._drafts:
+            missing |= held_by(draft.components, self._carrying) - draft.predicates
+        return missing
+
+    def placement(self) -> Placement:
+        """The placement that was found."""
+        checked = replace(self._plan.checked, columns=self._columns)
+        types = dict(checked.lattice_types)
+        for name in self._columns:
+            if name.startswith(CROSSING):
+                base = name.rpartition(":")[2]
+                types.update({(name, k): v for (p, k), v in types.items() if p == base})
+        components = tuple(each for draft in self._drafts for each in draft.components)
+        plan = replace(
+            self._plan,
+            checked=replace(checked, lattice_types=types),
+            components=components,
+            rules=tuple(rule for each in components for rule in each.rules),
+        )
+        return cut(plan, self._drafts, self._names)
+
+    def _component(self, component: Component) -> None:
+        for replicate in (False, True):
+            if self._joined(component, replicate) or self._split(component, replicate):
+                return
+        self._one_task(component)
+
+    def _joined(self, component: Component, replicate: bool) -> bool:
+        """Add a component to a fragment by ranges, or begin one with it; whether one is found."""
+        first = self._first(component)
+        for number, draft in enumerate(self._drafts):
+            if (
+                number >= first
+                and draft.way == "ranges"
+                and self._add(number, component, replicate)
+            ):
+                return True
+        draft = Draft("ranges")
+        states = draft.states_with(component, self._carrying, replicate)
+        if states:
+            self._drafts.append(draft)
+            self._take(len(self._drafts) - 1, component, states)
+        return bool(states)
+
+    def _add(self, number: int, component: Component, replicate: bool) -> bool:
+        states = self._drafts[number].states_with(component, self._carrying, replicate)
+        if states:
+            self._take(number, component, states)
+        return bool(states)
+
+    def _take(self, number: int, component: Component, states: list[State]) -> None:
+        draft = self._drafts[number]
+        draft.components.append(component)
+        draft.states = states
+        self._where.update(dict.fromkeys(component.predicates, number))
+
+    def _first(self, component: Component) -> int:
+        """The first fragment in which everything that a component reads is known."""
+        read = {name for rule in component.rules for name in rule.reads}
+        known = [
+            self._where[name] + name.startswith(CROSSING) for name in read & self._where.keys()
+        ]
+        return max(known, default=0)
+
+    def _one_task(self, component: Component) -> None:
+        first = self._first(component)
+        for number, draft in enumerate(self._drafts):
+            if number >= first and draft.way == "one task":
+                break
+        else:
+            number = len(self._drafts)
+            reason, advice = reason_of(component)
+            self._drafts.append(Draft("one task", reason=reason, advice=advice))
+        self._take(number, component, [State()])
+
+    # Rules whose facts are not where their matches are.
+
+    def _split(self, component: Component, replicate: bool) -> bool:
+        """Split the rules that cannot be where the facts of their heads are, and place both.
+
+        False where nothing is gained: no part of it would be evaluated by ranges.
+        """
+        apart = self._apart(component, replicate)
+        found = [self._halves(rule) for rule in apart]
+        if not found or None in found:
+            return False
+        halves = [each for each in found if each is not None]
+        parts = [
+            Component((part.head.predicate,), (part,), False, component.stratum)
+            for part, _, _ in halves
+        ]
+        self._columns.update({p.head.predicate: columns for p, _, columns in halves})
+        before = len(self._drafts), [(d.components[:], d.states) for d in self._drafts]
+        divided = [self._joined(part, replicate) for part in parts]
+        rests = {id(rule): rest for rule, (_, rest, _) in zip(apart, halves, strict=True)}
+        rules = tuple(rests.get(id(rule), rule) for rule in component.rules)
+        rest = replace(component, rules=rules)
+        if not any(divided) and len(apart) == len(component.rules):
+            return self._undo(before, parts)
+        for part, done in zip(parts, divided, strict=True):
+            if not done and not replicate and any(keys_of(part.rules[0], {})):
+                return self._undo(before, parts)
+            if not done:
+                self._one_task(part)
+        if self._joined(rest, replicate):
+            return True
+        if not any(divided) or rest.recursive:
+            return self._undo(before, parts)
+        self._one_task(rest)
+        return True
+
+    def _undo(
+        self, before: tuple[int, Sequence[tuple[list[Component], list[State]]]],
+        parts: Iterable[Component],
+    ) -> bool:  # fmt: skip
+        size, known = before
+        del self._drafts[size:]
+        for draft, (components, states) in zip(self._drafts, known, strict=True):
+            draft.components, draft.states = components, states
+        for part in parts:
+            self._where.pop(part.predicates[0], None)
+            self._columns.pop(part.predicates[0], None)
+        return False
+
+    def _apart(self, component: Component, replicate: bool) -> list[RuleForm]:
+        """The rules that have to be split: the fewest of a way to place the component."""
+        best: list[RuleForm] | None = None
+        for choice in _wanted(component, self._columns):
+            ways = ways_of(component, choice, replicate)
+            apart = [r for r, way in zip(component.rules, ways, strict=True) if way is None]
+            if any(not r.reads.isdisjoint(component.predicates) for r in apart):
+                continue
+            if best is None or len(apart) < len(best):
+                best = apart
+        return best or []
+
+    def _halves(self, rule: RuleForm) -> Halves | None:
+        if not self._carrying.tells_apart(rule) or _counts_alone(rule):
+            return None
+        return split(rule, self._rules[id(rule)], self._columns)
+
+
+def _wanted(component: Component, columns: Columns) -> Iterator[dict[str, Positions]]:
+    """The places that facts of a component might have, if rules are split for that."""
+    options = []
+    for name in component.predicates:
+        arity = len(columns[name])
+        options.append([*subsets(range(1, arity + 1))] or [()])
+    for found in islice(product(*options), CHOICES_MAX):
+        yield dict(zip(component.predicates, found, strict=True))
+
+
+def _counts_alone(rule: RuleForm) -> bool:
+    """Whether nothing of an aggregating rule can be done before its matches meet."""
+    return rule.head.aggregates and len(rule.atoms) < 2 and not (rule.absent or rule.conditions)

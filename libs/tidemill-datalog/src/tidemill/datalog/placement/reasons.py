@@ -1,0 +1,50 @@
+"""Why a fragment is one task, and what to change so that it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from tidemill.datalog.logical.plan import Component
+from tidemill.datalog.placement.matching import head_keys, keys_of
+
+Told: TypeAlias = "tuple[str, str]"
+"""The reason, and what to change."""
+TICKS: Told = (
+    "ticks follow one another, and each sees all that the last one left",
+    "derive without @next and @async what can be, in a view of its own",
+)
+
+
+def reason_of(component: Component) -> Told:
+    """Why the facts of a component are derived in one task."""
+    names = ", ".join(name.rpartition(":")[2] for name in component.predicates)
+    if not any(atom for rule in component.rules for atom in rule.atoms if not atom.is_clock):
+        return f"{names}: stated facts and clocks alone have no rows to divide", ""
+    if component.recursive:
+        return (
+            f"{names}: no argument of the recursion is handed on unchanged by all of its rules",
+            "pass one argument through each recursive rule, as x in reach(x, z) := reach(x, y) ^ "
+            "edge(y, z)",
+        )
+    if not any(any(keys_of(rule, {})) for rule in component.rules):
+        return f"{names}: no atom has a variable by whose values rows could be divided", ""
+    if not any(map(head_keys, component.rules)):
+        return (
+            f"{names}: all matches belong to one group or one fact",
+            "give the head an argument, and put the groups together in a view that reads it",
+        )
+    return (
+        f"{names}: its matches cannot be told apart from where its facts are",
+        "give the head the variable that joins the atoms of the body",
+    )
+
+
+def together(names: Sequence[str]) -> Told:
+    """Why predicates are derived where they are read."""
+    shown = ", ".join(names)
+    return (
+        f"{shown}: counts, sums or lattices of a host are passed on from it, so contributions have "
+        "to meet",
+        f"match the value instead of passing it on: @count(n) on the atom of {names[0] if names else ''}",
+    )

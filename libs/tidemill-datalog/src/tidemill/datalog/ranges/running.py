@@ -1,0 +1,143 @@
+"""A program evaluated range by range: rows are dealt out, what crosses is handed on and merged.
+
+A step gives out the work of one fragment after the other, to whoever evaluates ranges, and goes on
+with the answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.datalog.dataflow.schema import instant_word
+from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.placement.places import Fragment, Placement
+from tidemill.datalog.ranges.held import Held
+from tidemill.datalog.ranges.work import Failing, Move, Part, Settings, Update, Work, Worked
+from tidemill.datalog.state import StateRow
+
+Steps: TypeAlias = "Generator[Sequence[Work], Sequence[Worked], Merged]"
+"""Gives out the work of one fragment after the other, and takes what each range says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The changes of facts and errors in an interval, merged over all ranges, by instant."""
+
+    moves: Mapping[str, Sequence[Move]]
+    errors: Sequence[Failing]
+
+
+class Ranges:
+    """Guarantees: after each step all facts and errors below its end are those of one process.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self, placement: Placement, ranges: int, told: Collection[str], settings: Settings
+    ) -> None:
+        """Fragments are evaluated in `ranges` ranges; changes are told of the predicates `told`."""
+        self.placement = placement
+        self._ranges = ranges
+        self._told = frozenset(told)
+        self._settings = settings
+        self._lower: int | None = None
+        self._held = {
+            (fragment.number, number): {read.name: Held() for read in fragment.reads}
+            for fragment in placement.fragments
+            for number in range(ranges if fragment.way == "ranges" else 1)
+        }
+        self._state: dict[tuple[int, int], list[StateRow]] = {key: [] for key in self._held}
+        self._failing: Counter[str] = Counter()
+
+    def told_of(self, fragment: Fragment) -> frozenset[str]:
+        """The predicates of which a fragment tells: those that cross, and those asked for."""
+        asked = self._told.intersection(fragment.placed)
+        return asked | self.placement.crossing(fragment)
+
+    def feed(self, predicate: str, updates: Iterable[Update]) -> None:
+        """Updates of an input at or after the end of the last interval."""
+        found = list(updates)
+        for name in (predicate, GIVEN + predicate):
+            self._deal(name, found)
+
+    def _deal(self, predicate: str, updates: Sequence[Update]) -> None:
+        for fragment in self.placement.fragments:
+            count = self._ranges if fragment.way == "ranges" else 1
+            for read in fragment.reads:
+                if read.predicate == predicate:
+                    for update in updates:
+                        for number in read.place.ranges_of(update[0], count):
+                            self._held[fragment.number, number][read.name].put([update])
+
+    def step(self, upper: int) -> Steps:
+        """Go on to an instant. Raises: LimitPassed, after which this is of no use."""
+        moves: dict[str, list[Move]] = {}
+        errors: list[Failing] = []
+        for fragment in self.placement.fragments:
+            works = list(self._works(fragment, upper))
+            found = yield works
+            self._limit(fragment, found)
+            for work, worked in zip(works, found, strict=True):
+                self._keep((fragment.number, work.number), worked)
+                errors += worked.errors
+                for name, each in worked.moves.items():
+                    moves.setdefault(name, []).extend(each)
+            for name in self.placement.crossing(fragment):
+                updates = [
+                    (record, instant_word(at), END_WORD, diff)
+                    for at, record, diff in moves.get(name, ())
+                ]
+                self._deal(name, updates)
+        self._lower = upper
+        asked = {name: sorted(moves.get(name, ()), key=_at) for name in self._told}
+        return Merged(asked, self._merged(errors))
+
+    def _works(self, fragment: Fragment, upper: int) -> Iterator[Work]:
+        for (at, number), held in self._held.items():
+            if at == fragment.number:
+                present = {name: each.present() for name, each in held.items()}
+                part = Part(present, self._state[at, number])
+                changes = {name: each.take(upper) for name, each in held.items()}
+                yield Work(at, number, self._lower, upper, part, changes)
+
+    def _keep(self, key: tuple[int, int], worked: Worked) -> None:
+        """Take in how the state of a range has changed."""
+        state = Counter(self._state[key])
+        state.subtract(worked.gone)
+        state.update(worked.come)
+        self._state[key] = list(state.elements())
+
+    def _limit(self, fragment: Fragment, found: Sequence[Worked]) -> None:
+        """Raises: LimitPassed where ranges have too many rows together."""
+        most = (self._settings.limits or Limits()).rows
+        for name in fragment.placed:
+            if sum(worked.rows.get(name, 0) for worked in found) > most:
+                raise LimitPassed(
+                    f"evaluation given up: {name} has more than {most} rows",
+                    reason="LimitPassed", limit="rows", predicate=name,
+                )  # fmt: skip
+
+    def _merged(self, errors: Iterable[Failing]) -> list[Failing]:
+        """Errors begin that failed in no range before, and end that fail in none any more."""
+        found = []
+        sums: Counter[tuple[int, str]] = Counter()
+        for text, at, diff in errors:
+            sums[at, text] += diff
+        for (at, text), diff in sorted(sums.items()):
+            before = self._failing[text]
+            self._failing[text] += diff
+            now = self._failing[text]
+            if bool(before) != bool(now):
+                found.append((text, at, 1 if now else -1))
+        self._failing = +self._failing
+        return found
+
+
+def _at(move: Move) -> float:
+    return move[0]

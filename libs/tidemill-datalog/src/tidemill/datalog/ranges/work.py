@@ -1,0 +1,104 @@
+"""The work of one range of one fragment in one interval: from rows and state to changes and state.
+
+The same function runs in a task of Spark, and in a process for as many ranges as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.datalog.limits import Limits
+from tidemill.datalog.placement.places import Fragment
+from tidemill.datalog.presence import Instant
+from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow
+from tidemill.datalog.strategy import Strategy
+
+Update: TypeAlias = "tuple[Record, int, int, int]"
+"""A fact that is there `diff` times more on [start, end); instants are words of the dataflow."""
+Move: TypeAlias = "tuple[Instant, Record, int]"
+"""A derived fact begins, or ends, at an instant."""
+Failing: TypeAlias = "tuple[str, int, int]"
+"""The text of an error begins, or ends, at an instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The facts that a range reads, by name, and its state, before an interval."""
+
+    present: Mapping[str, Sequence[Update]] = field(default_factory=dict)
+    state: Sequence[StateRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of one range of a fragment for [lower, upper); `lower` None is the beginning.
+
+    `changes` are of the facts that it reads, by name, from `lower` on.
+    """
+
+    fragment: int
+    number: int
+    lower: int | None
+    upper: int
+    part: Part
+    changes: Mapping[str, Sequence[Update]]
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """The answer of a range for an interval: changes of facts and errors, and of its state.
+
+    `rows` are those that each predicate has at its end.
+    """
+
+    moves: Mapping[str, Sequence[Move]]
+    errors: Sequence[Failing]
+    gone: Sequence[StateRow]
+    come: Sequence[StateRow]
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings that all ranges of an evaluation have in common."""
+
+    strategy: Strategy = "strata"
+    limits: Limits | None = None
+
+
+def work_of_range(
+    fragment: Fragment,
+    work: Work,
+    told: Collection[str],
+    settings: Settings,
+    allowance: Allowance | None = None,
+) -> Worked:
+    """The changes of the predicates `told` in an interval, and of the errors and the state.
+
+    Pure. The answer is that of an engine that has been there from the beginning. Raises: Exhausted,
+    LimitPassed, Corrupt. Cost: the rows of the part and what follows from the changes.
+    """
+    mine = [name for name in fragment.derives if name in told]
+    engine = DataflowEngine(
+        fragment.plan.checked, plan=fragment.plan, strategy=settings.strategy, told=mine,
+        keeps_state=True, limits=settings.limits, allowance=allowance,
+    )  # fmt: skip
+    if work.lower is not None:
+        engine.restore(work.part.state, work.lower)
+        for name, updates in work.part.present.items():
+            began = work.lower - 1
+            engine.feed_records(name, [(record, began, end, n) for record, _, end, n in updates])
+        engine.step(work.lower)
+        engine.tell_errors()
+        engine.tell_state()
+    for name, updates in work.changes.items():
+        engine.feed_records(name, updates)
+    moves = {name: list(each.records()) for name, each in engine.step(work.upper).items()}
+    gone, come = engine.tell_state()
+    rows = {name: engine.rows(name) for name in fragment.derives}
+    return Worked(moves, engine.tell_errors(), gone, come, rows)

@@ -1,0 +1,99 @@
+"""Places of the rules and facts of a program whose ranges of hashes are evaluated apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.parser import parse
+from tidemill.datalog.placement import placement_document, placement_lines, placement_of
+
+_SCHEMAS = {
+    name: InputSchema(name, "relation", tuple((column, "int") for column in columns.split()))
+    for name, columns in {"order": "id customer day", "payment": "id amount", "edge": "a b"}.items()
+}
+
+
+def program(text: str) -> CheckedProgram:
+    """A program over orders, payments and edges."""
+    return check(parse(text), InputSchemas(_SCHEMAS))
+
+
+def told(text: str) -> list[str]:
+    """The placement of a program as lines."""
+    checked = program(text)
+    return placement_lines(placement_document(placement_of(checked), checked))
+
+
+def test_rules_of_one_key_are_one_fragment_and_what_they_derive_changes_place_after_it() -> None:
+    lines = told(
+        "paid(o) @sum(b) := order(o, _, _) ^ payment(o, b);"
+        "open(o, c) := order(o, c, _) ^ not paid(o);"
+        "load(c) @count(o) := open(o, c);"
+    )
+    assert lines == [
+        "  fragment 1: range by range",
+        "    reads order by (id)",
+        "    reads payment by (id)",
+        "    rule 1 by (o): paid(o) @sum(b) := order(o, _, _) ^ payment(o, b);",
+        "    rule 2 by (o): open(o, c) := order(o, c, _) ^ not paid(o);",
+        "    keeps paid by (c0)",
+        "    keeps open by (c0), handed on to fragment 2",
+        "  fragment 2: range by range",
+        "    reads open of fragment 1 by (c1)",
+        "    rule 3 by (c): load(c) @count(o) := open(o, c);",
+        "    keeps load by (c0)",
+    ]
+
+
+def test_a_recursion_that_hands_on_an_argument_is_divided_by_it() -> None:
+    lines = told("reach(x, y) := edge(x, y); reach(x, z) := reach(x, y) ^ edge(y, z);")
+    assert lines[0] == "  fragment 1: range by range"
+    assert "    reads edge in all ranges" in lines
+    assert lines[-1] == "    keeps reach by (c0)"
+
+
+def test_the_largest_key_is_taken() -> None:
+    placement = placement_of(program("both(x, y) := edge(x, y) ^ payment(x, y) ^ not edge(y, x);"))
+    assert placement.fragments[0].keys == (("x", "y"),)
+
+
+def test_an_aggregate_of_a_join_is_matched_where_it_joins() -> None:
+    placement = placement_of(program("n(c) @count(a) := order(o, c, _) ^ payment(o, a);"))
+    first, second = placement.fragments
+    assert first.keys == (("o",),)
+    assert not first.placed
+    assert {"n"} == second.placed.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "advice"),
+    [
+        ("sg(x, y) := edge(z, x) ^ edge(z, y); sg(x, y) := edge(a, x) ^ sg(a, b) ^ edge(b, y);",
+         "no argument of the recursion is handed on", "pass one argument"),
+        ("all() @count(x) := edge(x, _);", "one group", "give the head an argument"),
+        ("limit(3);", "no rows to divide", ""),
+        ("seen(x) @next := edge(x, _);", "ticks follow one another", "in a view of its own"),
+        ("paid(o) @sum(b) := payment(o, b); h(c) := paid(o) ^ edge(o, c);",
+         "contributions have to meet", "@count(n) on the atom of paid"),
+    ],
+)  # fmt: skip
+def test_what_is_one_task_says_why_and_what_to_change(text: str, reason: str, advice: str) -> None:
+    placement = placement_of(program(text))
+    assert not placement.divided
+    assert reason in placement.fragments[-1].reason
+    assert advice in placement.fragments[-1].advice
+
+
+def test_what_is_not_passed_on_leaves_its_range() -> None:
+    text = "paid(o) @sum(b) := payment(o, b); h(c) ~sum := paid(o) @sum(s) ^ edge(o, c) if s > 1;"
+    placement = placement_of(program(text))
+    assert [fragment.way for fragment in placement.fragments] == ["ranges", "ranges"]
+
+
+def test_a_stated_fact_beside_rules_is_handed_to_their_ranges() -> None:
+    placement = placement_of(program("p(1); p(x) := edge(x, _);"))
+    assert [fragment.way for fragment in placement.fragments] == ["one task", "ranges"]
+    assert placement.divided

@@ -1,0 +1,183 @@
+"""A program evaluated range by range answers as one process, if facts are where they meet."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.check import check
+from tidemill.datalog.dataflow.evaluating import undeclared
+from tidemill.datalog.elements import element
+from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.parser import parse
+from tidemill.datalog.placement import Place, Placement, placement_of
+from tidemill.datalog.placement.hashing import hash_of, range_of
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.ranges.work import Settings
+from tidemill.datalog.records import Record
+from tidemill.datalog.strategy import Strategy
+from tidemill.errors import TidemillError
+from tidemill.testkit.by_ranges import evaluated_by_ranges
+from tidemill.testkit.evaluated import Evaluation, evaluated
+from tidemill.testkit.seeded_backend import seeded_backend
+from tidemill.testkit.tidelog import (
+    DERIVED,
+    EXTREME,
+    UPPER,
+    Example,
+    inputs,
+    programs,
+    programs_alike,
+)
+
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "150"))
+LAW = settings(
+    max_examples=EXAMPLES,
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+Inputs = Mapping[str, Sequence[Presence]]
+CUTS = st.lists(st.integers(0, UPPER - 1), min_size=1, max_size=3)
+EXAMPLE = programs(8, rules_min=2) | programs_alike()
+INPUTS = inputs(rows_min=2, rows_max=6)
+
+
+def answer(evaluation: Evaluation) -> object:
+    """Presences and errors, without an order."""
+    found = {
+        name: {(str(p.record), p.start, p.end) for p in evaluation.presences.get(name, ())}
+        for name in DERIVED
+    }
+    return found, {(e.text, e.start, e.end) for e in evaluation.errors}
+
+
+def one_process(example: Example, given_: Inputs) -> object:
+    """The answer to compare with; programs that never settle are no examples."""
+    try:
+        return answer(evaluated(example.checked, given_, upper=UPPER))
+    except LimitPassed:
+        assume(False)
+        raise
+
+
+@LAW
+@given(EXAMPLE, INPUTS, st.sampled_from((3, 7)), CUTS, st.sampled_from(("strata", "retraction")))
+def test_any_ranges_and_cuts_answer_as_one_process(
+    example: Example, given_: Inputs, ranges: int, cuts: Sequence[int], strategy: Strategy
+) -> None:
+    found = evaluated_by_ranges(
+        example.checked, given_, upper=UPPER, cuts=cuts, ranges=ranges, settings=Settings(strategy)
+    )
+    assert answer(found) == one_process(example, given_), example.text
+
+
+@LAW
+@given(programs(8, EXTREME, rules_min=2), inputs(rows_min=2, rows_max=6, extreme=True), CUTS)
+def test_values_at_borders_meet_in_their_range(
+    example: Example, given_: Inputs, cuts: Sequence[int]
+) -> None:
+    found = evaluated_by_ranges(example.checked, given_, upper=UPPER, cuts=cuts, ranges=5)
+    assert answer(found) == one_process(example, given_), example.text
+
+
+def misplaced(placement: Placement) -> Placement:
+    """The same fragments, where facts are dealt out by all of their columns."""
+
+    def wrong(place: Place, columns: int) -> Place:
+        return Place(tuple(range(columns + 1))) if place.positions else place
+
+    fragments = [
+        replace(
+            fragment,
+            reads=tuple(
+                replace(
+                    read, place=wrong(read.place, len(fragment.plan.checked.columns[read.name]))
+                )
+                for read in fragment.reads
+            ),
+        )
+        for fragment in placement.fragments
+    ]
+    return replace(placement, fragments=tuple(fragments))
+
+
+def test_the_law_notices_facts_in_a_wrong_range() -> None:
+    """The companion: of the same examples, with facts dealt out otherwise, many answer wrongly."""
+    wrong = []
+
+    @settings(LAW, max_examples=60, derandomize=False, backend=seeded_backend(4), database=None)
+    @given(programs_alike(), INPUTS)
+    def law(example: Example, given_: Inputs) -> None:
+        placement = misplaced(placement_of(example.checked, undeclared(example.checked, given_)))
+        try:
+            found = evaluated_by_ranges(
+                example.checked, given_, upper=UPPER, cuts=(4,), placement=placement
+            )
+        except TidemillError:
+            wrong.append(example)
+            return
+        if answer(found) != one_process(example, given_):
+            wrong.append(example)
+
+    law()
+    assert len(wrong) > 10
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0), (0.0, -0.0), (2**53 + 1, float(2**53)), (-(2**63), -(2.0**63)),
+        (frozenset({element(1)}), frozenset({element(1.0)})), (True, element(True)),
+        (frozenset({element(2**53), element(2**53 + 1)}), frozenset({element(2.0**53)})),
+    ],
+)  # fmt: skip
+def test_values_that_a_join_calls_equal_have_one_hash(one: object, other: object) -> None:
+    assert hash_of(one) == hash_of(other)
+
+
+def test_other_values_have_other_hashes() -> None:
+    values = [
+        None,
+        True,
+        False,
+        0,
+        1,
+        2,
+        -1,
+        0.5,
+        math.inf,
+        -math.inf,
+        "",
+        "1",
+        "a",
+        "é",
+        frozenset(),
+    ]
+    assert len({hash_of(value) for value in values}) == len(values)
+
+
+@given(st.lists(st.integers() | st.text() | st.none(), min_size=1), st.integers(1, 6))
+def test_twice_as_many_ranges_are_the_same_cut_in_two(key: Sequence[object], bits: int) -> None:
+    assert range_of(key, 1 << bits) >> 1 == range_of(key, 1 << bits - 1)
+
+
+def test_limits_hold_over_the_rows_of_all_ranges() -> None:
+    checked = check(
+        parse("p(x, y) := s(x) ^ s(y);"),
+        InputSchemas({"s": InputSchema("s", "relation", (("x", "int"),))}),
+    )
+    given_ = {"s": [Presence(Record("s", (number,)), 0) for number in range(9)]}
+    limits = Settings(limits=Limits(rows=80))
+    with pytest.raises(LimitPassed):
+        evaluated_by_ranges(checked, given_, upper=1, settings=limits)
+    fits = Settings(limits=Limits(rows=81))
+    found = evaluated_by_ranges(checked, given_, upper=1, settings=fits)
+    assert len(found.presences["p"]) == 81

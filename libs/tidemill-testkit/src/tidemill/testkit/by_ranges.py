@@ -1,0 +1,101 @@
+"""A program evaluated range by range in one process, which exchanges the rows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
+from tidemill.datalog.dataflow.schema import instant_of, instant_word
+from tidemill.datalog.failures import ErrorPresence
+from tidemill.datalog.placement import Placement, placement_of
+from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.ranges.running import Merged, Ranges, Steps
+from tidemill.datalog.ranges.work import Failing, Move, Settings, Work, Worked, work_of_range
+from tidemill.testkit.evaluated import Evaluation
+
+Inputs = Mapping[str, Sequence[Presence]]
+
+
+def evaluated_by_ranges(
+    checked: CheckedProgram,
+    inputs: Inputs,
+    *,
+    upper: int,
+    cuts: Sequence[int] = (),
+    ranges: int = 3,
+    placement: Placement | None = None,
+    settings: Settings | None = None,
+) -> Evaluation:
+    """The answer below `upper`, by windows that end at the cuts; each begins from stored parts.
+
+    Raises: LimitPassed.
+    """
+    settings = settings or Settings()
+    placement = placement or placement_of(checked, undeclared(checked, inputs))
+    running = Ranges(placement, ranges, checked.derived, settings)
+    feed(running, inputs)
+    told = Told()
+    for at in sorted({*cuts, upper}):
+        told.take(driven(running.step(at), running, settings))
+    return told.evaluation(checked.derived)
+
+
+def feed(running: Ranges, inputs: Inputs, at: Instant | None = None) -> None:
+    """Presences of inputs, known from an instant on, as updates."""
+    for name, presences in inputs.items():
+        found = []
+        for each in presences:
+            start = each.start if at is None else max(each.start, at)
+            if start < each.end:
+                found.append((each.record, instant_word(start), instant_word(each.end), 1))
+        running.feed(name, found)
+
+
+def driven(steps: Steps, running: Ranges, settings: Settings) -> Merged:
+    """A step whose ranges are evaluated here, the last one first."""
+    try:
+        works = next(steps)
+        while True:
+            works = steps.send([*reversed([*worked(running, works[::-1], settings)])])
+    except StopIteration as done:
+        merged: Merged = done.value
+        return merged
+
+
+def worked(running: Ranges, works: Sequence[Work], settings: Settings) -> Iterator[Worked]:
+    """The answers of the ranges."""
+    for work in works:
+        fragment = running.placement.fragments[work.fragment]
+        yield work_of_range(fragment, work, running.told_of(fragment), settings)
+
+
+class Told:
+    """The sum of what steps tell."""
+
+    def __init__(self) -> None:
+        self._moves: dict[str, list[Move]] = {}
+        self._errors: list[Failing] = []
+
+    def take(self, merged: Merged) -> None:
+        """Add the changes of one step."""
+        for name, moves in merged.moves.items():
+            self._moves.setdefault(name, []).extend(moves)
+        self._errors += merged.errors
+
+    def evaluation(self, names: Collection[str]) -> Evaluation:
+        """Presences of some predicates, and of errors."""
+        found = {name: presences_of(self._moves.get(name, ())) for name in names}
+        return Evaluation(found, self.errors())
+
+    def errors(self) -> list[ErrorPresence]:
+        """The stretches of errors, by text."""
+        begun: dict[str, Instant] = {}
+        found = []
+        for text, at, diff in self._errors:
+            if diff > 0:
+                begun[text] = instant_of(at)
+            else:
+                found.append(ErrorPresence(text, 0, begun.pop(text), instant_of(at)))
+        found += [ErrorPresence(text, 0, start, END) for text, start in begun.items()]
+        return sorted(found, key=lambda each: (each.text, each.start))

@@ -6,7 +6,7 @@
 #   setup.sh compiler     also a C compiler, for a disk of tests that forgets what was not flushed
 #   setup.sh redis      also redis-server, for tests
 #   setup.sh objectstore  also an S3-compatible server, for tests
-#   setup.sh prometheus   also prometheus and promtool, for tests
+#   setup.sh prometheus   also prometheus, promtool and an Alertmanager, for tests
 #   setup.sh buf          also buf, the checker of protos/ (npm, or Go)
 #   setup.sh apiserver    also etcd and an API server of Kubernetes, for tests (five to ten minutes once)
 #   setup.sh image        also what images are built with
@@ -127,7 +127,7 @@ for part in "$@"; do
     image) image_ready ;;
     node) node_ready ;;
     buf) command -v npm >/dev/null 2>&1 || go_ready; infra/buf/buf.sh build ;;
-    prometheus) need promtool prometheus; need curl curl ;;
+    prometheus) need promtool prometheus; need prometheus-alertmanager prometheus-alertmanager; need curl curl ;;
     *) die "unknown part $part" ;;
   esac
 done

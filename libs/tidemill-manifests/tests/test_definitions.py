@@ -76,6 +76,17 @@ SPECS: dict[str, list[dict[str, Any]]] = {
         {"view": "v", "goal": "p(x)", "sink": {"http": {"url": "http://a", "keyHeader": "K-1"}}},
         {"view": "v", "goal": "p(x)", "sink": {"http": {
             "url": "https://a/b", "delivery": "askable", "ask": "http://a/{key}", "timeout": "1s"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"http": {
+            "url": "https://a", "method": "PUT", "headers": {"X-A": "b c"}, "body": "${record} $$",
+            "contentType": "text/plain", "signature": "s", "certificate": {"certificate": "c", "key": "k"}}}},
+        {"view": "v", "goal": "p(x)", "follow": True, "sink": {"alertmanager": {
+            "url": "http://a:9093", "labels": {"team": "x"}, "summary": "${arg.x}", "repeat": "30s"}}},
+        {"view": "v", "goal": "p(x)", "follow": True, "sink": {"pagerDuty": {"routingKey": "r"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"slack": {"webhook": "w", "text": "${phase}"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"email": {"server": "smtps://m:465", "sender": "a@b",
+            "to": ["c@d.example"], "username": "u", "secret": "s"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"cloudEvents": {
+            "url": "http://a", "secretHeaders": {"Authorization": "s"}}}},
     ],
     "Arrangement": [{"collection": "flights", "key": ["id", "n"]}],
     "Hold": [{"collection": "flights"}, {"collection": "v/p", "frontier": "2013-07-04T12:00:00Z"}],

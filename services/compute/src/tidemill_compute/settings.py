@@ -28,6 +28,12 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrange_spark_rows: int = 5_000_000
     """Updates that an arrangement lacks from which on a Spark job adds them."""
 
+    link: str = ""
+    """URL at which people look at what an action has told, for its messages.
+
+    The texts `${record}` and `${instant}` in it stand for what was told, and for when it was.
+    """
+
     poll_timeout_s: float = 5.0
     """Longest wait for an input before another look; inputs that advance never wait so long."""
 

@@ -42,8 +42,8 @@ from tidemill.catalog.record_rows import (
 from tidemill.catalog.schemas import (
     ERROR_SCHEMA,
     EVENT_MAP_SCHEMA,
-    OUTBOX_SCHEMA,
     corrections_schema,
+    outbox_schema,
 )
 from tidemill.catalog.store import Stored
 from tidemill.catalog.tick_plans import kept_in_words, number_schema, refuse_missing, tick_plan
@@ -151,7 +151,9 @@ class Catalog(Names):
             # Early firings stand at the instant of the outbox, not at the instant that makes events
             # definite.
             self._add_aside(
-                stored, SYSTEM if spec.eager else watched.timeline, outbox=OUTBOX_SCHEMA
+                stored,
+                SYSTEM if spec.eager else watched.timeline,
+                outbox=outbox_schema(spec.follow),
             )
             self._add_aside(stored, watched.timeline, corrections=corrections)
         elif isinstance(spec, ArrangementSpec):

@@ -1,12 +1,47 @@
-"""The instant from which an action fires, against what is known of the collection that it
-watches.
-"""
+"""Refusals of actions: what they fire from, and what they say, against what they watch."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Iterator
+
 from tidemill.errors import UsageError
-from tidemill.runtime.resources import ActionSpec
+from tidemill.runtime.resources import ActionSpec, SinkSpec
+from tidemill.runtime.templates import ARGUMENT, fill, places_in, within_json
 from tidemill.time import Frontier, sole_time
+
+
+def refuse_template(sink: SinkSpec, arguments: Collection[str]) -> None:
+    """Refuse texts of a sink that do not fit the goal.
+
+    Raises: UsageError for a place without an argument, and for a body of JSON that is none.
+    """
+    for field, text in _templates(sink):
+        for place in places_in(text):
+            name = place.removeprefix(ARGUMENT)
+            if place != name and name not in arguments:
+                says = f"{field}: the goal has no argument {name}; it has {', '.join(arguments)}"
+                raise UsageError(says, reason="Template")
+    http = sink.http
+    if http is not None and http.body is not None and http.is_json:
+        try:
+            json.loads(fill(http.body, dict.fromkeys(places_in(http.body), "0"), within_json))
+        except ValueError as error:
+            says = f"body: no JSON, whatever fills its places: {error}; write places between quotes"
+            raise UsageError(says, reason="Template") from None
+
+
+def _templates(sink: SinkSpec) -> Iterator[tuple[str, str]]:
+    if sink.http is not None and sink.http.body is not None:
+        yield "body", sink.http.body
+    for summarised in (sink.alertmanager, sink.pager_duty):
+        if summarised is not None:
+            yield "summary", summarised.summary
+    for told in (sink.slack, sink.email):
+        if told is not None:
+            yield "text", told.text
+    if sink.email is not None:
+        yield "subject", sink.email.subject
 
 
 def refuse_forgotten(

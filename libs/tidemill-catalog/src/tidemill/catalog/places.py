@@ -7,6 +7,8 @@ looks again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidemill.catalog.entry import located
 from tidemill.errors import UsageError
 from tidemill.runtime.addresses import host_and_port
@@ -66,11 +68,36 @@ def check_sink(sink: SinkSpec, places: Places) -> None:
         places.topics_written.check(sink.log.topic)
     if sink.redis is not None:
         _check_url(sink.redis.url, [sink.redis.secret] if sink.redis.secret else [], places)
-    if sink.http is not None:
-        names = sorted(sink.http.secret_headers.values())
-        for url in (sink.http.url, sink.http.ask):
-            if url is not None:
-                _check_url(url, names, places)
+    for url, names in _called(sink, places):
+        _check_url(url, names, places)
+
+
+def _called(sink: SinkSpec, places: Places) -> Iterator[tuple[str, list[str]]]:
+    """URLs that a sink calls, and the secrets that travel there. Raises: UsageError."""
+    for named in (sink.http, sink.cloud_events, sink.alertmanager):
+        if named is not None:
+            yield named.url, sorted(named.secret_headers.values())
+    if (http := sink.http) is not None:
+        if http.ask is not None:
+            yield http.ask, sorted(http.secret_headers.values())
+        kept = (
+            [] if http.certificate is None else [http.certificate.certificate, http.certificate.key]
+        )
+        for name in (*kept, *([] if http.signature is None else [http.signature])):
+            places.secret(name)
+    if sink.pager_duty is not None:
+        yield sink.pager_duty.url, [sink.pager_duty.routing_key]
+    if sink.slack is not None:
+        yield places.secret(sink.slack.webhook).text(), [sink.slack.webhook]
+    if sink.email is not None:
+        email = sink.email
+        host, port = host_and_port(email.server, 465 if email.server.startswith("smtps:") else 587)
+        places.sending(*([] if email.secret is None else [email.secret])).check_name(host, port)
+
+
+def alerts_url(base: str) -> str:
+    """The address at which an Alertmanager takes alerts, by its API of version 2."""
+    return f"{base.rstrip('/')}/api/v2/alerts"
 
 
 def _check_url(url: str, names: list[str], places: Places) -> None:

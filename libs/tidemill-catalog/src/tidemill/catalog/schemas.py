@@ -24,6 +24,14 @@ OUTBOX_SCHEMA = pa.schema(
 is null for a timeless fact. A row without a key is no firing, but the progress of an eager action.
 """
 
+FOLLOWED_OUTBOX_SCHEMA = pa.schema(
+    [*OUTBOX_SCHEMA, pa.field("event", pa.string()), pa.field("phase", pa.string())]
+)
+"""Rows of `a/outbox` of an action that follows its events, one for each phase of an event.
+
+`event` is the key of the event, equal in all of its rows; `phase` is begin, change or end.
+"""
+
 DONE_SCHEMA = pa.schema([pa.field("key", pa.string())])
 """Rows of `a/done`: keys of firings whose effects have happened."""
 
@@ -44,6 +52,11 @@ STATE_SCHEMA = pa.schema(
     [pa.field("rule", pa.int64()), pa.field("kind", pa.string()), pa.field("solution", pa.string())]
 )
 """Rows of `v/state`: the state that one window of a view hands to the next."""
+
+
+def outbox_schema(follow: bool) -> pa.Schema:
+    """Columns of `a/outbox`, of an action that follows its events or tells when they begin."""
+    return FOLLOWED_OUTBOX_SCHEMA if follow else OUTBOX_SCHEMA
 
 
 def corrections_schema(shape: PredicateShape) -> pa.Schema:

@@ -11,8 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemill.runtime.durations import DURATION_RULE
-from tidemill.runtime.resources.words import HOST, RESERVED_WORDS, SECRET_QUERY
+from tidemill.runtime.resources.words import (
+    HEADER_VALUE,
+    HOST,
+    MAIL_ADDRESS,
+    RESERVED_WORDS,
+    SECRET_QUERY,
+)
 from tidemill.runtime.resources.words import RULES as SAYS
+from tidemill.runtime.templates import TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,10 @@ FORMS: Mapping[str, Form] = {
     "table-name": Form("^[A-Za-z_][A-Za-z0-9_]{0,254}$", 255),
     "header-name": Form("^[A-Za-z0-9-]{1,255}$", 255),
     "http-url": Form(f"^https?://{HOST}([/?#][!-~]{{0,1000}})?$", 2_009),
+    "header-value": Form(f"^{HEADER_VALUE}$", 1_000),
+    "mail-address": Form(f"^{MAIL_ADDRESS}$", 320),
+    "smtp-url": Form(f"^smtps?://{HOST}$", 1_009),
+    "template": Form(f"^{TEMPLATE}$"),
     "redis-url": Form(f"^rediss?://{HOST}(/[0-9]{{0,5}})?$", 1_015),
     "collection": Form(f"^{_LABEL}(/{_PREDICATE})?$", 319),
     "duration": Form(f"^{_SPAN}$", 90, 2),
@@ -74,6 +85,9 @@ KEY_RULES: Mapping[str, Rule] = {
     ),
     "header-name": Rule(
         "self.all(name, name.matches('^[A-Za-z0-9-]{1,255}$'))", SAYS["header-name"]
+    ),
+    "table-name": Rule(
+        "self.all(name, name.matches('^[A-Za-z_][A-Za-z0-9_]{0,254}$'))", SAYS["table-name"]
     ),
 }
 
@@ -394,12 +408,14 @@ _VIEW = (
     ),
 )
 
+_SINKS = (
+    "file", "log", "sqlite", "redis", "http", "cloudEvents", "alertmanager", "pagerDuty", "slack", "email",
+)  # fmt: skip
+
 _ACTION = (
     Rule(
-        "(has(self.sink.file) ? 1 : 0) + (has(self.sink.log) ? 1 : 0) + "
-        "(has(self.sink.sqlite) ? 1 : 0) + (has(self.sink.redis) ? 1 : 0) + "
-        "(has(self.sink.http) ? 1 : 0) == 1",
-        "exactly one of file, log, sqlite, redis and http says what is told",
+        " + ".join(f"(has(self.sink.{kind}) ? 1 : 0)" for kind in _SINKS) + " == 1",
+        f"exactly one of {', '.join(_SINKS)} says what is told",
         ".sink",
     ),
     Rule(
@@ -417,12 +433,29 @@ _ACTION = (
     ),
     _no_secret_in("self.sink.http.url", "self.sink.http"),
     _no_secret_in("self.sink.http.ask", "self.sink.http"),
-    Rule(
-        "!has(self.sink.redis) || !has(self.sink.redis.username) || has(self.sink.redis.secret)",
-        "username and secret go together",
-        ".sink.redis",
+    *(
+        _no_secret_in(f"self.sink.{kind}.url", f"self.sink.{kind}")
+        for kind in ("cloudEvents", "alertmanager", "pagerDuty")
     ),
-    *_immutable("Action", "view", "goal", "sink", "fireFrom", "eager"),
+    *(
+        Rule(
+            f"!has(self.sink.{kind}) || !has(self.sink.{kind}.username) || has(self.sink.{kind}.secret)",
+            "username and secret go together",
+            f".sink.{kind}",
+        )
+        for kind in ("redis", "email")
+    ),
+    Rule(
+        "!has(self.follow) || !self.follow || !has(self.eager) || !self.eager",
+        "eager and follow exclude each other: what is not definite has no end yet",
+        ".follow",
+    ),
+    Rule(
+        "!has(self.sink.alertmanager) || (has(self.follow) && self.follow)",
+        "an alert without follow would last for ever",
+        ".follow",
+    ),
+    *_immutable("Action", "view", "goal", "sink", "fireFrom", "eager", "follow"),
 )
 
 _HOLD = (

@@ -104,6 +104,14 @@ def prometheus_server(target: str, rules: str, name: str = "prometheus") -> Iter
 
 
 @contextmanager
+def alertmanager_server(name: str = "alertmanager") -> Iterator[Server]:
+    """An Alertmanager of its own that notifies nobody; `address` is its URL."""
+    port = str(_free_ports(1))
+    with _server("infra/alertmanager/alertmanager.sh", name, "--port", port) as up:
+        yield up
+
+
+@contextmanager
 def kubernetes_server(name: str = "apiserver") -> Iterator[Server]:
     """A real API server without nodes; `address` is the path of its kubeconfig.
 
@@ -235,7 +243,7 @@ def _wipe(folder: Path) -> None:
     """Stop all servers of a process, and remove what they wrote."""
     root = _repository()
     for state in folder.iterdir():
-        for server in ("kafka", "redis", "objectstore", "prometheus", "apiserver"):
+        for server in ("kafka", "redis", "objectstore", "prometheus", "alertmanager", "apiserver"):
             if (state / server).exists():
                 folder_of = "kubernetes" if server == "apiserver" else server
                 script = root / "infra" / folder_of / f"{server}.sh"

@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
 from tidemill.catalog.record_rows import PredicateShape, record_of
-from tidemill.catalog.schemas import OUTBOX_SCHEMA
+from tidemill.catalog.schemas import outbox_schema
 from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
 from tidemill.errors import Fenced, NotYet
@@ -27,7 +28,17 @@ from tidemill_compute.actions.corrections import (
     correction_rows,
     corrections_told,
 )
-from tidemill_compute.actions.outbox import Firing, Sink, firings_of, outbox_rows
+from tidemill_compute.actions.outbox import (
+    BEGIN,
+    CHANGE,
+    END,
+    Firing,
+    Sink,
+    firings_of,
+    follow_on,
+    lasting_in,
+    outbox_rows,
+)
 from tidemill_compute.appending import append_through
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
@@ -44,6 +55,7 @@ class ActionTarget:
     outbox: str
     done: str
     corrections: str
+    follow: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +80,9 @@ class ActionDriver:
     left undone, and the collection `done` bounds the look back. An event that fired and is
     withdrawn, changes or comes back never fires again; it becomes a row of `corrections`. An event
     from before the outbox does not fire when it changes.
+
+    An action that follows its events also fires for each change, end and return of one that has
+    fired. Its keys are the event, and how many were before.
     """
 
     def __init__(
@@ -88,7 +103,11 @@ class ActionDriver:
         # Values that ride beside a fact are not in its key. An event that fired may stop matching
         # while its fact is still there.
         self._event = replace(target.goal, parafacts=())
-        self._known: set[str] = set()
+        self._known: Counter[str] = Counter()
+        """Effects so far under each event that has fired."""
+        self.lasting: dict[str, Firing] = {}
+        """Of an action that follows its events: what was told last of each that has not ended."""
+        self._telling = asyncio.Lock()
         self._carried: set[str] = set()
         """Keys whose effects have happened, of firings that are not marked as done."""
         self._told: Counter[str] = Counter()
@@ -124,6 +143,16 @@ class ActionDriver:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds(upper)
 
+    async def repeat_forever(self, repeat_s: float) -> None:
+        """Tell of each event that lasts again and again, until cancelled.
+
+        For a sink that forgets. Nothing is told again after its end was told.
+        """
+        while True:
+            await self._clock.sleep(repeat_s)
+            async with self._telling:
+                await self._sink.fire(list(self.lasting.values()))
+
     async def _resume(self) -> None:
         """Read the fired events and the effects done from the outbox, and go on behind them."""
         upper, covered = await self._recall()
@@ -140,7 +169,8 @@ class ActionDriver:
         upper = sole_time(status.upper)
         if status.since != status.upper:
             put = await self._holds.snapshot(target.outbox, upper - 1)
-            self._known = set(put["key"].to_pylist())
+            self._known = Counter(put["event" if target.follow else "key"].to_pylist())
+            self.lasting = lasting_in(put) if target.follow else {}
             told = await self._holds.snapshot(target.corrections, upper - 1)
             self._told = corrections_told(told)
         return upper, upper
@@ -164,8 +194,10 @@ class ActionDriver:
         target, name = self._target, self._target.name
         stamps = [pa.array([f.instant for f in firings], pa.uint64())]
         stamps.append(pa.array([1] * len(firings), pa.int64()))
-        table = outbox_rows(firings).append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
-        table = concatenate([update_schema(OUTBOX_SCHEMA).empty_table(), table])
+        schema = outbox_schema(target.follow)
+        table = outbox_rows(firings, schema)
+        table = table.append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
+        table = concatenate([update_schema(schema).empty_table(), table])
         # IMPORTANT: the corrections first: a restart goes on from the upper of the outbox.
         await self._correct(corrections, upper)
         await append_through(self._collections, target.outbox, table, upper, name)
@@ -199,10 +231,30 @@ class ActionDriver:
             elif key in self._known:
                 self.counts.repeated += new is not None
                 corrections += changed_after_firing(key, instant, old, new, self._told)
+                if self._target.follow and (then := self._phase(old, new)):
+                    firings.append(self._followed(key, instant, *then))
             elif new is not None and self._matches(new) and not self._matches(old):
-                self._known.add(key)
-                firings.append(self._firing(key, instant, new))
+                firings.append(self._first(key, instant, new))
         return firings, corrections
+
+    def _phase(self, old: Record | None, new: Record | None) -> tuple[str, Record] | None:
+        """Phase that a change begins for who follows the event, and its record; None for none."""
+        was, is_there = self._matches(old), self._matches(new)
+        if new is not None and is_there:
+            return None if old == new else (CHANGE if was else BEGIN, new)
+        return (END, old) if old is not None and was else None
+
+    def _first(self, key: str, instant: int, record: Record) -> Firing:
+        if self._target.follow:
+            return self._followed(key, instant, BEGIN, record)
+        self._known[key] = 1
+        return self._firing(key, instant, record)
+
+    def _followed(self, event: str, instant: int, phase: str, record: Record) -> Firing:
+        before = self._known[event]
+        self._known[event] += 1
+        key = f"{event}.{before}" if before else event
+        return replace(self._firing(key, instant, record), event=event, phase=phase)
 
     def _matches(self, record: Record | None) -> bool:
         """Whether there is a record, and it is what the goal asks for; one that was so before began
@@ -257,13 +309,17 @@ class ActionDriver:
 
     async def _fire(self, firings: list[Firing]) -> None:
         try:
-            await self._sink.fire(firings, self._took)
+            async with self._telling:
+                await self._sink.fire(firings, self._took)
         except Fenced:
             self.counts.fenced += 1
             raise
 
     def _took(self, firings: Sequence[Firing]) -> None:
         self.counts.effects += len(firings)
+        if self._target.follow:
+            for firing in firings:
+                follow_on(self.lasting, firing)
         if not self._sink.at_most_once:
             self._carried.update(firing.key for firing in firings)
 

@@ -114,7 +114,7 @@ class EagerDriver(ActionDriver):
         rows: list[dict[str, Any]] = []
         if status.since != status.upper:
             rows = (await self._holds.snapshot(target.outbox, self._upper - 1)).to_pylist()
-        self._known = {row["key"] for row in rows} - {""}
+        self._known = Counter(row["key"] for row in rows if row["key"])
         notes = {row["record"]: int(row["instant"]) for row in rows if not row["key"]}
         self._noted = notes.pop("", None)
         self._ahead = notes
@@ -174,7 +174,7 @@ class EagerDriver(ActionDriver):
                 there.add(key)
             elif key not in there and key not in self._known:
                 first.setdefault(key, (int(presence.start), record))
-        self._known |= first.keys()
+        self._known.update(first.keys())
         self._ahead |= {key: instant for key, (instant, _) in first.items()}
         self.foreseen += len(first)
         return [self._firing(key, instant, record) for key, (instant, record) in first.items()]

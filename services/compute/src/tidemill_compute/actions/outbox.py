@@ -10,13 +10,18 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import TIME
-from tidemill.catalog.schemas import OUTBOX_SCHEMA
+from tidemill.arrangement.updates import DIFF, TIME
+
+BEGIN, CHANGE, END = "begin", "change", "end"
+"""Phases of an event: it begins, it has other values, it has ended or was withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One side effect that is due; `key` is its identity for ever."""
+    """One side effect that is due; `key` is its identity for ever.
+
+    Effects of an action that follows its events have the key of their `event` in common.
+    """
 
     key: str
     action: str
@@ -24,6 +29,13 @@ class Firing:
     record: str
     arguments: str
     event_time: int | None
+    event: str = ""
+    phase: str = BEGIN
+
+    @property
+    def of(self) -> str:
+        """Key of the event that it is about."""
+        return self.event or self.key
 
     @property
     def line(self) -> str:
@@ -36,6 +48,8 @@ class Firing:
             "arguments": json.loads(self.arguments),
             "time": self.event_time,
         }
+        if self.event:
+            body |= {"event": self.event, "phase": self.phase}
         return json.dumps(body, ensure_ascii=False)
 
 
@@ -89,11 +103,33 @@ def key_in(line: bytes) -> str:
     return str(body.get("key", "")) if isinstance(body, dict) else ""
 
 
-def outbox_rows(firings: Sequence[Firing]) -> pa.Table:
-    """The firings as rows of an outbox."""
-    names = OUTBOX_SCHEMA.names
-    columns = {name: [getattr(firing, name) for firing in firings] for name in names}
-    return pa.table(columns, schema=OUTBOX_SCHEMA)
+def outbox_rows(firings: Sequence[Firing], schema: pa.Schema) -> pa.Table:
+    """The firings as rows of an outbox with these columns."""
+    columns = {name: [getattr(firing, name) for firing in firings] for name in schema.names}
+    return pa.table(columns, schema=schema)
+
+
+def follow_on(lasting: dict[str, Firing], firing: Firing) -> None:
+    """Keep the last firing of each event that lasts."""
+    if firing.phase == END:
+        lasting.pop(firing.of, None)
+    else:
+        lasting[firing.of] = firing
+
+
+def lasting_in(rows: pa.Table) -> dict[str, Firing]:
+    """The last firing of each event that lasts, from all rows of an outbox."""
+    names = [name for name in rows.column_names if name not in (TIME, DIFF)]
+    found: dict[str, Firing] = {}
+    for firing in sorted((Firing(**row) for row in rows.select(names).to_pylist()), key=_place):
+        follow_on(found, firing)
+    return found
+
+
+def _place(firing: Firing) -> tuple[int, str, int]:
+    """By instants, then by the number of the effect under its event."""
+    number = firing.key[len(firing.of) + 1 :]
+    return firing.instant, firing.of, int(number or 0)
 
 
 def firings_of(rows: pa.Table) -> list[tuple[int, Firing]]:
@@ -102,6 +138,6 @@ def firings_of(rows: pa.Table) -> list[tuple[int, Firing]]:
     By that, then by instant and key: the order of their effects.
     """
     found = rows.filter(pc.not_equal(rows["key"], ""))
-    firings = (Firing(**row) for row in found.select(OUTBOX_SCHEMA.names).to_pylist())
+    firings = (Firing(**row) for row in found.drop_columns([TIME, DIFF]).to_pylist())
     due = zip(found[TIME].to_pylist(), firings, strict=True)
-    return sorted(due, key=lambda each: (each[0], each[1].instant, each[1].key))
+    return sorted(due, key=lambda each: (each[0], *_place(each[1])))

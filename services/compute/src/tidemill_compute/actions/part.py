@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from tidemill.catalog.firing import refuse_forgotten
 from tidemill.catalog.made.actions import ActionCollections
 from tidemill.catalog.made.views import spec_of
-from tidemill.catalog.places import check_sink
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.claimed_sink import ClaimedSink
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents
 from tidemill_compute.actions.early_targets import early_target
-from tidemill_compute.actions.outbox import Sink
-from tidemill_compute.actions.sink_file import FileSink
-from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
-from tidemill_compute.actions.sink_log import LogSink
-from tidemill_compute.actions.sink_redis import RedisSink
-from tidemill_compute.actions.sink_sqlite import SqliteSink
+from tidemill_compute.actions.sinks import open_sink
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.part import bounds_of
 
@@ -40,10 +33,10 @@ class ActionPart:
         self.name = made.name
         self._made = made
         self._context = context
-        self._sink = ClaimedSink(self._open_sink(), confirm)
+        self._sink = ClaimedSink(open_sink(made, context.host, context.settings.link), confirm)
         target = ActionTarget(
             made.stored.prefix, made.goal, made.watched.collection, made.watched.shape,
-            made.outbox, made.done, made.corrections,
+            made.outbox, made.done, made.corrections, made.spec.follow,
         )  # fmt: skip
         self._early = self._look_ahead() if made.spec.eager else None
         self.driver = self._drive(target)
@@ -103,32 +96,6 @@ class ActionPart:
         """The collection that its goal is about."""
         return self._made.watched.collection
 
-    def _open_sink(self) -> Sink:
-        made, places = self._made, self._context.host.places
-        sink, name = made.spec.sink, made.stored.resource.name
-        check_sink(sink, places)
-        if sink.file is not None:
-            return FileSink(Path(sink.file.path), places.write)
-        if sink.sqlite is not None:
-            return SqliteSink(Path(sink.sqlite.path), sink.sqlite.table, name, places.write)
-        if sink.redis is not None:
-            redis, secret = sink.redis, sink.redis.secret
-            return RedisSink(
-                redis.url, redis.stream, name, allow_non_durable=redis.allow_non_durable,
-                username=redis.username, secret=None if secret is None else places.secret(secret),
-                egress=places.sending(*([] if secret is None else [secret])),
-            )  # fmt: skip
-        if sink.http is not None:
-            http, named = sink.http, sorted(sink.http.secret_headers.items())
-            endpoint = Endpoint(
-                http.url, Delivery(http.delivery), http.key_header, http.ask or "",
-                http.timeout / 1000, tuple((header, places.secret(name)) for header, name in named),
-                places.sending(*(name for _, name in named)),
-            )  # fmt: skip
-            return HttpSink(endpoint, self._context.host.clock)
-        assert sink.log is not None
-        return LogSink(self._context.host.log, sink.log.topic, name)
-
     async def prepare(self) -> None:
         """Hold what is watched, and create the outbox where firing begins."""
         await self._made.prepare()
@@ -144,6 +111,9 @@ class ActionPart:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.driver.fire_forever())
                 tasks.create_task(self._count_forever())
+                if self._made.spec.sink.alertmanager is not None:
+                    repeat_s = self._made.spec.sink.alertmanager.repeat / 1000
+                    tasks.create_task(self.driver.repeat_forever(repeat_s))
                 ready()
         finally:
             await self._sink.close()

@@ -11,8 +11,10 @@ import aiohttp
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.clock import Clock
+from tidemill.runtime.kafka_access import tls_context
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.runtime.places.http import gated_connector, said
+from tidemill_compute.actions.messages import Compose, line, signed
 from tidemill_compute.actions.outbox import Firing, Took, untold
 
 _AGAIN = frozenset({408, 409, 425, 429})
@@ -38,13 +40,24 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """URL to post to, header of the key, and URL to ask for one (with `{key}` in it)."""
+    """URL to send to, header of the key, and URL to ask for one (with `{key}` in it).
+
+    `shown` stands for a URL that is a secret itself.
+    """
 
     url: str
     delivery: Delivery = Delivery.KEYED
     key_header: str = "Idempotency-Key"
     ask: str = ""
     timeout_s: float = 10.0
+    method: str = "POST"
+    compose: Compose = line
+    headers: tuple[tuple[str, str], ...] = ()
+    signature: Secret | None = None
+    """Signs each request, as Standard Webhooks says."""
+    certificate: tuple[Secret, Secret] | None = None
+    """With which this process shows who it is: certificate and key."""
+    shown: str = ""
     secrets: tuple[tuple[str, Secret], ...] = ()
     """Headers whose values are secrets, read for each batch of requests."""
     egress: Egress = ANYWHERE
@@ -53,7 +66,7 @@ class Endpoint:
 
 
 class HttpSink:
-    """Posts each firing as JSON, one after the other, its key in a header; 2xx means it happened.
+    """Sends each firing, one after the other, its key in a header; 2xx means it happened.
 
     After an answer of 5xx, or of those above, the same key is tried again, a few times at once. No
     answer at all, or none that is better, is Unavailable: the action begins again. Any other
@@ -89,19 +102,28 @@ class HttpSink:
     def _session(self, url: str) -> aiohttp.ClientSession:
         """Raises: UsageError for a host or a secret that may not be had."""
         endpoint = self._endpoint
-        headers = {name: secret.text() for name, secret in endpoint.secrets}
+        headers = {**dict(endpoint.headers), **{n: each.text() for n, each in endpoint.secrets}}
+        tls = None
+        if endpoint.certificate is not None:
+            certificate, key = endpoint.certificate
+            what = f"the secrets {certificate.name} and {key.name}"
+            tls = tls_context("", str(certificate.file), str(key.file), what)
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=endpoint.timeout_s), raise_for_status=False,
-            headers=headers, connector=gated_connector(url, endpoint.egress),
+            headers=headers, connector=gated_connector(url, endpoint.egress, tls),
             auto_decompress=False,
         )  # fmt: skip
 
     async def _post(self, session: aiohttp.ClientSession, firing: Firing) -> None:
         endpoint = self._endpoint
-        headers = {"Content-Type": "application/json", endpoint.key_header: firing.key}
+        message = endpoint.compose(firing)
         for pause_s in (*(() if self.at_most_once else endpoint.again_s), None):
+            if endpoint.signature is not None:
+                second, secret = self._clock.now_ms() // 1000, endpoint.signature.text()
+                message = signed(message, firing.key, second, secret)
+            headers = {**message.headers, endpoint.key_header: firing.key}
             status = await self._status(
-                session, "POST", endpoint.url, headers, firing.line.encode()
+                session, endpoint.method, endpoint.url, headers, message.body
             )
             if 200 <= status < 300:
                 return
@@ -137,11 +159,11 @@ class HttpSink:
                 await answer.content.read(ANSWER_BYTES_MAX)
                 return answer.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            shown = bare_url(url)
+            shown = self._endpoint.shown or bare_url(url)
             raise Unavailable(f"sink {shown} did not answer: {said(error)}", url=shown) from error
 
     def _refusal(self, url: str, status: int) -> Exception:
-        shown = bare_url(url)
+        shown = self._endpoint.shown or bare_url(url)
         if status >= 500 or status in _AGAIN:
             return Unavailable(f"sink {shown} answered {status}", url=shown)
         if 300 <= status < 400:

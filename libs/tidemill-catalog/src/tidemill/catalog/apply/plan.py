@@ -18,7 +18,7 @@ from tidemill.catalog.apply.shared_bindings import join_bindings
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
 from tidemill.catalog.entry import CatalogEntry, PlannedView, columns_of, located
-from tidemill.catalog.firing import refuse_forgotten
+from tidemill.catalog.firing import refuse_forgotten, refuse_template
 from tidemill.catalog.own_log import in_own_log
 from tidemill.catalog.places import check_resource
 from tidemill.catalog.record_shape import read_descriptors
@@ -405,6 +405,8 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
             )
         named = catalog.named(f"{spec.view}/{predicate}")
         goal = goal_over(spec.goal, {predicate: named.shape.argument_columns})
+    with located(resource, "spec", "sink"):
+        refuse_template(spec.sink, [name for name, _ in named.shape.argument_columns])
     if spec.eager:
         with located(resource, "spec", "eager"):
             refuse_eager(catalog.planned(spec.view), goal, catalog)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import SYSTEM, CatalogEntry, state_of
 from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
-from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
+from tidemill.catalog.schemas import DONE_SCHEMA, corrections_schema, outbox_schema
 from tidemill.catalog.store import Stored
 from tidemill.datalog.eager import inputs_below
 from tidemill.datalog.goals import Goal, goal_over
@@ -69,7 +69,7 @@ class ActionCollections:
         else:
             start = frontier(int(fire_from))
         timeline = self.watched.timeline
-        parts = [(self.outbox, OUTBOX_SCHEMA), (self.done, DONE_SCHEMA)]
+        parts = [(self.outbox, outbox_schema(self.spec.follow)), (self.done, DONE_SCHEMA)]
         corrections = (self.corrections, corrections_schema(self.watched.shape))
         if not self.spec.eager:
             parts.append(corrections)

@@ -106,7 +106,9 @@ def _bindings_to_share(spec: SpecDocument) -> Iterator[Broken]:
 
 def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
     sink = spec["sink"]
-    kinds = ("file", "log", "sqlite", "redis", "http")
+    kinds = (
+        "file", "log", "sqlite", "redis", "http", "cloudEvents", "alertmanager", "pagerDuty", "slack", "email",
+    )  # fmt: skip
     yield from _exactly_one(sink, ("sink",), kinds, "say what is told")
     http = sink.get("http", {})
     askable = http.get("delivery") == "askable"
@@ -118,9 +120,21 @@ def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
         yield Broken(("sink", "http", "ask"), "only delivery askable asks", hint)
     for field in ("url", "ask"):
         yield from secret_in_url(http, field, ("sink", "http"))
-    redis = sink.get("redis", {})
-    if "username" in redis and "secret" not in redis:
-        yield Broken(("sink", "redis"), "username and secret go together")
+    for kind in ("redis", "email"):
+        login = sink.get(kind, {})
+        if "username" in login and "secret" not in login:
+            yield Broken(("sink", kind), "username and secret go together")
+    for kind in ("cloudEvents", "alertmanager", "pagerDuty"):
+        yield from secret_in_url(sink.get(kind, {}), "url", ("sink", kind))
+
+
+def _followed(spec: SpecDocument) -> Iterator[Broken]:
+    if spec.get("follow") and spec.get("eager"):
+        says = "eager and follow exclude each other: what is not definite has no end yet"
+        yield Broken(("follow",), says, "leave one of the two out")
+    if "alertmanager" in spec["sink"] and not spec.get("follow"):
+        says = "an alert without follow would last for ever"
+        yield Broken(("follow",), says, "write follow: true")
 
 
 def _named_outputs(spec: SpecDocument) -> Iterator[Broken]:
@@ -178,7 +192,7 @@ _RULES: dict[str, tuple[Callable[[SpecDocument], Iterator[Broken]], ...]] = {
     ),
     "Table": (_columns_differ,),
     "View": (_named_outputs, _ticks_told, _admissions_told),
-    "Action": (_one_sink,),
+    "Action": (_one_sink, _followed),
     "Arrangement": (),
     "Hold": (),
 }

@@ -350,6 +350,13 @@ class RedisSinkSpec(Spec, frozen=True, kw_only=True):
     allow_non_durable: bool = False
 
 
+class ClientCertificateSpec(Spec, frozen=True, kw_only=True):
+    """Secrets that are a certificate and its key, with which a client shows who it is."""
+
+    certificate: str
+    key: str
+
+
 class HttpSinkSpec(Spec, frozen=True, kw_only=True):
     """Requests to an endpoint; `ask` is where to ask for a key, `secret_headers` name secrets by
     header.
@@ -359,7 +366,68 @@ class HttpSinkSpec(Spec, frozen=True, kw_only=True):
     delivery: Literal["keyed", "askable", "atLeastOnce", "atMostOnce"] = "keyed"
     key_header: str = "Idempotency-Key"
     ask: str | None = None
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    headers: dict[str, str] = {}
     secret_headers: dict[str, str] = {}
+    content_type: str = "application/json"
+    body: str | None = None
+    signature: str | None = None
+    certificate: ClientCertificateSpec | None = None
+    timeout: Milliseconds = Milliseconds(10_000)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether `body` is a text of JSON."""
+        return self.content_type.partition(";")[0].strip().endswith("json")
+
+
+class CloudEventsSinkSpec(Spec, frozen=True, kw_only=True):
+    """Events in the structured mode of CloudEvents 1.0."""
+
+    url: str
+    secret_headers: dict[str, str] = {}
+    timeout: Milliseconds = Milliseconds(10_000)
+
+
+class AlertmanagerSinkSpec(Spec, frozen=True, kw_only=True):
+    """Alerts of an Alertmanager, told again each `repeat` while their event lasts."""
+
+    url: str
+    labels: dict[str, str] = {}
+    summary: str = "${record}"
+    secret_headers: dict[str, str] = {}
+    repeat: Milliseconds = Milliseconds(60_000)
+    timeout: Milliseconds = Milliseconds(10_000)
+
+
+class PagerDutySinkSpec(Spec, frozen=True, kw_only=True):
+    """Events v2 of PagerDuty; `routing_key` names a secret."""
+
+    routing_key: str
+    url: str = "https://events.pagerduty.com/v2/enqueue"
+    severity: Literal["critical", "error", "warning", "info"] = "error"
+    summary: str = "${record}"
+    timeout: Milliseconds = Milliseconds(10_000)
+
+
+class SlackSinkSpec(Spec, frozen=True, kw_only=True):
+    """Messages of an incoming webhook; `webhook` names the secret that is its URL."""
+
+    webhook: str
+    text: str = "${action} ${phase}: ${record}"
+    timeout: Milliseconds = Milliseconds(10_000)
+
+
+class EmailSinkSpec(Spec, frozen=True, kw_only=True):
+    """Mails over SMTP; those about one event are one thread."""
+
+    server: str
+    sender: str
+    to: tuple[str, ...]
+    username: str | None = None
+    secret: str | None = None
+    subject: str = "${action}: ${record}"
+    text: str = "${phase} of ${record} at ${instant}"
     timeout: Milliseconds = Milliseconds(10_000)
 
 
@@ -371,12 +439,18 @@ class SinkSpec(Spec, frozen=True, kw_only=True):
     sqlite: SqliteSinkSpec | None = None
     redis: RedisSinkSpec | None = None
     http: HttpSinkSpec | None = None
+    cloud_events: CloudEventsSinkSpec | None = None
+    alertmanager: AlertmanagerSinkSpec | None = None
+    pager_duty: PagerDutySinkSpec | None = None
+    slack: SlackSinkSpec | None = None
+    email: EmailSinkSpec | None = None
 
 
 class ActionSpec(Spec, frozen=True, kw_only=True):
     """A goal and what is told; `fire_from` is a word or an instant in milliseconds.
 
-    An `eager` one fires what follows from what has come, before it is definite.
+    An `eager` one fires what follows from what has come, before it is definite. One that `follow`s
+    tells also when an event changes, and when it ends.
     """
 
     view: str
@@ -384,6 +458,7 @@ class ActionSpec(Spec, frozen=True, kw_only=True):
     sink: SinkSpec
     fire_from: Literal["creation", "beginning"] | int = "creation"
     eager: bool = False
+    follow: bool = False
 
 
 class ArrangementSpec(Spec, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import cast
 from jsonschema import FormatChecker
 
 from tidemill.runtime.durations import DURATION_RULE, parse_duration
+from tidemill.runtime.templates import NAMES, is_template
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PREDICATE = re.compile(r"(?!_$)[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -23,6 +24,9 @@ HEADER = re.compile(r"[A-Za-z0-9-]{1,255}")
 HOST = r"[!-\"$-.0->A-~]{1,1000}"
 """Form of the host in a URL: it has neither user nor password, which come before an @."""
 REDIS_URL = re.compile(rf"rediss?://{HOST}(/[0-9]{{0,5}})?")
+SMTP_URL = re.compile(rf"smtps?://{HOST}")
+MAIL_ADDRESS = "[!-?A-~]{1,64}@[A-Za-z0-9.-]{1,255}"
+HEADER_VALUE = "[!-~]([ -~]{0,998}[!-~])?"
 URL = re.compile(rf"https?://{HOST}([/?#][!-~]{{0,1000}})?")
 SECRET_QUERY = "(?i)[?&][a-z0-9_.-]*(token|secret|passwd|password|signature|api_?-?key)="
 """A part of a URL behind its ? that holds what nobody may see."""
@@ -112,6 +116,23 @@ _form(
     "the URL of a Redis is redis://HOST:PORT/NUMBER, or rediss:// likewise: user and password are written as "
     "username and secret, the name of a secret of the server",
     _matches(REDIS_URL),
+)
+_form(
+    "smtp-url",
+    "a mail server is smtp://HOST:PORT or smtps://HOST:PORT: user and password are written as username "
+    "and secret, the name of a secret of the server",
+    _matches(SMTP_URL),
+)
+_form("mail-address", "an address is NAME@HOST, without blanks", _matches(re.compile(MAIL_ADDRESS)))
+_form(
+    "header-value",
+    "the value of a header is visible letters and blanks between them",
+    _matches(re.compile(HEADER_VALUE)),
+)
+_form(
+    "template",
+    f"a $ begins a place, ${{NAME}} with one of {', '.join(NAMES)} or arg.NAME; $$ is a dollar sign",
+    lambda value: is_template(str(value)),
 )
 _form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))
 _form(

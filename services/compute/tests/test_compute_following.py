@@ -1,0 +1,233 @@
+"""An action that follows its events: one effect for each beginning, change and end, whatever dies.
+
+The twin reads all changes at once, and knows nothing of steps, outboxes or deaths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import update_schema
+from tidemill.catalog.record_rows import PredicateShape
+from tidemill.catalog.schemas import DONE_SCHEMA, FOLLOWED_OUTBOX_SCHEMA, corrections_schema
+from tidemill.datalog.goals import goal_over
+from tidemill.errors import Unavailable
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.time import frontier
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.outbox import Firing, Sink, Took, untold
+from tidemill_compute.actions.sink_file import FileSink
+from tidemill_compute.settings import ComputeSettings
+
+ALARM = pa.schema(
+    [("tank", pa.string()), ("time", pa.int64()), ("expires", pa.int64()), ("max", pa.int64())]
+)
+SHAPE = PredicateShape(
+    "alarm", ALARM, 1, timed=True, lattices=(("max", ("int",)),), sure=frozenset({"max"})
+)
+GOAL = goal_over("alarm(tank) @max(m)", {"alarm": (("tank", "text"),)}, "calls")
+END = 40
+TARGET = ActionTarget(
+    "calls", GOAL, "alarm", SHAPE, "calls/outbox", "calls/done", "calls/corrections", follow=True
+)
+
+Change = tuple[str, int, int | None, int, int, int]
+"""tank, event time, expiry, value, instant, difference."""
+
+
+def lives(seed: int) -> list[Change]:
+    """Events that begin, get other values, end, and some that come back."""
+    random = Random(seed)
+    changes: list[Change] = []
+    for number in range(8):
+        tank, at = f"t{number}", random.randrange(1, 10)
+        time, value = at, random.randrange(3)
+        while at < END - 2:
+            changes.append((tank, time, None, value, at, 1))
+            at += random.randrange(1, 9)
+            if at >= END - 1 or random.random() < 0.2:
+                break
+            changes.append((tank, time, None, value, at, -1))
+            if random.random() < 0.4:  # it has ended, and comes back later
+                at += random.randrange(1, 6)
+            value += 1
+    return changes
+
+
+def expected(changes: Sequence[Change]) -> list[tuple[int, str, str, int]]:
+    """Effects that are due: instant, tank, phase, value; by one look at each instant."""
+    told = []
+    for tank in sorted({change[0] for change in changes}):
+        was: int | None = None
+        mine = [change for change in changes if change[0] == tank]
+        for instant in sorted({change[4] for change in mine}):
+            now = was
+            for *_, value, _, diff in sorted(
+                (change for change in mine if change[4] == instant), key=lambda each: each[5]
+            ):
+                now = value if diff > 0 else None
+            if was is None and now is not None:
+                told.append((instant, tank, "begin", now))
+            elif was is not None and now is None:
+                told.append((instant, tank, "end", was))
+            elif was is not None and now is not None and was != now:
+                told.append((instant, tank, "change", now))
+            was = now
+    return sorted(told)
+
+
+class World:
+    """The stores, and the collection that somebody else writes."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self.clock = ManualClock(0)
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.ids = map(str, itertools.count())
+        self.changes = changes
+        self.now = self.process(Fuse(None))
+        self.fed = 0
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    def action(self, collections: Collections, sink: Sink) -> ActionDriver:
+        settings = ComputeSettings(hold_interval_s=0.0)
+        return ActionDriver(TARGET, sink, collections, self.clock, settings)
+
+    async def create(self) -> None:
+        held, _ = await self.now.create("alarm", Description(ALARM, retain_ms=0))
+        first = self.action(self.now, FileSink(Path()))
+        await first.hold_watched()
+        for part, schema in (
+            ("outbox", FOLLOWED_OUTBOX_SCHEMA),
+            ("done", DONE_SCHEMA),
+            ("corrections", corrections_schema(SHAPE)),
+        ):
+            await self.now.create(f"calls/{part}", Description(schema))
+        await first.prepare()
+        await self.now.drop(held)
+
+    async def feed(self, upper: int) -> None:
+        due = [change for change in self.changes if self.fed <= change[4] < upper]
+        schema = update_schema(ALARM)
+        rows = [(tank, time, ends, value, at, diff) for tank, time, ends, value, at, diff in due]
+        columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)]
+        table = pa.Table.from_arrays(columns, schema=schema)
+        await self.now.compare_and_append(
+            "alarm", frontier(self.fed), frontier(upper), table, writer="test"
+        )
+        self.fed = upper
+
+    async def follow(self, action: ActionDriver, upper: int) -> None:
+        """Run an action until everything before `upper` is carried out, or it dies."""
+        task = asyncio.create_task(action.fire_forever())
+        while not task.done() and action.counts.frontier < upper:
+            await asyncio.sleep(0)
+            self.clock.move(0.01)
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(ended, Killed | asyncio.CancelledError | Unavailable):
+            raise AssertionError("the action failed") from ended
+
+
+class ListSink:
+    """A sink that keeps what it was told, and in `told` what it was told again, too."""
+
+    at_most_once = False
+
+    def __init__(self) -> None:
+        self.told: list[Firing] = []
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        return frozenset({each.key for each in self.told} & {each.key for each in doubtful})
+
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
+        self.told += firings
+        took(firings)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def seen(path: Path) -> list[tuple[int, str, str, int]]:
+    """Effects in a file: each key once, and those of one event numbered from its own."""
+    bodies = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({body["key"] for body in bodies}) == len(bodies)
+    numbers: Counter[str] = Counter()
+    for body in bodies:
+        before = numbers[body["event"]]
+        assert body["key"] == (f"{body['event']}.{before}" if before else body["event"])
+        numbers[body["event"]] += 1
+    values = (int(body["record"].rpartition("@max(")[2].partition(")")[0]) for body in bodies)
+    return [
+        (b["instant"], b["arguments"][0], b["phase"], v)
+        for b, v in zip(bodies, values, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_each_phase_is_told_once_whatever_kills_the_process(
+    seed: int, tmp_path: Path
+) -> None:
+    random, path, world = Random(seed), tmp_path / "calls.jsonl", World(lives(seed))
+    await world.create()
+    deaths = 0
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(1, 9)))
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
+            await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
+            deaths += fuse.blown
+    await world.follow(world.action(world.now, FileSink(path)), END)
+    assert sorted(seen(path)) == expected(world.changes)
+    assert deaths > 0
+
+
+def test_the_lives_have_every_phase() -> None:
+    phases = Counter(phase for seed in range(10) for _, _, phase, _ in expected(lives(seed)))
+    assert min(phases["begin"], phases["change"], phases["end"]) > 20
+
+
+async def test_an_event_from_before_the_action_neither_changes_nor_ends() -> None:
+    world = World([("t", 1, None, 1, 1, 1), ("t", 1, None, 1, 5, -1), ("t", 1, None, 2, 5, 1)])
+    await world.create()
+    sink = ListSink()
+    await world.feed(END)
+    action = world.action(world.now, sink)
+    action.counts.frontier = 3  # where firing begins
+    await action._put(3, END)
+    assert not sink.told
+
+
+async def test_what_lasts_is_told_again_and_what_has_ended_is_not() -> None:
+    lasts, ends = ("a", 1, None, 1, 1, 1), [("b", 2, None, 1, 2, 1), ("b", 2, None, 1, 6, -1)]
+    world = World([lasts, *ends])
+    await world.create()
+    sink = ListSink()
+    await world.feed(END)
+    action = world.action(world.now, sink)
+    await world.follow(action, END)
+    first = [(each.phase, each.record[:9]) for each in sink.told]
+    assert [phase for phase, _ in first] == ["begin", "begin", "end"]
+    for restarted in (action, world.action(world.now, sink)):
+        await world.follow(restarted, END)
+        sink.told.clear()
+        task = asyncio.create_task(restarted.repeat_forever(60))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await world.clock.advance(60)
+        task.cancel()
+        assert [each.arguments for each in sink.told] == ['["a"]']
+        sink.told.append(Firing("", "", 0, "", "[]", None))  # something that was told before

@@ -14,6 +14,7 @@ FILES = sorted(file for file in VECTORS.rglob("*") if file.suffix in (".json", "
 
 
 LANGUAGE = {strategy: Options(strategy=strategy) for strategy in ("strata", "retraction")}
+LANGUAGE["ranges"] = Options("ranges")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(VECTORS)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
@@ -14,7 +15,9 @@ from tidemill.datalog.ranges.running import Merged, Ranges, Steps
 from tidemill.datalog.ranges.work import Failing, Move, Settings, Work, Worked, work_of_range
 from tidemill.testkit.evaluated import Evaluation
 
-Inputs = Mapping[str, Sequence[Presence]]
+Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
+Evaluate: TypeAlias = "Callable[[Sequence[Work]], Sequence[Worked]]"
+"""Evaluates ranges of one fragment."""
 
 
 def evaluated_by_ranges(
@@ -37,7 +40,7 @@ def evaluated_by_ranges(
     feed(running, inputs)
     told = Told()
     for at in sorted({*cuts, upper}):
-        told.take(driven(running.step(at), running, settings))
+        told.take(driven(running.step(at), here(running, settings)))
     return told.evaluation(checked.derived)
 
 
@@ -52,22 +55,28 @@ def feed(running: Ranges, inputs: Inputs, at: Instant | None = None) -> None:
         running.feed(name, found)
 
 
-def driven(steps: Steps, running: Ranges, settings: Settings) -> Merged:
-    """A step whose ranges are evaluated here, the last one first."""
+def driven(steps: Steps, evaluate: Evaluate) -> Merged:
+    """A step, whose ranges somebody evaluates."""
     try:
         works = next(steps)
         while True:
-            works = steps.send([*reversed([*worked(running, works[::-1], settings)])])
+            works = steps.send(evaluate(works))
     except StopIteration as done:
         merged: Merged = done.value
         return merged
 
 
-def worked(running: Ranges, works: Sequence[Work], settings: Settings) -> Iterator[Worked]:
-    """The answers of the ranges."""
-    for work in works:
-        fragment = running.placement.fragments[work.fragment]
-        yield work_of_range(fragment, work, running.told_of(fragment), settings)
+def here(running: Ranges, settings: Settings) -> Evaluate:
+    """Evaluation of ranges in this process, the last one first."""
+
+    def evaluate(works: Sequence[Work]) -> Sequence[Worked]:
+        found = []
+        for work in reversed(works):
+            fragment = running.placement.fragments[work.fragment]
+            found.append(work_of_range(fragment, work, running.told_of(fragment), settings))
+        return found[::-1]
+
+    return evaluate
 
 
 class Told:

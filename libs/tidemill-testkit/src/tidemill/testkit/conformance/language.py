@@ -25,8 +25,6 @@ def run_case(case: Case, options: Options) -> list[str]:
     if kind == "reject":
         only_keys(case, "inputs", "error")
         return run_reject(case)
-    if options.engine != "dataflow":
-        return [f"engine: {options.engine} does not run language cases yet; use --engine dataflow"]
     try:
         return _KINDS[kind](case, options)
     except ProgramErrors as refused:

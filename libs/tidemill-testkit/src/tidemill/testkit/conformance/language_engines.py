@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.failures import ErrorPresence
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.ticks import Message
+from tidemill.testkit.conformance.language_inputs import Delivery
 from tidemill.testkit.conformance.registry import Options
 from tidemill.testkit.conformance.values import CaseError
-
-Delivery: TypeAlias = "tuple[Instant, Mapping[str, Sequence[Presence]]]"
-"""A step of the input: everything below the instant is definite, then these facts are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,23 @@ def evaluate_case(
 
     Raises: CaseError for a construct that the dataflow does not evaluate.
     """
+    if options.engine == "dataflow":
+        return _in_one_process(options, checked, deliveries, upper, None)
+    from tidemill.datalog.ranges.work import Settings  # imports numba
+    from tidemill.testkit.conformance.language_ranges import evaluated_in_windows
+
+    plan = replace(logical_plan(checked), rules=(), components=())
+    given = _in_one_process(options, checked, deliveries, upper, plan).presences
+    settings = Settings(strategy_of(options))
+    found = evaluated_in_windows(checked, deliveries, upper, settings, options.evaluator)
+    return Answer({**given, **found.presences}, found.errors)
+
+
+def _in_one_process(
+    options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int,
+    plan: LogicalPlan | None,
+) -> Answer:  # fmt: skip
+    """The answer of one engine. Raises: CaseError."""
     from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
     from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
 
@@ -42,8 +57,9 @@ def evaluate_case(
     told: dict[str, list[tuple[Instant, Record, int]]] = {}
     try:
         engine = DataflowEngine(
-            checked, strategy=strategy_of(options), watch=checked.inputs, carrying=carrying
-        )
+            checked, plan=plan, strategy=strategy_of(options), watch=checked.inputs,
+            carrying=carrying,
+        )  # fmt: skip
         for frontier, delivered in (*deliveries, (upper, {})):
             if frontier > engine.upper:
                 for name, each in engine.step(int(min(frontier, upper))).items():

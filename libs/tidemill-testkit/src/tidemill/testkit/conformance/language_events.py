@@ -12,8 +12,9 @@ from tidemill.datalog.goals import compile_goal, fired
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.testkit.conformance.event_stage import Arrival, stage
-from tidemill.testkit.conformance.language_engines import Answer, Delivery, evaluate_case
+from tidemill.testkit.conformance.language_engines import Answer, evaluate_case
 from tidemill.testkit.conformance.language_inputs import (
+    Delivery,
     check_program,
     compare_lists,
     compare_sets,

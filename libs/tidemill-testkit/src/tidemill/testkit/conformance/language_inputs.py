@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import ColumnType, InputKind, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import (
+    Instant,
     NegativeMultiplicity,
     Presence,
     row_presences,
@@ -23,6 +24,8 @@ from tidemill.testkit.conformance.values import CaseError, Json
 from tidemill.time import normal
 
 Fed = Mapping[str, Sequence[tuple[Value, ...]]]  # rows by predicate, to see types
+Delivery: TypeAlias = "tuple[Instant, Mapping[str, Sequence[Presence]]]"
+"""A step of the input: everything below the instant is definite, then these facts are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tidemill.testkit.conformance.values import CaseError
 
@@ -14,15 +14,34 @@ Case: TypeAlias = dict[str, Any]  # Any: a case is JSON or YAML of a form that i
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The evaluation of language cases; expectations never depend on it."""
+    """The evaluation of language cases; expectations never depend on it.
+
+    `evaluator` evaluates ranges, None in this process.
+    """
 
     engine: str = "dataflow"
     strategy: str = "strata"
+    evaluator: Evaluator | None = None
+
+
+class Evaluator(Protocol):
+    """Evaluates the ranges of one case somewhere."""
+
+    def evaluate(self, program: bytes, works: Sequence[bytes]) -> Sequence[bytes]:
+        """The packed answers of ranges to their packed work."""
+        ...
+
+    def whole(self, reason: str) -> None:
+        """The plan of the case is one task, for a reason."""
+        ...
 
 
 Runner: TypeAlias = Callable[[Case, Options], list[str]]
 """Runs one case from a fresh state and returns what differs, most important first; empty = passed.
 """
+
+Outcome: TypeAlias = "tuple[list[str], str]"
+"""The differences of a case, and why its plan is one task, if it is."""
 
 _HERE = "tidemill.testkit.conformance."
 

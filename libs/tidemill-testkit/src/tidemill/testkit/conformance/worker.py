@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Self
 
-from tidemill.testkit.conformance.registry import Case, Options, run_case
+from tidemill.testkit.conformance.registry import Case, Options, Outcome, run_case
 
 STDERR = 2
 PATIENCE_S = 20.0
@@ -40,15 +41,27 @@ class CaseWorker:
         """Differences of this case; no answer within the limit, and a dead child, are
         differences.
         """
+        ((found, _),) = self._ask([case], options, limit_s)
+        return found
+
+    def run_together(
+        self, cases: Sequence[Case], options: Options, limit_s: float
+    ) -> list[Outcome]:
+        """The outcomes of cases that share one session of Spark; what breaks it fails all."""
+        return self._ask(cases, options, limit_s)
+
+    def _ask(self, cases: Sequence[Case], options: Options, limit_s: float) -> list[Outcome]:
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
-            pipe.send((case, options))
+            pipe.send((cases, options))
             if not pipe.poll(limit_s):
                 self._stop(0)
-                return [f"no end within {limit_s:g} s"]
-            found: list[str] = pipe.recv()
+                return [([f"no end within {limit_s:g} s"], "") for _ in cases]
+            found: list[Outcome] = pipe.recv()
         except (EOFError, OSError):
-            return [f"crashed: the process of the case ended with status {self._stop(1)}"]
+            status = self._stop(1)
+            told = f"crashed: the process of the case ended with status {status}"
+            return [([told], "") for _ in cases]
         return found
 
     def _start(self) -> Connection:
@@ -83,10 +96,18 @@ def answer_cases(pipe: Connection) -> None:
     """Run what comes through `pipe` and send back the differences, until it closes."""
     while True:
         try:
-            case, options = pipe.recv()
+            cases, options = pipe.recv()
         except EOFError:
             return
-        pipe.send(run_case(case, options))
+        pipe.send(_outcomes(cases, options))
+
+
+def _outcomes(cases: Sequence[Case], options: Options) -> list[Outcome]:
+    if options.engine == "spark":
+        from tidemill.testkit.conformance.spark_cases import run_together  # loads Spark
+
+        return run_together(cases, options)
+    return [(run_case(case, options), "") for case in cases]
 
 
 if __name__ == "__main__":

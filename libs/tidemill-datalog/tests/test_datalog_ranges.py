@@ -37,9 +37,10 @@ from tidemill.testkit.tidelog import (
     programs_alike,
 )
 
-EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "150"))
+MANY = 10
+"""Examples of a small program are quick: so many times as many as laws draw elsewhere."""
 LAW = settings(
-    max_examples=EXAMPLES,
+    max_examples=MANY * int(os.environ.get("LAW_EXAMPLES", "15")),
     derandomize="LAW_EXAMPLES" not in os.environ,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -85,6 +85,12 @@ def hash_first_column(table: pa.Table) -> np.ndarray:
     return np.array(values, np.uint64) * spread
 
 
+def hash_all_alike(table: pa.Table) -> np.ndarray:
+    """Rows of all hashes, as many of each."""
+    step = 2**64 // len(table)
+    return np.arange(len(table), dtype=np.uint64) * np.uint64(step)
+
+
 def write_as_ipc(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -175,3 +181,22 @@ def test_a_range_is_cut_without_gap_or_overlap() -> None:
 
 def test_a_folder_that_does_not_exist_holds_no_jars(tmp_path: Path) -> None:
     assert jars_in(tmp_path / "none") == ()
+
+
+def write_the_task(table: pa.Table) -> bytes:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return str(context.partitionId()).encode()
+
+
+@pytest.mark.server
+def test_each_range_of_hashes_is_a_task_of_its_own(spark: SparkSession) -> None:
+    rows, letters = targets()
+    rows = replace(rows, buckets=16, write=write_the_task, key_hash=hash_all_alike)
+    frame = read_with(spark, read_made_up_log, (OffsetRange(0, 0, 640),), rows_per_task=40)
+    assert frame.rdd.glom().map(len).filter(bool).count() == 16
+    written = backfill(frame, decode, map_offsets, rows, letters)
+    tasks = [int(part.part) for part in written if part.target == rows.name]
+    assert sorted(tasks) == list(range(16))

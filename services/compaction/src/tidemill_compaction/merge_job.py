@@ -24,7 +24,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
 
-_RANGES = "low string, high string"
+_RANGES = "task int, low string, high string"
 _WRITTEN = "gone boolean, part binary"
 
 
@@ -107,8 +107,8 @@ def run(packed: bytes, here: Workplace) -> bytes:
     """The whole job. Unsigned hashes travel as texts: Spark has no type for them."""
     spec = msgspec.msgpack.decode(packed, type=MergeSpec)
     here.say(f"merging {len(spec.parts)} parts of {spec.collection} in {len(spec.ranges)} ranges")
-    ranges = [(str(low), str(high)) for low, high in spec.ranges]
-    frame = here.spark.createDataFrame(ranges, _RANGES).repartition(len(ranges), "low")
+    ranges = [(number, str(low), str(high)) for number, (low, high) in enumerate(spec.ranges)]
+    frame = here.spark.createDataFrame(ranges, _RANGES).repartitionById(len(ranges), "task")
     rows = frame.mapInArrow(partial(merge_ranges, here.blob, packed), _WRITTEN).collect()
     parts = [bytes(row["part"]) for row in rows if row["part"] is not None]
     here.say(f"wrote {len(parts)} parts")

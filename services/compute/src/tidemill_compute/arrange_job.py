@@ -102,7 +102,8 @@ def run(packed: bytes, here: Workplace) -> bytes:
     rows = sum(unpack_part(part).rows for part in spec.parts)
     here.say(f"arranging {rows} updates of {len(spec.parts)} parts by {', '.join(spec.key)}")
     numbers = [(number,) for number in range(len(spec.parts))]
-    frame = here.spark.createDataFrame(numbers, "number int").repartition(len(numbers), "number")
+    frame = here.spark.createDataFrame(numbers, "number int")
+    frame = frame.repartitionById(len(numbers), "number")
     cut = frame.mapInArrow(partial(cut_parts, here.blob, packed, rows), MAPPED_SCHEMA)
     written = write_buckets(cut, [target_of(spec, here.blob, rows)])
     parts = [

@@ -110,7 +110,7 @@ def backfill_folded(
 ) -> list[Written]:
     """Backfill of records that decode to changes of rows. Cost: two shuffles."""
     mapped = records.mapInArrow(_mapper(decode, map_offsets, fold.changes, letters), MAPPED_SCHEMA)
-    folded = mapped.repartition(fold.changes.buckets, "target", "bucket").mapInArrow(
+    folded = mapped.repartitionById(fold.changes.buckets, "bucket").mapInArrow(
         _folder(fold, rows, letters), MAPPED_SCHEMA
     )
     return write_buckets(folded, [rows, letters])
@@ -141,9 +141,8 @@ def write_buckets(mapped: DataFrame, targets: Sequence[Target]) -> list[Written]
     Cost: one shuffle.
     """
     buckets = max(target.buckets for target in targets)
-    parts = mapped.repartition(buckets, "target", "bucket").mapInArrow(
-        _writer(targets), _WRITTEN_SCHEMA
-    )
+    # `repartition` would place a bucket by its hash: some tasks with several, others with none.
+    parts = mapped.repartitionById(buckets, "bucket").mapInArrow(_writer(targets), _WRITTEN_SCHEMA)
     return [Written(row["target"], row["updates"], bytes(row["part"])) for row in parts.collect()]
 
 

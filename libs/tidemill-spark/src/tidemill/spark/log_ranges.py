@@ -89,13 +89,14 @@ def read_with(
         for part in ranges
         for lower, upper in split_evenly(part.start, part.stop, rows_per_task)
     ]
-    frame = spark.createDataFrame(slices, "partition long, start long, stop long")
+    numbered = [(number, *each) for number, each in enumerate(slices)]
+    frame = spark.createDataFrame(numbered, "task int, partition long, start long, stop long")
 
     def read_slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 yield from read(row["partition"], row["start"], row["stop"])
 
-    return frame.repartition(max(1, len(slices)), "partition", "start").mapInArrow(
+    return frame.repartitionById(max(1, len(slices)), "task").mapInArrow(
         read_slices, KEYED_SCHEMA if keys else RECORD_SCHEMA
     )

@@ -281,6 +281,31 @@ async def test_mistakes_of_a_program_come_with_their_places(tmp_path: Path) -> N
         assert re.search(r"View/late:1:53: S102 `thirty`", said.json["detail"])
 
 
+async def test_a_check_says_what_an_apply_would_do_and_does_nothing(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+
+        async def check(text: str, path: str = "/v1/check") -> Any:
+            headers = {"Content-Type": "application/yaml"}
+            return await asked.ask(path, "POST", data=text.encode(), headers=headers)
+
+        changed = VIEW.replace("d >= 30", "d >= 40")
+        documents = f"{VIEW.replace('late', 'tardy')}---{changed}---{TABLE}"
+        for path in ("/v1/check", "/v1/check", "/v1/apply"):
+            found = {each["name"]: each["outcome"] for each in (await check(documents, path)).json}
+            wanted = {"tardy": "created", "late": "configured", "delays": "unchanged"}
+            assert found == wanted, path
+            if path == "/v1/apply":
+                break
+            assert (await asked.ask("/v1/resources/View/tardy")).status == 404
+            assert (await asked.ask("/v1/ask?goal=tardy(p, d)")).status == 404
+            said = await asked.ask(f"/v1/ask?goal=late(p, d)&as_of={at}&wait_s=60")
+            assert {row["d"] for row in said.json["rows"]} == {30, 45}
+        refused = await check(VIEW.replace("d >= 30", "d >= thirty"))
+        assert refused.status == 400
+        assert "View/late:1:53: S102" in refused.json["detail"]
+
+
 async def test_a_large_answer_comes_in_pieces_and_is_whole(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         count = 120_000

@@ -296,6 +296,10 @@ async def test_a4_who_keeps_history_is_named_to_who_may_see_it(tmp_path: Path) -
         with called_by(owner):
             status = await catalog.describe("Table", "people")
             listed = await queries.collections()
+        reader = Principal("reader", (Grant(Role.reader, ("payroll",)),))
+        with called_by(reader):
+            (read,) = await catalog.get("View", None)
+        assert read.details["reads"] == ["…"]
         assert "payroll" not in str(status.details) + str(listed)
         assert {each.id for each in listed} == {"people"}
 

@@ -72,6 +72,16 @@ class _Hidden:
 
         return replace(info, holders=told(info.holders), writers=told(info.writers))
 
+    def status(self, status: ResourceStatus) -> ResourceStatus:
+        """A status with the names of theirs left out of its reads and of the holders."""
+        details = dict(status.details)
+        for told in ("heldBack", "holders", "reads"):
+            lines = details.get(told)
+            if isinstance(lines, list):
+                shown: list[Json] = [self.told(str(line)) for line in lines]
+                details[told] = shown
+        return replace(status, details=details)
+
 
 _WORD = re.compile(r"[\w.-]+")
 
@@ -205,19 +215,13 @@ class AuthorizedCatalog:
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Those that the caller may read."""
         found = await self._inner.get(kind, name)
-        return [each for each in found if caller.get().has(Role.reader, each.name)]
+        hidden = _Hidden(self._catalog)
+        return [hidden.status(each) for each in found if caller.get().has(Role.reader, each.name)]
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         _demand(Role.reader, name)
         status = await self._inner.describe(kind, name)
-        hidden = _Hidden(self._catalog)
-        details = dict(status.details)
-        for told in ("heldBack", "holders"):
-            lines = details.get(told)
-            if isinstance(lines, list):
-                shown: list[Json] = [hidden.told(str(line)) for line in lines]
-                details[told] = shown
-        return replace(status, details=details)
+        return _Hidden(self._catalog).status(status)
 
     async def delete(self, kind: str, name: str) -> None:
         _demand(Role.admin, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -122,11 +123,26 @@ class Controller:
                 self._context.tried.forgive(str(resource))
         for failed in filter(None, away):
             raise failed
-        return [
-            *(_applied(each, Outcome.CREATED) for each in plan.created),
-            *(_applied(each, Outcome.CONFIGURED) for each in plan.configured),
-            *(Applied(r.kind, r.name, Outcome.UNCHANGED) for r in plan.unchanged),
-        ]
+        return _outcomes(plan)
+
+    async def check(
+        self, documents: Sequence[ResourceDocument], by: Principal
+    ) -> Sequence[Applied]:
+        """The outcome that `apply` would have now; nothing is done. Raises: its refusal."""
+        read = await read_bounded(documents, self._context.settings.limits.of_documents)
+        async with self._changing:
+            await self.work.refresh()
+            await self._context.discover()
+            now_ms = self._context.clock.now_ms()
+            plan = await plan_apply(read, _apply_context(self._context), now_ms, by)
+            for stored in (*plan.created, *plan.configured):
+                self._context.catalog.forget(stored.resource.name)
+            for stored in plan.configured:
+                with suppress(TidemillError):  # one that cannot be planned is as it was before
+                    known = self._store.get(*_key(stored))
+                    if known is not None:
+                        self._context.catalog.plan(served(known))
+        return _outcomes(plan)
 
     async def _erase_replaced(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
         """End what could not be read and is stated anew, where nobody can tell what its collections
@@ -452,6 +468,14 @@ def _apply_context(context: Context) -> ApplyContext:
         context.catalog, context.store, context.collections, context.places, origins,
         min(limits.row_bytes, limits.row_bytes_max), bool(chosen.log),
     )  # fmt: skip
+
+
+def _outcomes(plan: Plan) -> list[Applied]:
+    return [
+        *(_applied(each, Outcome.CREATED) for each in plan.created),
+        *(_applied(each, Outcome.CONFIGURED) for each in plan.configured),
+        *(Applied(r.kind, r.name, Outcome.UNCHANGED) for r in plan.unchanged),
+    ]
 
 
 def _key(stored: Stored) -> Key:

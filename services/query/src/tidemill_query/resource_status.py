@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from tidemill.catalog.entry import SYSTEM, read_name
@@ -27,6 +28,7 @@ from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
     KINDS,
     ActionSpec,
+    ArrangementSpec,
     HoldSpec,
     SourceSpec,
     ViewSpec,
@@ -127,7 +129,7 @@ class ResourceStatuses:
             lag_ms=lag_ms,
             age_ms=max(0, self._context.clock.now_ms() - stored.created_ms),
             document_yaml=yaml_of(resource.to_document()),
-            details=details,
+            details={**details, **_reads(stored, self._context)},
             **progress_of(details),
         )
 
@@ -170,6 +172,21 @@ class ResourceStatuses:
         if timeline == SYSTEM:
             return max(0, self._context.clock.now_ms() - sole_time(upper))
         return max(0, await self._context.timeline_frontier(timeline) - sole_time(upper))
+
+
+def _reads(stored: Stored, context: Context) -> dict[str, Json]:
+    """The names of the collections that a resource reads, as its detail `reads`."""
+    spec, names = stored.resource.spec, []
+    if isinstance(spec, ViewSpec):
+        with suppress(TidemillError):  # a view that cannot be planned says why elsewhere
+            planned = context.catalog.planned(stored.resource.name)
+            names = [named.name for named in planned.inputs.values()]
+    elif isinstance(spec, ActionSpec):
+        names = [spec.view]
+    elif isinstance(spec, HoldSpec | ArrangementSpec):
+        names = [read_name(stored, spec.collection)]
+    told: list[Json] = [*sorted(set(names))]
+    return {"reads": told} if told else {}
 
 
 def _is_unused(details: Mapping[str, Json]) -> bool:

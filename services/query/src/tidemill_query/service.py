@@ -91,7 +91,13 @@ class Answers:
         self.feeds = Feeds(query)
         webhooks = Webhooks(self.controller, context.places, context.clock.now_ms)
         handlers = Handlers(
-            query, catalog, self.feeds, webhooks, rows_max, public=ports.users is None
+            query,
+            catalog,
+            self.feeds,
+            webhooks,
+            self.controller.check,
+            rows_max,
+            public=ports.users is None,
         )
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:

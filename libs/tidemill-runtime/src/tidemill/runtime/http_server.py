@@ -38,6 +38,8 @@ LINGER_S = 1.0
 """So long what still comes of a refused body is thrown away, that the client may read why."""
 EVENTS = "text/event-stream"
 """Content type of streams that do not end by themselves; a server that closes ends them."""
+LINE_BYTES_MAX = 64 << 10
+"""Bytes of a request line; a longer one is refused as text, before any route is known."""
 JOIN_INLINE_MAX = 1 << 20
 """Bytes of a body that are put together on the event loop; more take milliseconds."""
 SCRAPES_SHARE = 0.2
@@ -116,6 +118,7 @@ class HttpServer:
             lingering_time=LINGER_S,
             # Refused bodies are read to their end and never unpacked: none that is packed is taken.
             auto_decompress=False,
+            max_line_size=LINE_BYTES_MAX,
         )
         self.add_route("GET", "/metrics", self._show_metrics)
         self.add_route("GET", "/healthz", self._show_health)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ import pyarrow as pa
 
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
-from tidemill.rpc.messages import ResourceDocument, ResourceStatus
+from tidemill.rpc.identity import caller
+from tidemill.rpc.messages import Applied, ResourceDocument, ResourceStatus
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_guard import DOCUMENTS, ROWS
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
@@ -100,11 +102,25 @@ async def apply_documents(on: Handlers, asked: Asked) -> HttpReply:
 
     A refusal says the places of mistakes, by line and column of `body`.
     """
+    return _applied(await on.catalog.apply([_document(asked)]))
+
+
+async def check_documents(on: Handlers, asked: Asked) -> HttpReply:
+    """Say how applying the documents of the body would end, without doing it.
+
+    A refusal is that of `POST /v1/apply`.
+    """
+    return _applied(await on.check([_document(asked)], caller.get()))
+
+
+def _document(asked: Asked) -> ResourceDocument:
     try:
-        text = asked.request.body.decode()
+        return ResourceDocument(asked.request.body.decode(), "body")
     except UnicodeDecodeError as error:
         raise UsageError(f"documents refused: they are no UTF-8: {error}", reason="text") from None
-    applied = await on.catalog.apply([ResourceDocument(text, "body")])
+
+
+def _applied(applied: Sequence[Applied]) -> HttpReply:
     return said([AppliedResource(each.kind, each.name, each.outcome.value) for each in applied])
 
 
@@ -197,6 +213,8 @@ def _token(request: HttpRequest) -> str | None:
 
 COMMANDS = (
     Operation("POST", "/v1/apply", SERVICE + "Apply", Nothing, apply_documents,
+              {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS))),
+    Operation("POST", "/v1/check", SERVICE + "Apply", Nothing, check_documents,
               {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS))),
     Operation("GET", "/v1/resources", SERVICE + "Get", Selection, get_resources,
               {JSON: list[Resource]}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from tidemill.rpc.audited import begin, touch
 from tidemill.rpc.calls import Answering, Calls, Origin
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers
 from tidemill.rpc.identity import NEEDS, Principal, Role, caller
+from tidemill.rpc.messages import Applied, ResourceDocument
 from tidemill.runtime.http_guard import UNSAID
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.http_problems import form_problem
@@ -30,6 +31,10 @@ WAIT_S_BESIDE = 30.0
 """Seconds that a call has beside those that its caller gave it to wait."""
 
 
+Check = Callable[[Sequence[ResourceDocument], Principal], Awaitable[Sequence[Applied]]]
+"""The outcome that applying documents in the name of somebody would have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """The handlers of gRPC, and the limit on the rows of one push.
@@ -41,6 +46,7 @@ class Handlers:
     catalog: CatalogHandlers
     feeds: Any  # of `following`, which is made of operations
     webhooks: Any  # of `webhooks`, likewise
+    check: Check
     push_rows: int
     public: bool
 
@@ -164,6 +170,9 @@ class Door:
         form = accepted(request.sent.get("accept", ""), tuple(operation.gives))
         if form is None:
             yield form_problem(406, f"this answer is one of {', '.join(operation.gives)}")
+            return
+        if operation.takes and not request.body:
+            yield form_problem(400, "this call needs a body, and has none")
             return
         try:
             arguments = arguments_of(operation, request)

@@ -64,7 +64,10 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {n: s for n, s in components.items() if n not in arguments},
-            "responses": {"Problem": _problem(of[repr(Problem)])},
+            "responses": {
+                "Problem": _problem(of[repr(Problem)]),
+                "Malformed": _malformed(of[repr(Problem)]),
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
@@ -88,7 +91,7 @@ def _operation(
         "description": f"{says}\n\nRole: {each.role.name}." if each.role > Role.reader else says,
         "parameters": list(_parameters(each, arguments)),
         "responses": {
-            **done, **unchanged, **{str(s): _refused() for s in _statuses(each)},
+            **done, **unchanged, **{str(s): _refused(s) for s in _statuses(each)},
         },
     }  # fmt: skip
     if each.proof is not None:
@@ -123,8 +126,8 @@ def _statuses(each: Operation) -> list[int]:
     return sorted(found - of_bodies - {404, 405} | {404})
 
 
-def _refused() -> dict[str, str]:
-    return {"$ref": "#/components/responses/Problem"}
+def _refused(status: int) -> dict[str, str]:
+    return {"$ref": f"#/components/responses/{'Malformed' if status == 400 else 'Problem'}"}
 
 
 def _problem(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,6 +135,12 @@ def _problem(schema: Mapping[str, Any]) -> dict[str, Any]:
         "description": "The call is refused, or has failed; the problem says what to do next.",
         "content": {PROBLEM: {"schema": schema}},
     }
+
+
+def _malformed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The refusal of a request that is wrong; one that is no HTTP is told in text."""
+    found = _problem(schema)
+    return {**found, "content": {**found["content"], "text/plain": {}}}
 
 
 @cache

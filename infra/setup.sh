@@ -7,6 +7,7 @@
 #   setup.sh redis      also redis-server, for tests
 #   setup.sh objectstore  also an S3-compatible server, for tests
 #   setup.sh prometheus   also prometheus, promtool and an Alertmanager, for tests
+#   setup.sh browser      also chromium, for tests of the console
 #   setup.sh buf          also buf, the checker of protos/ (npm, or Go)
 #   setup.sh apiserver    also etcd and an API server of Kubernetes, for tests (five to ten minutes once)
 #   setup.sh image        also what images are built with
@@ -128,6 +129,7 @@ for part in "$@"; do
     node) node_ready ;;
     buf) command -v npm >/dev/null 2>&1 || go_ready; infra/buf/buf.sh build ;;
     prometheus) need promtool prometheus; need prometheus-alertmanager prometheus-alertmanager; need curl curl ;;
+    browser) need chromium chromium ;;
     *) die "unknown part $part" ;;
   esac
 done

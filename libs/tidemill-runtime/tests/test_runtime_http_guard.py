@@ -86,6 +86,26 @@ def test_a5_beyond_loopback_a_number_is_no_name_of_a_page() -> None:
     assert guard.refusal("GET", {"host": "evil.example"}) is not None
 
 
+def test_a_link_of_another_page_may_be_followed_and_nothing_else() -> None:
+    followed = {
+        "host": "localhost",
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
+    assert OWN.refusal("GET", followed) is None
+    for changed in (
+        {"sec-fetch-dest": "iframe"},
+        {"sec-fetch-mode": "no-cors"},
+        {"origin": "https://evil.example"},
+        {"host": "evil.example"},
+    ):
+        assert OWN.refusal("GET", {**followed, **changed}) is not None
+    refused = OWN.refusal("POST", followed)
+    assert refused is not None
+    assert refused[0] == 403
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost", "unix"])
 def test_a4_addresses_of_this_machine_are_loopback(host: str) -> None:
     assert is_loopback(host)

@@ -31,6 +31,7 @@ from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import StorageDriver
+from tidemill_query.web.console import Console
 from tidemill_query.web.door import Door, Handlers
 from tidemill_query.web.following import Feeds
 from tidemill_query.web.openapi import OPERATIONS, show_openapi
@@ -102,6 +103,7 @@ class Answers:
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:
             door.add(ports.http, operation)
+        Console().add_to(ports.http)
         ports.http.add_route("GET", "/v1/openapi.json", show_openapi)
 
     def _authorized(self) -> tuple[QueryHandlers, CatalogHandlers]:

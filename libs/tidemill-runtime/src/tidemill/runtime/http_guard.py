@@ -67,7 +67,7 @@ class HttpGuard:
                 f"the host {host[:200]!r} is none of this server's: ask it by localhost, or add the "
                 "name to http_names"
             )
-        if _is_foreign(host, headers):
+        if not _is_followed(method, headers) and _is_foreign(host, headers):
             return 403, "a page of another origin may not ask this server"
         if method not in ("GET", "HEAD"):
             return _typed(headers)
@@ -98,6 +98,16 @@ def _is_foreign(host: str, headers: Mapping[str, str]) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != host.lower()
+
+
+def _is_followed(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether somebody followed a link: the page with the link reads nothing of the answer."""
+    return (
+        method in ("GET", "HEAD")
+        and "origin" not in headers
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
 
 
 def _typed(headers: Mapping[str, str]) -> tuple[int, str] | None:

@@ -1,0 +1,191 @@
+// A question as of the instant of the slider; a row opens its proof.
+
+import { follow, get, rows } from "./api.js";
+import { h, problem, say } from "./dom.js";
+import { recordOf } from "./records.js";
+import { on, setTimeline, state } from "./state.js";
+import { instant } from "./times.js";
+
+const ROWS_MAX = 500;
+const SLOW_MS = 120;
+
+function tree(node, top) {
+  const label = [h("code", null, node.fact)];
+  if (node.rule != null && node.text) label.push(h("span", { class: "soft" }, `  by ${node.text}`));
+  if (node.kind === "input") label.push(h("span", { class: "soft" }, "  input"));
+  if (!node.children?.length) return h("div", { class: "leaf" }, label);
+  return h("details", { open: top },
+    h("summary", null, label), node.children.map((each) => tree(each, false)));
+}
+
+export function screen(main, parameters, signal, go) {
+  const goal = h("input", {
+    id: "goal", class: "wide", type: "text", autocomplete: "off", spellcheck: "false",
+    list: "known", value: parameters.get("goal") ?? "", "aria-label": "Goal or collection",
+  });
+  const known = h("datalist", { id: "known" });
+  const live = h("input", { id: "live", type: "checkbox" });
+  const head = h("p", { class: "soft", role: "status" });
+  const table = h("div", {
+    class: "scroll", tabindex: "0", role: "region", "aria-label": "Answer",
+  });
+  const record = h("input", {
+    id: "record", class: "wide", type: "text", autocomplete: "off", spellcheck: "false",
+    value: parameters.get("record") ?? "", "aria-label": "Record",
+  });
+  const reasons = h("div", { class: "tree", "aria-live": "polite" });
+  const text = h("pre", { tabindex: "0", role: "region", "aria-label": "Reasons as text", hidden: true });
+  let asking = new AbortController();
+  let following = null;
+  let reading = new AbortController();
+  let shown = null;
+  let waiting = null;
+
+  const collectionOf = (asked) => {
+    const name = asked.split("(")[0].trim();
+    return state.collections.get(name) ?? state.collections.get(`${name}/${name}`)
+      ?? [...state.collections.values()].find((each) => each.id.endsWith(`/${name}`));
+  };
+
+  function fill(asked, found, columns) {
+    const collection = collectionOf(asked);
+    const names = columns ?? Object.keys(found[0] ?? {}).filter((each) => each !== "_diff");
+    const body = found.map((row) => {
+      const fact = recordOf(asked, row, collection);
+      const open = () => { record.value = fact; why("why"); };
+      return h("tr", null,
+        h("td", null, fact
+          ? h("button", { type: "button", class: "link", "aria-label": `Proof of ${fact}`, onclick: open },
+            "proof") : ""),
+        names.map((each) => h("td", null, row[each] == null ? "null" : String(row[each]))),
+        h("td", null, String(row._diff ?? 1)));
+    });
+    table.replaceChildren(h("table", null,
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "why"),
+        names.map((each) => h("th", { scope: "col" }, each)),
+        h("th", { scope: "col" }, "copies"))),
+      h("tbody", null, body)));
+  }
+
+  async function ask() {
+    following?.abort();
+    asking.abort();
+    asking = new AbortController();
+    const mine = asking;
+    const asked = goal.value.trim();
+    if (!asked) { table.replaceChildren(); say(head, "Name a collection, or a goal such as late(p, d)."); return; }
+    const parts = new URLSearchParams({ goal: asked });
+    if (state.asOf != null) parts.set("t", state.asOf);
+    history.replaceState(null, "", `#/ask?${parts}`);
+    const collection = collectionOf(asked);
+    if (collection) setTimeline(collection.timeline);
+    if (live.checked && state.asOf == null) { followed(asked); return; }
+    try {
+      const parameters = { as_of: state.asOf, wait_s: state.asOf == null ? null : 5 };
+      const found = asked.includes("(")
+        ? await rows("/v1/ask", { goal: asked, ...parameters }, ROWS_MAX, mine.signal)
+        : await rows(`/v1/collections/${asked.split("/").map(encodeURIComponent).join("/")}`,
+          parameters, ROWS_MAX, mine.signal);
+      if (mine.signal.aborted) return;
+      shown = found.at;
+      fill(asked, found.rows);
+      const count = found.more ? `the first ${ROWS_MAX} rows` : `${found.rows.length} rows`;
+      say(head, `${count} as of ${instant(found.at)}; since ${instant(Number(found.since))}, `
+        + `upper ${found.upper ? instant(Number(found.upper)) : "none: closed"}`);
+    } catch (error) {
+      if (error.name === "AbortError" || mine.signal.aborted) return;
+      table.replaceChildren(problem(error)); // never the answer of before
+      say(head, "");
+    }
+  }
+
+  async function followed(asked) {
+    following = new AbortController();
+    const mine = following;
+    signal.addEventListener("abort", () => mine.abort());
+    const held = new Map();
+    let drawing = false, events = 0;
+    const draw = () => {
+      drawing = false;
+      if (mine.signal.aborted) return;
+      const found = [...held.values()].filter((row) => row._diff !== 0);
+      fill(asked, found.slice(0, ROWS_MAX));
+      say(head, `${found.length} rows, followed: ${events} changes, definite before ${instant(shown)}`);
+    };
+    try {
+      await follow(asked, (told) => {
+        for (const { _time, _diff, ...row } of told.rows) {
+          const key = JSON.stringify(row);
+          const diff = (held.get(key)?._diff ?? 0) + _diff;
+          if (diff === 0) held.delete(key);
+          else held.set(key, { ...row, _diff: diff });
+          events++;
+        }
+        shown = told.upper[0] ?? shown;
+        if (!drawing) { drawing = true; requestAnimationFrame(draw); }
+      }, mine.signal);
+    } catch (error) {
+      table.replaceChildren(problem(error));
+    }
+  }
+
+  async function why(kind) {
+    reading.abort();
+    reading = new AbortController();
+    const mine = reading;
+    const fact = record.value.trim();
+    if (!fact) return;
+    try {
+      const asOf = state.asOf ?? (following ? null : shown);
+      const found = await get(`/v1/${kind}`, { record: fact, as_of: asOf }, mine.signal);
+      if (!found.tree && kind === "why") { await why("why-not"); return; } // it is absent
+      const head = kind === "why" ? "Proof" : "Why it is absent";
+      reasons.replaceChildren(h("h3", null, head), found.tree ? tree(found.tree, true) : "");
+      text.textContent = found.text;
+      text.hidden = false;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      text.hidden = true;
+      reasons.replaceChildren(problem(error));
+    }
+  }
+
+  function moved() {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      ask();
+      if (record.value.trim() && reasons.childElementCount) why("why");
+    }, SLOW_MS);
+  }
+
+  const submit = (take) => (event) => { event.preventDefault(); take(); };
+  main.replaceChildren(
+    h("h2", null, "Ask"),
+    h("form", { class: "row", onsubmit: submit(ask) },
+      h("label", { for: "goal" }, "Goal"), goal, known,
+      h("button", { class: "first" }, "Ask"),
+      live, h("label", { for: "live" }, "follow")),
+    head,
+    h("div", { class: "halves" },
+      h("div", null, table),
+      h("div", null,
+        h("form", { class: "row", onsubmit: submit(() => why("why")) },
+          h("label", { for: "record" }, "Record"), record,
+          h("button", { class: "first" }, "Why"),
+          h("button", { type: "button", onclick: () => why("why-not") }, "Why not")),
+        reasons, text)));
+  live.addEventListener("change", ask);
+  on("instant", moved, signal);
+  on("resources", () => {
+    const collection = collectionOf(goal.value.trim());
+    if (collection) setTimeline(collection.timeline);
+    const names = [...state.collections.keys()].slice(0, 1000);
+    if (known.childElementCount !== names.length) {
+      known.replaceChildren(...names.map((value) => h("option", { value })));
+    }
+  }, signal);
+  signal.addEventListener("abort", () => { asking.abort(); following?.abort(); reading.abort(); });
+  ask();
+  if (record.value) why("why");
+  return { search: goal };
+}

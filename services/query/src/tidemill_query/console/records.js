@@ -1,0 +1,53 @@
+// Records of the language, of the rows of an answer.
+
+function literal(value, type) {
+  if (value == null) return "null";
+  if (typeof value === "number") {
+    return type === "double" && Number.isInteger(value) ? `${value}.0` : String(value);
+  }
+  return typeof value === "boolean" ? String(value) : JSON.stringify(value);
+}
+
+function parafacts(row, events) {
+  if (!events || row.time == null) return "";
+  return ` @time(${row.time})`;
+}
+
+// The arguments of a goal, cut at the commas outside of brackets and texts.
+export function arguments_(text) {
+  const found = [""];
+  let deep = 0, quoted = false;
+  for (let at = 0; at < text.length; at++) {
+    const char = text[at];
+    if (quoted && char === "\\") { found[found.length - 1] += char + text[++at]; continue; }
+    if (char === '"') quoted = !quoted;
+    if (!quoted && "([{".includes(char)) deep++;
+    if (!quoted && ")]}".includes(char)) deep--;
+    if (!quoted && !deep && char === ",") found.push("");
+    else found[found.length - 1] += char;
+  }
+  return found.map((each) => each.trim()).filter(Boolean);
+}
+
+// The record of a row, or null where the goal does not name every argument.
+export function recordOf(goal, row, collection) {
+  const events = collection != null && collection.timeline !== "system";
+  const open = goal.indexOf("(");
+  if (open < 0) {
+    if (!collection) return null;
+    const columns = collection.columns.filter((each) =>
+      !each.name.startsWith("_") && !(events && ["time", "expires"].includes(each.name)));
+    const values = columns.map((each) => literal(row[each.name], each.type));
+    return `${goal}(${values.join(", ")})${parafacts(row, events)}`;
+  }
+  const close = goal.lastIndexOf(")");
+  const values = [];
+  for (const each of arguments_(goal.slice(open + 1, close))) {
+    const [, named, variable] = /^(?:(\w+)\s*:\s*)?(.*)$/s.exec(each);
+    if (variable === "_") return null;
+    const types = new Map((collection?.columns ?? []).map((one) => [one.name, one.type]));
+    const value = variable in row ? literal(row[variable], types.get(named)) : variable;
+    values.push(named ? `${named}: ${value}` : value);
+  }
+  return `${goal.slice(0, open)}(${values.join(", ")})${parafacts(row, events)}`;
+}

@@ -1,0 +1,127 @@
+// One resource: how it does, its frontiers over time, who holds it, its definition and plan.
+
+import { get } from "./api.js";
+import { told } from "./bars.js";
+import { h, problem, put, say, svg } from "./dom.js";
+import { explain } from "./lateness.js";
+import { on, setTimeline, state, timelineOf } from "./state.js";
+import { instant, only, span } from "./times.js";
+
+const DETAILS_APART = new Set(["holders", "heldBack", "reads", "inputs"]);
+
+function facts(resource) {
+  const rows = [
+    ["state", resource.ready ? resource.reason : `not ready: ${resource.reason}`],
+    ["says", resource.message || "nothing"],
+    ["timeline", timelineOf(resource)],
+    ["since", resource.since == null ? "none" : instant(only(resource.since))],
+    ["upper", resource.upper == null ? "none" : instant(only(resource.upper))],
+    ["lag", span(resource.lag_ms)],
+    ["records per second", resource.records_per_s ?? "unknown"],
+    ["records behind", resource.records_behind ?? "unknown"],
+    ["time left", resource.left_ms == null ? "unknown" : span(resource.left_ms)],
+  ];
+  for (const [name, value] of Object.entries(resource.details)) {
+    if (!DETAILS_APART.has(name)) rows.push([name, JSON.stringify(value)]);
+  }
+  return rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, String(value))]);
+}
+
+// The lag over the looks of this page, the newest at the right.
+function drawn(key) {
+  const kept = state.samples.get(key) ?? [];
+  const most = Math.max(1000, ...kept.map((each) => each[1] ?? 0));
+  const from = kept[0]?.[0] ?? 0, size = Math.max((kept.at(-1)?.[0] ?? 0) - from, 1000);
+  const points = kept.filter((each) => each[1] != null).map(([time, lag]) =>
+    `${(((time - from) / size) * 600).toFixed(1)},${(85 - (lag / most) * 78).toFixed(1)}`);
+  return { points: points.join(" "), says: `most ${span(most)}, over ${span(size)}` };
+}
+
+export function screen(main, parameters, signal, go) {
+  const key = parameters.get("key") ?? "";
+  const [kind, name] = key.split("/");
+  const head = h("h2", null, `${kind} ${name}`);
+  const says = h("p", { class: "sentence", role: "status" });
+  const path = h("p", { class: "row", "aria-label": "Path of the least upper" });
+  const list = h("dl", null);
+  const line = svg("polyline", { points: "" });
+  const most = h("p", { class: "soft" });
+  const spark = svg("svg", {
+    class: "spark", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
+    "aria-label": "Lag over time",
+  }, line);
+  const holders = h("ul", null), kept = h("ul", null);
+  const document_ = h("pre", { tabindex: "0", role: "region", "aria-label": "Definition" });
+  const plan = h("pre", { tabindex: "0", role: "region", "aria-label": "Plan" });
+  const links = h("p", { class: "row" });
+  const failed = h("div", null);
+
+  function update() {
+    const resource = state.resources.get(key);
+    if (!resource) {
+      const error = state.problem ?? { title: `There is no ${key}.`, detail: "It may be deleted." };
+      failed.replaceChildren(...(state.resources.size || state.problem ? [problem(error)] : []));
+      return;
+    }
+    setTimeline(timelineOf(resource));
+    put(head, "class", told(resource).class);
+    list.replaceChildren(...facts(resource));
+    const lag = drawn(key);
+    put(line, "points", lag.points);
+    say(most, lag.says);
+    say(document_, resource.document);
+    const found = explain(resource);
+    say(says, found.text);
+    const order = found.steps.map((each) => `${each.kind}/${each.name}`);
+    if (path.dataset.of !== order.join()) {
+      path.dataset.of = order.join();
+      path.replaceChildren(...order.flatMap((each, at) => [
+        at ? " waits for " : "",
+        h("a", { href: `#/resource?key=${encodeURIComponent(each)}` }, each),
+      ]));
+    }
+  }
+
+  async function describe() {
+    try {
+      const found = await get(`/v1/resources/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`,
+        null, signal);
+      const line = (text) => h("li", null, text);
+      holders.replaceChildren(...(found.details.holders ?? ["nobody"]).map(line));
+      kept.replaceChildren(...(found.details.heldBack ?? ["nothing"]).map(line));
+      const letters = kind === "Source" ? "deadletters" : kind === "View" ? "errors" : null;
+      const outputs = [...state.collections.values()]
+        .filter((each) => each.id === name || (each.kind === "view" && each.id.startsWith(`${name}/`)));
+      links.replaceChildren(
+        ...outputs.map((each) =>
+          h("a", { href: `#/ask?goal=${encodeURIComponent(each.id)}` }, `Ask ${each.id}`)),
+        letters && h("a", { href: `#/ask?goal=${encodeURIComponent(`${name}/${letters}`)}` },
+          `${found.details[letters] ?? 0} ${letters === "errors" ? "errors" : "dead letters"}`) || "",
+        kind === "Table" || kind === "Source"
+          ? h("a", { href: `#/insert?key=${encodeURIComponent(key)}` }, "Insert rows") : "",
+        h("a", { href: `#/graph?at=${encodeURIComponent(key)}` }, "In the graph"));
+      if (kind === "View") {
+        plan.textContent = (await get(`/v1/views/${encodeURIComponent(name)}/plan`, null, signal)).text;
+      }
+      failed.replaceChildren();
+    } catch (error) {
+      if (error.name !== "AbortError") failed.replaceChildren(problem(error));
+    }
+  }
+
+  main.replaceChildren(
+    head, failed, says, path, links,
+    h("div", { class: "halves" },
+      h("div", null, h("h3", null, "State"), list, h("h3", null, "Lag over time"), spark, most),
+      h("div", null,
+        h("h3", null, "Definition"), document_,
+        h("h3", null, "Holders"), holders, h("h3", null, "What keeps its history"), kept,
+        kind === "View" ? [h("h3", null, "Plan"), plan] : null)));
+  on("resources", update, signal);
+  on("instant", update, signal);
+  const again = setInterval(describe, 5000);
+  signal.addEventListener("abort", () => clearInterval(again));
+  update();
+  if (name) describe();
+  return {};
+}

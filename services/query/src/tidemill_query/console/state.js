@@ -1,0 +1,139 @@
+// What the panels share: the resources, the collections, and the instant as of which all is asked.
+
+import { get } from "./api.js";
+import { only } from "./times.js";
+
+const PAUSE_MS = 1000;
+const SHARE = 4; // an answer that takes long is asked for again after so many times as long
+const SAMPLES = 600;
+
+export const state = {
+  resources: new Map(),
+  collections: new Map(),
+  asOf: null, // null is the latest instant
+  given: false, // whether the address states the instant
+  window: 600_000,
+  timeline: "system",
+  samples: new Map(), // by resource: [time of the look, lag]
+  problem: null,
+};
+
+const events = new EventTarget();
+
+export const on = (name, take, signal) =>
+  events.addEventListener(name, () => take(), signal ? { signal } : undefined);
+export const tell = (name) => events.dispatchEvent(new Event(name));
+
+export const keyOf = (resource) => `${resource.kind}/${resource.name}`;
+
+// The resource that makes a collection.
+export function maker(collection) {
+  const name = collection.split("/")[0].split("~")[0];
+  for (const kind of ["View", "Source", "Table"]) {
+    const found = state.resources.get(`${kind}/${name}`);
+    if (found) return found;
+  }
+  return null;
+}
+
+export const readsOf = (resource) =>
+  (resource.details.reads ?? []).map(maker).filter((each) => each && each !== resource);
+
+export function timelineOf(resource) {
+  const own = state.collections.get(resource.name);
+  if (own) return own.timeline;
+  for (const [id, each] of state.collections) {
+    if (id.startsWith(`${resource.name}/`) && each.kind === "view") return each.timeline;
+  }
+  const read = readsOf(resource)[0];
+  return read ? timelineOf(read) : "system";
+}
+
+// The instants between which the slider moves, on the timeline of what is looked at.
+export function range() {
+  let low = null, high = null, age = 0;
+  for (const each of state.collections.values()) {
+    if (each.timeline !== state.timeline || each.kind === "deadletters") continue;
+    const since = only(each.since), upper = only(each.upper);
+    if (since != null) low = low == null ? since : Math.min(low, since);
+    if (upper != null) high = high == null ? upper - 1 : Math.max(high, upper - 1);
+  }
+  for (const each of state.resources.values()) age = Math.max(age, each.age_ms ?? 0);
+  if (high == null) return null;
+  const begun = state.timeline === "system" ? high - age : 0;
+  const span = state.window || high - Math.max(low ?? 0, begun);
+  return { low: Math.max(low ?? 0, high - span, 0), high: Math.max(high, 0) };
+}
+
+// ok, warm, hot or none; as of an instant: whether the answer there is definite.
+export function condition(resource) {
+  if (!resource.ready) return { class: "hot", says: resource.reason };
+  const since = only(resource.since), upper = only(resource.upper);
+  if (state.asOf != null && upper != null && timelineOf(resource) === state.timeline) {
+    if (since != null && state.asOf < since) return { class: "none", says: "no longer kept" };
+    if (state.asOf >= upper) return { class: "hot", says: "not definite yet" };
+    return { class: "ok", says: "definite" };
+  }
+  if (resource.lag_ms == null) return { class: "none", says: resource.reason };
+  const lag = resource.lag_ms;
+  return { class: lag < 5000 ? "ok" : lag < 60_000 ? "warm" : "hot", says: null };
+}
+
+export function setInstant(time) {
+  if (state.asOf === time) return;
+  state.asOf = time;
+  state.given = false;
+  tell("instant");
+}
+
+export function setTimeline(name) {
+  if (state.timeline === name) return;
+  state.timeline = name;
+  if (!state.given) state.asOf = null; // an instant of another timeline means nothing here
+  tell("instant");
+}
+
+function sample(resource, now) {
+  const key = keyOf(resource);
+  const kept = state.samples.get(key) ?? [];
+  kept.push([now, resource.lag_ms, only(resource.upper)]);
+  if (kept.length > SAMPLES) kept.shift();
+  state.samples.set(key, kept);
+}
+
+async function look() {
+  const found = await get("/v1/resources");
+  const now = Date.now();
+  state.resources = new Map(found.map((each) => [keyOf(each), each]));
+  for (const key of state.samples.keys()) {
+    if (!state.resources.has(key)) state.samples.delete(key);
+  }
+  for (const each of found) sample(each, now);
+}
+
+export async function lookAtCollections() {
+  const found = await get("/v1/collections");
+  state.collections = new Map(found.map((each) => [each.id, each]));
+}
+
+let round = 0;
+let waiting = null;
+
+export async function refresh() {
+  clearTimeout(waiting);
+  const mine = ++round;
+  const begun = performance.now();
+  try {
+    if (!document.hidden) {
+      await look();
+      if (mine % 5 === 1 || state.collections.size === 0) await lookAtCollections();
+    }
+    state.problem = null;
+  } catch (error) {
+    state.problem = error;
+  }
+  if (mine !== round) return; // another look began meanwhile
+  tell("resources");
+  const took = performance.now() - begun;
+  waiting = setTimeout(refresh, Math.max(PAUSE_MS, took * SHARE));
+}

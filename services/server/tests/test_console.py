@@ -1,0 +1,240 @@
+"""The console in a real browser: each screen by its use, its policy, and its barriers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from tidemill.rpc.identity import Grant, Role
+from tidemill.testkit.web import Named, Web, web
+from tidemill_query.web.console import POLICY
+
+pytestmark = pytest.mark.server
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+
+
+@asynccontextmanager
+async def browser(**settings: Any) -> AsyncIterator[Browser]:
+    """A browser of this machine. Fails where none is installed."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    assert found is not None, "chromium is missing: infra/setup.sh browser"
+    async with async_playwright() as driver:
+        started = await driver.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"], **settings
+        )
+        try:
+            yield started
+        finally:
+            await started.close()
+
+
+@asynccontextmanager
+async def console(asked: Web, **settings: Any) -> AsyncIterator[Page]:
+    """The console in a page of its own; what a page must not do fails the test at its end."""
+    async with browser() as started:
+        size: Any = {"width": 1280, "height": 800}
+        context = await started.new_context(viewport=size, **settings)
+        page = await context.new_page()
+        faults: list[str] = []
+        foreign: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda told: faults.append(told.text) if "Policy" in told.text else None)
+        page.on(
+            "request",
+            lambda sent: None if sent.url.startswith(asked.address) else foreign.append(sent.url),
+        )
+        page.set_default_timeout(20_000)
+        yield page
+        assert not faults, faults
+        assert not foreign, foreign
+
+
+async def barriers(page: Page) -> list[str]:
+    """The findings of axe on the page, with the elements."""
+    found = await Axe().run(page, options=RULES)
+    return [
+        f"{each['id']}: {[node['html'][:200] for node in each['nodes']]}"
+        for each in found.response["violations"]
+    ]
+
+
+async def test_every_screen_is_without_barriers_in_dark_and_light(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        async with console(asked, color_scheme="dark") as page:
+            for theme in ("dark", "light"):
+                for screen, shows in (
+                    ("graph?at=View%2Flate", "definite before"),
+                    ("resource?key=View%2Flate", "What keeps its history"),
+                    ("ask?goal=late(p,d)&record=late(%22N2%22,45)", "proof"),
+                    ("insert", "One row a line"),
+                    ("apply", "Documents"),
+                ):
+                    await page.goto(f"{asked.address}/#/{screen}")
+                    await expect(page.locator("main")).to_contain_text(shows)
+                    assert await barriers(page) == [], (theme, screen)
+                await page.get_by_role(
+                    "button", name="Light" if theme == "dark" else "Dark"
+                ).click()
+
+
+async def test_pages_have_a_policy_that_runs_nothing_foreign(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        page = await asked.ask("/")
+        assert page.headers["Content-Security-Policy"] == POLICY
+        assert "'unsafe" not in POLICY
+        assert b"<script>" not in page.body
+        assert b" style=" not in page.body
+        again = await asked.ask("/", headers={"If-None-Match": page.headers["ETag"]})
+        assert again.status == 304
+        assert (await asked.ask("/console/none.js")).status == 404
+        assert (await asked.ask("/console/..%2Fservice.py")).status == 404
+
+
+async def test_a_click_on_a_row_shows_its_proof_and_a_missing_record_its_reasons(
+    tmp_path: Path,
+) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        async with console(asked) as page:
+            await page.goto(f"{asked.address}/#/ask")
+            await page.get_by_label("Goal or collection").fill("late(p, d)")
+            await page.get_by_role("button", name="Ask").click()
+            await page.get_by_role("button", name='Proof of late("N2", 45)').click()
+            await expect(page.locator(".tree")).to_contain_text('delays("N2", 45, "B")')
+            await page.get_by_label("Record").fill('late("N1", 5)')
+            await page.get_by_role("button", name="Why", exact=True).click()
+            await expect(page.locator(".tree")).to_contain_text("the guard is false for d = 5")
+            await page.get_by_label("Goal or collection").fill("late/late")
+            await page.get_by_role("button", name="Ask", exact=True).click()
+            await page.get_by_role("button", name='Proof of late/late("N3", 30)').click()
+            await expect(page.locator(".tree")).to_contain_text('delays("N3", 30, null)')
+
+
+async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        first = await asked.insert()
+        await asked.whole.context.clock.sleep(2.0)
+        row = b'{"plane": "N9", "delay": 99}'
+        headers = {"Content-Type": "application/json"}
+        sent = await asked.ask("/v1/tables/delays/rows", "POST", data=row, headers=headers)
+        await asked.ask(f"/v1/collections/late/late?as_of={sent.json['time']}&wait_s=60")
+        async with console(asked) as page:
+            await page.goto(f"{asked.address}/#/ask?goal=late(p, d)")
+            table = page.get_by_role("region", name="Answer")
+            await expect(table).to_contain_text("N9")
+            await page.get_by_label("exactly").fill(str(first))
+            await page.get_by_label("exactly").press("Enter")
+            await expect(table).not_to_contain_text("N9")
+            await expect(table).to_contain_text("N2")
+            await page.get_by_role("link", name="Graph").click()
+            node = page.get_by_role("button", name="View late")
+            await expect(node).to_have_attribute("aria-label", "View late, definite")
+            await page.get_by_label("exactly").fill(str(first + 86_400_000))
+            await page.get_by_label("exactly").press("Enter")
+            await expect(node).to_have_attribute("aria-label", "View late, not definite yet")
+            await page.get_by_role("slider").focus()
+            await page.keyboard.press("End")
+            await page.get_by_role("button", name="Latest").click()
+            await expect(node).to_have_attribute("class", "node s-ok")
+
+
+async def test_rows_are_inserted_and_their_answer_is_followed(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        await asked.insert()
+        async with console(asked) as page:
+            await page.goto(f"{asked.address}/#/ask?goal=late(p, d)")
+            await page.get_by_label("follow").check()
+            table = page.get_by_role("region", name="Answer")
+            await expect(table).to_contain_text("N2")
+            other = await page.context.new_page()
+            await other.goto(f"{asked.address}/#/insert?key=Table%2Fdelays")
+            await other.get_by_label("Rows").fill('{"plane": "N7", "delay": 77}')
+            await other.get_by_role("button", name="Insert").click()
+            await expect(other.locator(".done")).to_contain_text("1 rows are in delays")
+            await expect(table).to_contain_text("N7")
+
+
+async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> None:
+    good = (
+        "apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {name: early}\nspec:\n"
+        "  program: |\n    early(plane: p) := delays(p, d, g) if d < 10;\n"
+    )
+    async with web(tmp_path) as asked, console(asked) as page:
+        await page.goto(f"{asked.address}/#/apply")
+        text = page.get_by_label("Documents")
+        await text.fill(good.replace("d < 10", "d < ten").replace("spec:", "spec:\n  much: 1"))
+        await page.get_by_role("button", name="Check").click()
+        await page.get_by_role("button", name="line 5, column 3").click()
+        chosen = "document.activeElement.value.slice(document.activeElement.selectionStart)"
+        assert (await page.evaluate(chosen)).startswith("much: 1")
+        await text.fill(good.replace("d < 10", "d < ten"))
+        await page.get_by_role("button", name="Check").click()
+        await page.get_by_role("button", name="line 6").click()
+        assert (await page.evaluate(chosen)).startswith("ten")
+        await text.fill(good)
+        await page.get_by_role("button", name="Check").click()
+        await expect(page.locator(".done")).to_contain_text("View/early created")
+        assert (await asked.ask("/v1/resources/View/early")).status == 404
+        await page.get_by_role("button", name="Apply").click()
+        await page.get_by_role("link", name="View/early").click()
+        await expect(page.locator("main")).to_contain_text("View early")
+        assert (await asked.ask("/v1/resources/View/early")).status == 200
+
+
+async def test_a_token_is_asked_for_and_kept_by_the_tab_alone(tmp_path: Path) -> None:
+    users = Named(rita=Grant(Role.reader, ("delays",)))
+    async with web(tmp_path, users) as asked, console(asked) as page:
+        await page.goto(asked.address)
+        await page.get_by_label("Token", exact=True).fill("rita")
+        await page.get_by_role("button", name="Use it").click()
+        await expect(page.get_by_role("button", name="Table delays")).to_be_visible()
+        await expect(page.locator("main")).not_to_contain_text("View late")
+        assert await page.evaluate("Object.keys(localStorage).length") == 0
+        await page.goto(f"{asked.address}/#/insert?key=Table%2Fdelays")
+        await page.get_by_label("Rows").fill('{"plane": "N7", "delay": 77}')
+        await page.get_by_role("button", name="Insert").click()
+        await expect(page.get_by_role("alert")).to_contain_text("needs the role writer")
+
+
+def resource(number: int) -> dict[str, Any]:
+    """A view that reads the one ten numbers before it."""
+    return {
+        "kind": "View", "name": f"v{number:04}", "ready": True, "reason": "Running",
+        "message": "", "since": [0], "upper": [1_700_000_000_000 + number], "lag_ms": number,
+        "age_ms": 1000, "document": "kind: View\n", "records_per_s": None,
+        "records_behind": None, "left_ms": None,
+        "details": {"reads": [f"v{number - 10:04}/out"]} if number >= 10 else {},
+    }  # fmt: skip
+
+
+async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked, console(asked) as page:
+        body = json.dumps([resource(number) for number in range(1000)])
+        await page.route("**/v1/resources", lambda route: route.fulfill(body=body))
+        await page.goto(asked.address)
+        await expect(page.locator("main")).to_contain_text("1000 resources; the")
+        listed = page.get_by_role("listbox", name="Resources")
+        await listed.focus()
+        await page.keyboard.press("End")
+        chosen = listed.get_by_role("option", selected=True)
+        await expect(chosen).to_contain_text("v0999")
+        await expect(page.locator(".sentence")).to_contain_text(
+            "it waits for View v0989 (989 ms behind), which waits for View v0979"
+        )
+        assert await page.locator(".item").count() < 60
+        assert await page.locator(".node").count() <= 150
+        await page.get_by_label("Search resources").fill("v0123")
+        await expect(listed.get_by_role("option")).to_have_count(1)
+        assert await barriers(page) == []

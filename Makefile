@@ -140,6 +140,17 @@ image: ## the images of all services, as one archive (needs root, buildah, deboo
 	@infra/setup.sh spark image
 	@infra/kubernetes/images.sh build
 
+.PHONY: dist dist-measure publish
+DIST ?= dist
+dist: setup ## wheels, sdists, the chart, a bill of materials, and an index of digests, into DIST=dist
+	@$(PY) infra/dist.py build $(DIST)
+
+dist-measure: ## install from DIST in an empty folder: MB fetched, seconds to the first exact answer
+	@$(PY) infra/dist.py measure $(DIST)
+
+publish: ## upload what make dist wrote: PACKAGES=URL of an index of packages, REGISTRY=HOST/PATH of images and charts
+	@$(PY) infra/dist.py publish $(DIST) --packages "$(PACKAGES)" --registry "$(REGISTRY)"
+
 e2e: setup ## the chart, the definitions and the operator on a real API server, then the whole system in pods on a real node (root)
 	@infra/setup.sh apiserver
 	@$(PY) -m pytest e2e/test_api_server.py e2e/test_api_server_jobs.py e2e/test_api_server_namespaces.py
@@ -156,4 +167,4 @@ lock: ## resolve the dependencies anew into requirements.lock
 	@infra/lock.sh
 
 clean: ## remove what the targets made: environments, caches, state
-	@rm -rf .venv .tools .cache .state .tidemill .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf dist .venv .tools .cache .state .tidemill .mypy_cache .ruff_cache .pytest_cache .hypothesis

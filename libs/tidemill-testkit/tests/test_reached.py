@@ -15,7 +15,7 @@ SOURCES = ("libs/*/src", "services/*/src", "examples/*/src")
 APART = ("tidemill.testkit", "tidemill_protos")
 """Code for tests, and generated code."""
 EXCEPTIONS: Mapping[str, str] = {
-    "tidemill.manifests.inventory": "`make notice` and `make lock` run it",
+    "tidemill.manifests.inventory": "`make notice`, `make lock` and `make dist` run it",
     "tidemill.shard.stores_memory": "the stores that every other store is compared with",
     "tidemill.time.advancing": "compaction in any lattice, for batches that users supply",
     "tidemill.datalog.ranges.held": "`tidemill conformance --engine spark` evaluates by it",

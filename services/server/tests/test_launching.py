@@ -13,10 +13,11 @@ import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from tidemill.errors import UsageError
-from tidemill.host.launching import check_launching, launcher_of
+from tidemill.host.launching import check_launching, lacking_for_jobs, launcher_of
 from tidemill.runtime import settings
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard.stores import BlobPlace
+from tidemill.spark.launcher import FailureKind, Job, JobFailed, JobKind
 from tidemill.spark.pod_launcher import APPLICATIONS, PODS, DriverKind, PodLauncher
 from tidemill.spark.pod_specs import PodJob
 from tidemill.spark.pod_states import EXIT_REFUSED
@@ -37,6 +38,32 @@ async def test_jobs_are_processes_unless_something_else_is_said(tmp_path: Path) 
     launcher = await launcher_of(chosen, ManualClock(), lambda said: None)
     assert not launcher.remote
     await launcher.close()
+
+
+async def test_a_job_without_java_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = await launcher_of(loaded(tmp_path, ""), ManualClock(), lambda said: None)
+    job = Job(JobKind.HYDRATION, "delays", "no.module", b"")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for home in (None, tmp_path):
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        if home is not None:
+            monkeypatch.setenv("JAVA_HOME", str(home))
+        outcome = await launcher.launch(job)
+        assert isinstance(outcome, JobFailed)
+        assert outcome.kind is FailureKind.REFUSED
+        assert "install a JDK 17 or newer" in outcome.reason
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/java").touch()
+    assert lacking_for_jobs() == ""
+
+
+async def test_a_job_without_spark_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.host.launching.find_spec", lambda name: None)
+    assert "pip install 'tidemill[spark]'" in lacking_for_jobs()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +105,7 @@ async def test_a_process_that_launches_nothing_needs_no_cluster(
     assert not launcher.remote
     await launcher.close()
     launching = msgspec.structs.replace(chosen, role=("ingest,compaction",))
-    with pytest.raises(ImportError):
+    with pytest.raises(UsageError, match=r"pip install 'tidemill\[kubernetes\]'"):
         await launcher_of(launching, ManualClock(), lambda said: None)
 
 

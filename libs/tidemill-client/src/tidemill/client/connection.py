@@ -108,7 +108,7 @@ class Client(Handles):
             from tidemill.client import sql
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"{error.name} is not installed: install tidemill-client[sql]", reason="sql"
+                f"{error.name} is not installed: pip install 'tidemill[sql]'", reason="sql"
             ) from error
 
         names = sql.tables_named(select)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from tidemill.errors import UsageError
@@ -9,10 +11,24 @@ from tidemill.host.roles import LAUNCHING, ROLES, roles_of
 from tidemill.host.settings import ProcessSettings
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.ids import random_id
+from tidemill.runtime.java import java_is_found
 from tidemill.shard.stores import open_blob
 from tidemill.spark.launcher import SparkLauncher, Told
 from tidemill.spark.local import LocalLauncher
 from tidemill.spark.local_settings import LocalSettings
+
+
+def lacking_for_jobs() -> str:
+    """A sentence if bulk jobs cannot run on this machine: what to install, and where."""
+    lacking = []
+    if find_spec("pyspark") is None:
+        lacking.append(f"pyspark is not installed in {sys.prefix}: pip install 'tidemill[spark]'")
+    if not java_is_found():
+        lacking.append(
+            "there is no java on the PATH, and JAVA_HOME names none: install a JDK 17 or newer, such "
+            "as Debian's openjdk-17-jre-headless, and start this process again"
+        )
+    return "; ".join(lacking)
 
 
 def check_launching(chosen: ProcessSettings) -> None:
@@ -44,10 +60,18 @@ async def launcher_of(chosen: ProcessSettings, clock: Clock, told: Told) -> Spar
     if spark.launcher == "process" or not launches:
         scratch = str((chosen.root / "spark").resolve())
         session = LocalSettings(spark.cores, spark.memory_mb, spark.jars, scratch)
-        return LocalLauncher(chosen.root / "jobs", place, session, told=told)
+        folder = chosen.root / "jobs"
+        return LocalLauncher(folder, place, session, told=told, lacking=lacking_for_jobs)
     # The client of the API takes memory, which only who launches pods has to spend.
-    from tidemill.kubernetes.api import KubernetesApi, in_this_place
-    from tidemill.spark.pod_launcher import APPLICATIONS, COMPONENT, PODS, PodLauncher
+    try:
+        from tidemill.kubernetes.api import KubernetesApi, in_this_place
+        from tidemill.spark.pod_launcher import APPLICATIONS, COMPONENT, PODS, PodLauncher
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"spark.launcher is {spark.launcher} and {error.name} is not installed: "
+            "pip install 'tidemill[kubernetes]'",
+            reason="launcher",
+        ) from error
 
     configuration = await in_this_place()
     api = KubernetesApi(configuration, COMPONENT)

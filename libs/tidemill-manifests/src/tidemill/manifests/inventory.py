@@ -28,14 +28,14 @@ WHOLE = "whole"
 IMAGES = {
     "ingest": ("tidemill-ingest",),
     "remap": ("tidemill-remap",),
-    "reclock": ("tidemill-reclock-service",),
-    "compute": ("tidemill-compute",),
-    "compaction": ("tidemill-compaction",),
+    "reclock": ("tidemill-reclock-service[pods]",),
+    "compute": ("tidemill-compute[pods]",),
+    "compaction": ("tidemill-compaction[pods]",),
     "query": ("tidemill-query", "tidemill-client"),
     "operator": ("tidemill-operator",),
-    WHOLE: ("tidemill-server", "tidemill-operator"),
+    WHOLE: ("tidemill-server[pods,spark,sql]", "tidemill-operator"),
 }
-"""Members that each image is made for; it carries these and everything that they need."""
+"""Members that each image is made for, with extras; it carries these and all that they need."""
 
 LAYERS = {
     "libraries": tuple(IMAGES),

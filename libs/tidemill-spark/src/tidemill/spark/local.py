@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,10 @@ class LocalLauncher:
     def __init__(
         self, directory: Path, blob: BlobPlace, session: LocalSettings, *,
         told: Told = lambda said: None, stop_grace_s: float = 5.0,
+        lacking: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
+        """`lacking` gives a sentence if this machine cannot run Spark; it refuses each job."""
+        self._lacking = lacking
         self._directory = directory
         self._blob = blob
         self._session = session
@@ -33,6 +37,10 @@ class LocalLauncher:
 
     async def launch(self, job: Job) -> JobDone | JobFailed:
         """Guarantees of SparkLauncher. Raises Unavailable if the process cannot be started."""
+        lacking = self._lacking()
+        if lacking:
+            self._told(JobSaid(job, "failed"))
+            return JobFailed(FailureKind.REFUSED, lacking, "none")
         self._directory.mkdir(parents=True, exist_ok=True)
         log, result = (self._directory / f"{job.name}.{kind}" for kind in ("log", "result"))
         result.unlink(missing_ok=True)

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Distributions of this version, in one folder.
+
+    dist.py build OUT     wheels, sdists, chart, bill of materials, index
+    dist.py measure OUT   MB fetched, seconds to the first exact answer
+    dist.py publish OUT --packages URL --registry HOST/PATH
+
+`index.json` lists every file with its size and sha256, and every image with its digest. Images are
+those of `make image`; without its archive the index has none. `publish` takes files whose digest is
+still as in the index. It runs `uv publish`, pushes the chart, and lets skopeo copy the images;
+logins are those of uv (UV_PUBLISH_TOKEN), of Helm and of skopeo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import venv
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from tidemill.manifests.inventory import (
+    WHOLE,
+    Package,
+    bill,
+    closure,
+    jars_of,
+    licence_of,
+    locked,
+    members_of,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+META = "tidemill[sql,spark,kubernetes,demo]"
+"""Requirement that the bill of materials covers."""
+
+
+def uv(*arguments: str) -> None:
+    """Run uv. Raises: SystemExit if it fails."""
+    tool = ROOT / ".tools/uv/bin/uv"
+    command = [str(tool) if tool.exists() else "uv", *arguments]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        sys.exit(f"dist: {' '.join(command[:2])} failed")
+
+
+def build(out: Path) -> None:
+    """Write all distributions into an empty or new folder, its index last."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    uv(
+        "build", "-q", "--all-packages", "--no-build-isolation", "--python", sys.executable,
+        "--no-create-gitignore", "-o", str(out),
+    )  # fmt: skip
+    chart(out)
+    (out / "constraints.txt").write_text(constraints())
+    (out / "tidemill.cdx.json").write_text(materials(out))
+    archive = Path(
+        subprocess.run(
+            [ROOT / "infra/kubernetes/images.sh", "archive"],
+            capture_output=True, text=True, check=True,
+        ).stdout.strip()
+    )  # fmt: skip
+    images = images_in(archive) if archive.exists() else {}
+    files = {
+        str(file.relative_to(out)): {"bytes": file.stat().st_size, "sha256": digest_of(file)}
+        for file in sorted(out.rglob("*.*"))
+    }
+    index = {"version": version(), "files": files, "images": images}
+    (out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+    held = sum(file["bytes"] for file in files.values())
+    print(f"dist: {len(files)} files, {held / 1e6:.1f} MB, {len(images)} images in {out}")
+    if not images:
+        print("dist: the index has no images: run make image first (root, buildah, debootstrap)")
+
+
+def chart(out: Path) -> None:
+    """The chart as a package of Helm, in a folder of its own: pip takes any .tgz for a package."""
+    import helm_python
+
+    (out / "charts").mkdir()
+    helm_python.package(str(ROOT / "charts/tidemill"), destination=str(out / "charts"))
+
+
+def version() -> str:
+    """The version of the chart's application, which members and images have."""
+    found = re.search(
+        r"^appVersion: (\S+)", (ROOT / "charts/tidemill/Chart.yaml").read_text(), re.M
+    )
+    assert found
+    return found[1]
+
+
+def constraints() -> str:
+    """The versions that tests ran with, for `pip install -c`."""
+    lock = (ROOT / "requirements.lock").read_text()
+    lines = re.findall(r"^([A-Za-z0-9._-]+==[^\\\n]*?) *\\$", lock, re.M)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def materials(out: Path) -> str:
+    """The bill of materials of the meta distribution with its extras, CycloneDX 1.6."""
+    lock, members = locked((ROOT / "requirements.lock").read_text()), members_of(ROOT)
+    names = sorted(closure([META], lock, members))
+    packages = [Package(n, *lock[n], licence_of(n)) for n in names if n not in members]
+    document = json.loads(bill(WHOLE, packages, jars_of(ROOT)))
+    document["metadata"]["component"] = {
+        "type": "application", "name": "tidemill", "version": version(),
+    }  # fmt: skip
+    for name in (each for each in names if each in members):
+        (wheel,) = out.glob(f"{name.replace('-', '_')}-{version()}-*.whl")
+        document["components"].append(
+            {
+                "type": "library", "bom-ref": name, "name": name, "version": version(),
+                "purl": f"pkg:pypi/{name}@{version()}", "licenses": [{"license": {"id": "Apache-2.0"}}],
+                "hashes": [{"alg": "SHA-256", "content": digest_of(wheel)}],
+            }
+        )  # fmt: skip
+    return json.dumps(document, indent=1) + "\n"
+
+
+def images_in(archive: Path) -> dict[str, dict[str, str]]:
+    """Name → digest of each image in an archive of OCI, with the archive's path."""
+    with tarfile.open(archive) as file:
+        index = file.extractfile("./index.json")
+        assert index is not None
+        manifests = json.load(index)["manifests"]
+    return {
+        each["annotations"]["org.opencontainers.image.ref.name"].removeprefix("localhost/"): {
+            "digest": each["digest"],
+            "archive": str(archive),
+        }
+        for each in manifests
+    }
+
+
+def digest_of(file: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    return sha256(file.read_bytes()).hexdigest()
+
+
+def publish(out: Path, packages: str, registry: str) -> None:
+    """Upload what the index lists, and nothing that has changed since."""
+    index = json.loads((out / "index.json").read_text())
+    changed = [n for n, told in index["files"].items() if digest_of(out / n) != told["sha256"]]
+    if changed:
+        sys.exit(
+            f"dist: changed since the index was written: {', '.join(changed)}; make dist again"
+        )
+    if index["images"] and not shutil.which("skopeo"):
+        sys.exit("dist: skopeo is missing, which copies the images: install it first")
+    files = [str(out / name) for name in index["files"] if name.endswith((".whl", ".tar.gz"))]
+    if packages:
+        uv("publish", "--publish-url", packages, *files)
+    if registry:
+        import helm_python
+
+        (package,) = (n for n in index["files"] if n.endswith(".tgz"))
+        helm_python.push(str(out / package), f"oci://{registry}/charts")
+        copied(index["images"], registry)
+
+
+def copied(images: dict[str, dict[str, str]], registry: str) -> None:
+    """Copy images to a registry by their digests. Raises: CalledProcessError."""
+    with tempfile.TemporaryDirectory() as layout:
+        for archive in {each["archive"] for each in images.values()}:
+            with tarfile.open(archive) as file:
+                file.extractall(layout, filter="data")
+        for name in images:
+            source, target = f"oci:{layout}:localhost/{name}", f"docker://{registry}/{name}"
+            subprocess.run(["skopeo", "copy", "--preserve-digests", source, target], check=True)
+
+
+RESOURCES = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: flights}
+spec: {columns: [{name: plane, type: text}, {name: delay, type: int}], retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: delays}
+spec: {retain: all, program: "late(plane: p, delay: d) := flights(plane: p, delay: d) if d > 30;"}
+"""
+
+
+def measure(out: Path) -> None:
+    """Install in an empty folder with a fresh home and no Java, ask, and print what it took."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, began = Path(place), time.monotonic()
+        venv.create(folder / "venv", with_pip=True, symlinks=True)
+        tools = folder / "venv/bin"
+        environment = {
+            **{k: v for k, v in os.environ.items() if "CERT" in k or "PROXY" in k.upper()},
+            "HOME": place, "PATH": str(tools), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }  # fmt: skip
+
+        def run(*words: str, tries: int = 1) -> None:
+            for _ in range(tries):
+                command = [str(tools / words[0]), *words[1:]]
+                if not subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
+                    return
+                time.sleep(0.2)
+            sys.exit(f"dist: {' '.join(words)} failed")
+
+        packages = ("--no-cache-dir", "--find-links", str(out), "--report", "report.json")
+        run("pip", "install", "-q", *packages, "tidemill")
+        installed = time.monotonic()
+        (folder / "delays.yaml").write_text(RESOURCES)
+        up = [str(tools / "tidemill"), "up", "-f", "delays.yaml", "--log-level", "error"]
+        with subprocess.Popen(up, cwd=folder, env=environment) as server:
+            row = '{"plane": "N2", "delay": 45}'
+            run("tidemill", "insert", "flights", "--row", row, tries=60)
+            run("tidemill", "query", "late(p, d)", "--wait")
+            answered = time.monotonic()
+            server.terminate()
+        report = json.loads((folder / "report.json").read_text())
+        urls = [each["download_info"]["url"] for each in report["install"]]
+        fetched = sorted((bytes_of(url), url.rpartition("/")[2]) for url in urls)
+    print(f"{sum(size for size, _ in fetched) / 1e6:.1f} MB fetched, of these:")
+    for size, name in reversed(fetched[-6:]):
+        print(f"  {size / 1e6:5.1f} MB {name}")
+    print(f"{installed - began:.1f} s until installed, {answered - began:.1f} s until an answer")
+
+
+def bytes_of(url: str) -> int:
+    """Bytes to fetch of a file of an index, or of one on disk."""
+    with urlopen(Request(url, method="HEAD")) as answer:
+        return int(answer.headers["Content-Length"])
+
+
+def main() -> None:
+    """Do what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("build", "measure", "publish"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--packages", default="", help="Upload address of an index of packages.")
+    parser.add_argument("--registry", default="", help="Registry of images and charts: HOST/PATH.")
+    chosen = parser.parse_args()
+    if chosen.command == "publish":
+        publish(chosen.out.resolve(), chosen.packages, chosen.registry)
+    elif chosen.command == "measure":
+        measure(chosen.out.resolve())
+    else:
+        assert find_spec("hatchling"), "make setup first"
+        build(chosen.out.resolve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Distributions hold what they need, declare what they import, and work where no source tree is.
+
+A virtual environment has the built wheels, and links to the packages that their metadata require.
+It reaches neither the members of the workspace nor other packages.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tidemill.manifests.inventory import closure, locked, members_of
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCK = locked((ROOT / "requirements.lock").read_text())
+MEMBERS = members_of(ROOT)
+HEAVY = {"pyspark", "pandas", "matplotlib", "duckdb", "kubernetes", "pytest"}
+"""Packages that an installation without extras does not fetch."""
+PATIENCE_S = 240.0
+
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: flights}
+spec: {columns: [{name: plane, type: text}, {name: delay, type: int}], retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: delays}
+spec: {retain: all, program: "late(plane: p, delay: d) := flights(plane: p, delay: d) if d > 30;"}
+"""
+CASE = ROOT / "libs/tidemill-testkit/tests/vectors/language/events-guards.yaml"
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """Modules that a file imports anywhere, but for types alone."""
+
+    def of(node: ast.AST) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            if isinstance(child, ast.Import):
+                yield from (each.name for each in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                yield child.module
+                yield from (f"{child.module}.{each.name}" for each in child.names)
+            yield from of(child)
+
+    yield from of(ast.parse(file.read_text()))
+
+
+def homes() -> dict[str, str]:
+    """Member by the package or module that it brings: `tidemill.time`, `tidemill_query`."""
+    found = {}
+    for name, member in MEMBERS.items():
+        for top in (ROOT / member.folder).glob("src/*"):
+            inner = top.glob("*/") if top.name == "tidemill" else [top]
+            found.update({".".join(p.relative_to(top.parent).parts): name for p in inner})
+    return found
+
+
+def undeclared(member: str, source: Path, needs: set[str]) -> set[str]:
+    """Distributions that modules below `source` import, and that `needs` does not name."""
+    brought, ours = packages_distributions(), homes()
+    found = set()
+    for file in source.rglob("*.py"):
+        for module in imports_of(file):
+            parts = module.split(".")
+            home = ours.get(".".join(parts[:2])) or ours.get(parts[0])
+            if home is None and parts[0] not in sys.stdlib_module_names:
+                names = {canonicalize_name(each) for each in brought.get(parts[0], [])}
+                if names and not names & needs:
+                    found.add(f"{min(names)} ({file.relative_to(source)})")
+            elif home is not None and home not in needs | {member}:
+                found.add(f"{home} ({file.relative_to(source)})")
+    return found
+
+
+def declared(member: str) -> set[str]:
+    """Names of all requirements of a member, those of its extras as well."""
+    lines = [line for lines in MEMBERS[member].needs.values() for line in lines]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+@pytest.mark.parametrize("member", sorted(MEMBERS))
+def test_a_member_declares_each_distribution_that_it_imports(member: str) -> None:
+    source = ROOT / MEMBERS[member].folder / "src"
+    assert undeclared(member, source, declared(member)) == set()
+
+
+def test_an_import_that_is_not_declared_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import redis\nfrom tidemill.shard import stores\n")
+    assert undeclared("tidemill-time", tmp_path, set()) == {
+        "redis (bad.py)", "tidemill-shard (bad.py)",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel of each member, built once."""
+    out = tmp_path_factory.mktemp("wheels")
+    command = [
+        ROOT / ".tools/uv/bin/uv", "build", "-q", "--offline", "--wheel", "--all-packages",
+        "--no-build-isolation", "--python", sys.executable, "-o", out,
+    ]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_S)
+    return out
+
+
+def test_wheels_hold_every_file_of_their_packages(wheels: Path) -> None:
+    """Grammars, schemas and lists among the modules are data that programs read."""
+    built = {each.name.split("-")[0] for each in wheels.glob("*.whl")}
+    assert built == {name.replace("-", "_") for name in MEMBERS}
+    for name, member in MEMBERS.items():
+        (wheel,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
+        source = ROOT / member.folder / "src"
+        wanted = {
+            str(file.relative_to(source))
+            for file in source.rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts
+        }
+        with zipfile.ZipFile(wheel) as held:
+            assert wanted <= set(held.namelist()), name
+
+
+def linked(name: str, site: Path) -> None:
+    """The files of an installed distribution, as links in another folder of packages."""
+    found = distribution(name)
+    for file in found.files or []:
+        if ".." in file.parts or "__pycache__" in file.parts:
+            continue
+        place = site / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.symlink_to(file.locate())
+
+
+class Installed:
+    """A virtual environment with what `requirement` brings, and an empty folder beside it."""
+
+    def __init__(self, place: Path, wheels: Path, requirement: str) -> None:
+        venv.create(place / "venv", symlinks=True)
+        self.folder = place / "empty"
+        self.folder.mkdir()
+        self.home = place / "home"
+        self.home.mkdir()
+        self._bin = place / "venv/bin"
+        (site,) = (place / "venv/lib").glob("python*/site-packages")
+        names = closure([requirement], LOCK, MEMBERS)
+        self.packages = names - set(MEMBERS)
+        for name in self.packages:
+            linked(name, site)
+        ours = [
+            next(wheels.glob(f"{n.replace('-', '_')}-[0-9]*.whl")) for n in names & set(MEMBERS)
+        ]
+        command = [
+            ROOT / ".tools/uv/bin/uv", "pip", "install", "-q", "--offline", "--no-deps",
+            "--python", self._bin / "python", *ours,
+        ]  # fmt: skip
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
+
+    def environment(self) -> dict[str, str]:
+        """A fresh home, no Java, no source tree."""
+        kept = {key: os.environ[key] for key in ("LANG", "LC_ALL") if key in os.environ}
+        return {**kept, "HOME": str(self.home), "PATH": str(self._bin), "COLUMNS": "200"}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The command of the installation, in the empty folder."""
+        return subprocess.Popen(
+            [self._bin / "tidemill", *words], cwd=self.folder, env=self.environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Exit status and what was written."""
+        process = self.start(*words)
+        written, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, written
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """`pip install tidemill`, without extras."""
+    return Installed(tmp_path_factory.mktemp("plain"), wheels, "tidemill")
+
+
+def test_an_installation_without_extras_fetches_nothing_heavy(installed: Installed) -> None:
+    assert not installed.packages & HEAVY
+
+
+def test_the_help_names_every_command_that_is_installed(installed: Installed) -> None:
+    status, written = installed.run("--help")
+    assert status == 0
+    assert "cannot be loaded" not in written
+    for command in ("up", "check", "eval", "query", "why-not", "fsck"):
+        assert re.search(rf"^\s*\W?\s*{command} ", written, re.M), command
+    assert "conformance" not in written
+
+
+def test_an_installed_server_gives_an_exact_answer(installed: Installed) -> None:
+    (installed.folder / "delays.yaml").write_text(VIEW)
+    server = installed.start("up", "--grpc", "127.0.0.1:0", "--http-port", "0", "-f", "delays.yaml")
+    try:
+        told = installed.folder / ".tidemill/grpc.address"
+        deadline = time.monotonic() + PATIENCE_S
+        while not told.exists() or not told.read_text().endswith("\n"):
+            assert server.poll() is None, server.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        address = ("--address", told.read_text().strip())
+        row = ("insert", "flights", "--row", '{"plane": "N2", "delay": 45}')
+        assert installed.run(*address, *row)[0] == 0
+        ask = ("query", "late(p, d)", "--wait", "--format", "json")
+        status, written = installed.run(*address, *ask)
+        assert (status, json.loads(written)["rows"]) == (0, [{"p": "N2", "d": 45}]), written
+        status, written = installed.run(*address, "sql", "select 1")
+        assert (status, "pip install 'tidemill[sql]'" in written) == (1, True), written
+    finally:
+        server.terminate()
+        server.communicate(timeout=PATIENCE_S)
+
+
+def test_installed_conformance_runs_a_case(wheels: Path, tmp_path: Path) -> None:
+    whole = Installed(tmp_path, wheels, "tidemill[conformance]")
+    status, written = whole.run("conformance", str(CASE))
+    assert (status, written.splitlines()[-1].endswith("passed, 0 failed")) == (0, True), written
+
+
+def test_extras_are_named_in_the_page_on_installing() -> None:
+    extras = tomllib.loads((ROOT / "libs/tidemill/pyproject.toml").read_text())
+    page = (ROOT / "docs/how-to/install.md").read_text()
+    for extra in extras["project"]["optional-dependencies"]:
+        assert f"`{extra}`" in page, extra

@@ -8,15 +8,18 @@ from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 
 ENDINGS = {".yaml", ".yml"}
+CASES = ".test.yaml"
+"""Ending of cases of `tidemill test`, which are no resources."""
 
 
 def documents_in(path: Path) -> list[ResourceDocument]:
-    """The file, or all YAML files below the folder in the order of their names.
+    """The file, or all YAML files of resources below the folder in the order of their names.
 
     Raises UsageError if there is none, or if one cannot be read as text.
     """
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix in ENDINGS and p.is_file())
+        found = sorted(p for p in path.rglob("*") if p.suffix in ENDINGS and p.is_file())
+        files = [file for file in found if not file.name.endswith(CASES)]
         if not files:
             raise UsageError(f"the folder {path} has no .yaml file", reason="file")
     else:

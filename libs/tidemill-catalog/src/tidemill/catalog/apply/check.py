@@ -37,6 +37,8 @@ from tidemill.runtime.resources import (
 )
 
 RESOURCE_ENDINGS = (".yaml", ".yml")
+CASE_ENDING = ".test.yaml"
+"""Ending of cases of `tidemill test`, which lie beside the resources that they are about."""
 PROGRAM = ("spec", "program")
 
 
@@ -304,7 +306,11 @@ def files_below(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(p for p in path.rglob("*") if p.suffix in (*RESOURCE_ENDINGS, ".tidelog"))
+        inside = sorted(
+            p
+            for p in path.rglob("*")
+            if p.suffix in (*RESOURCE_ENDINGS, ".tidelog") and not p.name.endswith(CASE_ENDING)
+        )
         if not inside:
             raise UsageError(f"the folder {path} has no .yaml or .tidelog file", reason="file")
         found += inside

@@ -1,0 +1,5 @@
+"""Tests of rules: cases in YAML, run in several orders and cuts, without a server.
+
+`cases` reads files, `staging` makes events of rows, `answers` evaluates views and actions,
+`running` compares, `reports` writes.
+"""

@@ -1,0 +1,208 @@
+"""Views and actions over the facts of a case, evaluated by the dataflow in steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random  # noqa: TID251  the type of what is handed in
+from typing import Literal, TypeAlias
+
+from tidemill.catalog.apply.plan import plan_reader
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import CatalogEntry, PlannedView
+from tidemill.catalog.store import Stored
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow
+from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
+from tidemill.datalog.goals import Goal, compile_goal, fired
+from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.strategy import Strategy
+from tidemill.errors import UsageError
+from tidemill.runtime.resources import ActionSpec, Resource, SourceSpec, TableSpec, ViewSpec
+from tidemill_compute.actions.corrections import Correction, changed_after_firing
+from tidemill_server.trials.staging import renamed
+
+Facts: TypeAlias = "Mapping[str, Sequence[Presence]]"
+Cut: TypeAlias = Literal["each instant", "all at once", "some cuts"]
+
+
+@dataclass(slots=True)
+class Rules:
+    """The resources of a case, planned as an apply plans them."""
+
+    catalog: Catalog = field(default_factory=Catalog)
+    inputs: dict[str, tuple[Stored, CatalogEntry]] = field(default_factory=dict)
+    views: dict[str, PlannedView] = field(default_factory=dict)
+    actions: dict[str, ActionSpec] = field(default_factory=dict)
+
+    def goal(self, text: str) -> tuple[str, Goal]:
+        """The view that derives a predicate, and the goal; a name alone stands for all records.
+
+        Raises: UsageError for a predicate of no view, or of several.
+        """
+        name = text.partition("(")[0].strip()
+        view, _, predicate = name.rpartition("/")
+        names = [
+            each for each, planned in self.views.items()
+            if predicate in planned.program.derived and view in ("", each)
+        ]  # fmt: skip
+        if len(names) != 1:
+            several = f"{' and '.join(names)} derive" if names else "no view derives"
+            raise UsageError(f"{several} {predicate}: write VIEW/{predicate}", reason="case")
+        checked = self.views[names[0]].program
+        written = text[len(view) + 1 :] if view else text
+        if "(" not in written:
+            written = f"{predicate}({', '.join('_' * len(checked.columns[predicate]))})"
+        return names[0], compile_goal(written, checked)
+
+
+def rules_of(resources: Sequence[Resource]) -> Rules:
+    """Plan resources, views after what they read. Raises: UsageError, ProgramErrors."""
+    found = Rules()
+    readers: list[Stored] = []
+    for resource in resources:
+        stored = Stored(resource, 0)
+        if isinstance(resource.spec, SourceSpec | TableSpec):
+            if isinstance(resource.spec, SourceSpec) and not resource.spec.columns:
+                raise UsageError(f"{resource.position}: a case needs the columns of {resource}")
+            found.catalog.plan(stored)
+            found.inputs[resource.name] = stored, found.catalog.named(resource.name)
+        elif isinstance(resource.spec, ViewSpec | ActionSpec):
+            readers.append(stored)
+    while readers:
+        refused: list[tuple[Stored, UsageError]] = []
+        for stored in readers:
+            try:
+                view = plan_reader(stored, found.catalog)
+            except UsageError as error:
+                refused.append((stored, error))
+                continue
+            _add(found, stored, view)
+        if len(refused) == len(readers):
+            raise refused[0][1]
+        readers = [stored for stored, _ in refused]
+    return found
+
+
+def _add(found: Rules, stored: Stored, view: PlannedView | None) -> None:
+    resource, spec = stored.resource, stored.resource.spec
+    if isinstance(spec, ActionSpec):
+        found.actions[resource.name] = spec
+        return
+    assert view is not None
+    if view.ticks is not None:
+        raise UsageError(
+            f"{resource.position}: {resource} runs in ticks: write a case of tidemill conformance",
+            reason="TickedProgram",
+        )
+    found.views[resource.name] = view
+
+
+def facts_of(rules: Rules, view: PlannedView, known: Mapping[str, Facts]) -> Facts:
+    """The inputs of a view by its own names for them.
+
+    `known` has facts by source, table or view, and then by predicate. Raises: UsageError for an
+    input that a case cannot give.
+    """
+    found = {}
+    for predicate, entry in view.inputs.items():
+        owner, _, output = entry.name.rpartition("/")
+        held = known.get(owner or entry.name)
+        if held is None:
+            raise UsageError(f"a case cannot give {entry.name}: it is no source, table or view")
+        found[predicate] = renamed(held.get(output or entry.name, ()), predicate)
+    return found
+
+
+def evaluate(
+    program: CheckedProgram,
+    facts: Facts,
+    upper: int,
+    *,
+    strategy: Strategy,
+    cut: Cut,
+    random: Random,
+) -> dict[str, list[Presence]]:
+    """Presences below `upper` of all that a program derives.
+
+    Raises: UsageError for a construct that the dataflow lacks, or a rule that fails. Cost: the
+    steps of an engine.
+    """
+    told: dict[str, list[tuple[Instant, Record, int]]] = {}
+    try:
+        engine = DataflowEngine(program, strategy=strategy, carrying=undeclared(program, facts))
+        for reached, delivered in (*deliveries(facts, cut, random), (upper, {})):
+            if reached > engine.upper:
+                for name, each in engine.step(int(min(reached, upper))).items():
+                    told.setdefault(name, []).extend(each.records())
+            for name, presences in delivered.items():
+                engine.feed_presences(name, presences)
+    except NotInDataflow as missing:
+        raise UsageError(f"the dataflow does not evaluate {missing}", reason="case") from None
+    for error in engine.errors():
+        raise UsageError(f"a rule fails: {error.text}", reason="case")
+    return {name: presences_of(told.get(name, ())) for name in program.derived}
+
+
+def deliveries(facts: Facts, cut: Cut, random: Random) -> Iterator[tuple[Instant, Facts]]:
+    """Facts in steps: everything below the instant is definite, then these are known."""
+    steps: dict[Instant, dict[str, list[Presence]]] = {}
+    for name, presences in facts.items():
+        for each in presences:
+            steps.setdefault(each.start, {}).setdefault(name, []).append(each)
+    merged: dict[str, list[Presence]] = {}
+    begun: Instant | None = None
+    for at in sorted(steps):
+        if begun is not None and (
+            cut == "each instant" or (cut != "all at once" and random.random() < 0.5)
+        ):
+            yield begun, merged
+            merged, begun = {}, None
+        begun = at if begun is None else begun
+        for name, presences in steps[at].items():
+            merged.setdefault(name, []).extend(random.sample(presences, len(presences)))
+    if begun is not None:
+        yield begun, merged
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Output of an action: each fired event with its instant, and the corrections after it."""
+
+    fired: Sequence[tuple[Instant, Record]]
+    corrections: Sequence[Correction]
+
+
+def told_by(spec: ActionSpec, program: CheckedProgram, derived: Facts) -> Told:
+    """Firings of an action from the beginning on, and corrections of what has fired."""
+    goal = compile_goal(spec.goal, program)
+    firings = fired([goal], derived)
+    first = {firing.record.key: firing for firing in firings}
+    stretches: dict[object, list[Presence]] = {}
+    for each in derived.get(goal.predicate, ()):
+        if each.record.key in first and each.start >= first[each.record.key].at:
+            stretches.setdefault(each.record.key, []).append(each)
+    corrections: list[Correction] = []
+    for key, presences in stretches.items():
+        corrections += _corrections(str(key), sorted(presences, key=lambda each: each.start))
+    corrections.sort(key=lambda each: (each.instant, each.key))
+    return Told([(firing.at, firing.record) for firing in firings], corrections)
+
+
+def _corrections(key: str, presences: Sequence[Presence]) -> Iterator[Correction]:
+    told = Counter[str]()
+    following: Sequence[Presence | None] = [*presences[1:], None]
+    for each, after in zip(presences, following, strict=True):
+        follows = after is not None and after.start == each.end
+        if each.end != END:
+            new = after.record if after is not None and follows else None
+            yield from changed_after_firing(key, int(each.end), each.record, new, told)
+        if after is not None and not follows:
+            yield from changed_after_firing(key, int(after.start), None, after.record, told)
+
+
+def present(presences: Sequence[Presence], at: int) -> list[Record]:
+    """Records that are present at an instant."""
+    return [each.record for each in presences if each.start <= at < each.end]

@@ -1,0 +1,247 @@
+"""Runs of a case: the order that was given, then others; the answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random  # noqa: TID251  the type of what is handed in
+from typing import Any
+
+from tidemill.datalog.presence import Instant
+from tidemill.datalog.records import Record, format_record, parse_record
+from tidemill.datalog.strategy import Strategy
+from tidemill.datalog.why_not import why_not
+from tidemill.errors import UsageError
+from tidemill_server.trials.answers import (
+    Cut,
+    Facts,
+    Rules,
+    Told,
+    evaluate,
+    facts_of,
+    present,
+    told_by,
+)
+from tidemill_server.trials.cases import Absent, Case
+from tidemill_server.trials.staging import Staged, given_rows, reordered, stage
+
+BEYOND_MS = 1_000
+"""Milliseconds of the timeline that a case runs past the last instant that it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way to run a case: an order of arrival, the cut into steps, the strategy."""
+
+    shuffled: bool
+    cut: Cut
+    strategy: Strategy
+
+    def __str__(self) -> str:
+        order = "another order" if self.shuffled else "the given order"
+        return f"{order}, {self.cut}, strategy {self.strategy}"
+
+
+RUNS = (
+    Run(False, "each instant", "strata"),
+    Run(False, "all at once", "retraction"),
+    Run(False, "some cuts", "strata"),
+    Run(True, "each instant", "retraction"),
+    Run(True, "all at once", "strata"),
+    Run(True, "some cuts", "retraction"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Answers of one run: facts by view, what actions told, what sources made of their rows."""
+
+    inputs: Mapping[str, Facts]
+    derived: Mapping[str, Facts]
+    told: Mapping[str, Told]
+    staged: Mapping[str, Staged]
+    upper: int
+
+
+def differences(rules: Rules, case: Case, random: Random, runs: Sequence[Run] = RUNS) -> list[str]:
+    """Lines that say what a case expects and does not get, or which run gives another answer.
+
+    Raises: UsageError for a case that does not fit the resources.
+    """
+    first, *others = runs
+    outcome = run(rules, case, first, random)
+    if found := [*_compared(rules, case.expect, outcome)]:
+        return found
+    wanted = _shown(outcome)
+    for other in others:
+        got = _shown(run(rules, case, other, random))
+        if got != wanted:
+            return [
+                f"the answer depends on the run: {first}, against {other}",
+                *_lines(sorted(wanted - got), sorted(got - wanted)),
+            ]
+    return []
+
+
+def run(rules: Rules, case: Case, how: Run, random: Random) -> Outcome:
+    """Everything that follows from the rows of a case. Raises: UsageError."""
+    unknown = sorted(set(case.given) - set(rules.inputs))
+    if unknown:
+        known = ", ".join(sorted(rules.inputs)) or "none"
+        raise UsageError(f"{unknown[0]} is no source or table; there are: {known}", reason="case")
+    staged = {}
+    for name, (stored, entry) in rules.inputs.items():
+        given: Any = given_rows(stored, case.given.get(name, ()))
+        if how.shuffled:
+            given = reordered(stored, given, random)
+        staged[name] = stage(stored, entry, given)
+    upper = _upper(case, staged.values())
+    known: dict[str, Facts] = {name: {name: each.presences} for name, each in staged.items()}
+    inputs: dict[str, Facts] = {}
+    for name, view in rules.views.items():
+        inputs[name] = facts_of(rules, view, known)
+        known[name] = evaluate(
+            view.program, inputs[name], upper, strategy=how.strategy, cut=how.cut, random=random
+        )
+    derived = {name: known[name] for name in rules.views}
+    told = {
+        name: told_by(spec, rules.views[spec.view].program, derived[spec.view])
+        for name, spec in rules.actions.items()
+    }
+    return Outcome(inputs, derived, told, staged, upper)
+
+
+def _upper(case: Case, staged: Any) -> int:
+    """An instant beyond all that a case names and all that its facts begin or end at."""
+    times = [_instant(at) for at in case.expect.as_of]
+    times += [each.as_of for each in case.expect.absent]
+    for one in staged:
+        for each in one.presences:
+            times += [int(at) for at in (each.start, each.end) if abs(at) != float("inf")]
+    return max(times, default=0) + BEYOND_MS
+
+
+def _shown(outcome: Outcome) -> set[str]:
+    """All answers of a run as lines."""
+    found = set()
+    for view, facts in outcome.derived.items():
+        for presences in facts.values():
+            for each in presences:
+                found.add(f"{view}: [{each.start},{each.end}) {format_record(each.record)}")
+    for name, told in outcome.told.items():
+        found |= {f"{name} fires {at}: {record}" for at, record in told.fired}
+        found |= {
+            f"{name} corrects {c.instant}: {c.old or 'nothing'} -> {c.new or 'nothing'}"
+            for c in told.corrections
+        }
+    return found
+
+
+def _compared(rules: Rules, expect: Any, outcome: Outcome) -> Iterator[str]:
+    for written, goals in expect.as_of.items():
+        at = _instant(written)
+        for text, lines in goals.items():
+            view, goal = rules.goal(text)
+            here = present(outcome.derived[view].get(goal.predicate, ()), at)
+            got = [(None, record) for record in here if goal.bindings(record) is not None]
+            yield from _difference(f"as of {at}, {text}", lines, got)
+    for name, lines in expect.fires.items():
+        yield from _difference(f"{name} fires", lines, _told(outcome, name).fired)
+    for name, lines in expect.corrections.items():
+        got_lines = [
+            f"{c.instant}: {_bare(c.old)} -> {_bare(c.new)}"
+            for c in _told(outcome, name).corrections
+        ]
+        yield from _headed(f"corrections of {name}", lines, got_lines)
+    for name, rows in expect.refused.items():
+        refused = outcome.staged[name].refused if name in outcome.staged else ()
+        yield from _headed(f"{name} refuses", [*map(str, rows)], [str(dict(r)) for r in refused])
+    for absent in expect.absent:
+        yield from _absence(rules, absent, outcome)
+
+
+def _told(outcome: Outcome, action: str) -> Told:
+    if action not in outcome.told:
+        known = ", ".join(outcome.told) or "none"
+        raise UsageError(f"there is no action {action}; there are: {known}", reason="case")
+    return outcome.told[action]
+
+
+def _absence(rules: Rules, absent: Absent, outcome: Outcome) -> Iterator[str]:
+    view, _ = rules.goal(absent.record.partition("(")[0])
+    record = parse_record(absent.record.rpartition("/")[2])
+    letters = [
+        replace(late, predicate=predicate)
+        for predicate, entry in rules.views[view].inputs.items()
+        if entry.name in outcome.staged
+        for late in outcome.staged[entry.name].late
+    ]
+    reasons = why_not(
+        rules.views[view].program, outcome.inputs[view], record, absent.as_of,
+        upper=outcome.upper, letters=letters,
+    )  # fmt: skip
+    causes = [reason.reason for reason in reasons]
+    if causes == ["present"]:
+        yield f"as of {absent.as_of}: {absent.record} is present, and was to be absent"
+    elif absent.because and absent.because not in causes:
+        yield f"as of {absent.as_of}, {absent.record} is absent:"
+        yield f"  - {absent.because}"
+        yield from (f"  + {reason.reason}: {reason.render()}" for reason in reasons)
+
+
+def _difference(
+    head: str, expected: Sequence[str], got: Sequence[tuple[Instant | None, Record]]
+) -> Iterator[str]:
+    """Expected records against those that are there; each line names as much as it wants to."""
+    left = list(got)
+    missing = []
+    for line in expected:
+        at = next((n for n, each in enumerate(left) if _means(line, *each)), None)
+        if at is None:
+            missing.append(line)
+        else:
+            left.pop(at)
+    others = [f"{'' if at is None else f'{at}: '}{record}" for at, record in left]
+    if missing or others:
+        yield f"{head}:"
+        yield from _lines(missing, others)
+
+
+def _headed(head: str, expected: Sequence[str], got: Sequence[str]) -> Iterator[str]:
+    missing = [line for line in expected if line not in got]
+    others = [line for line in got if line not in expected]
+    if missing or others or len(expected) != len(got):
+        yield f"{head}:"
+        yield from _lines(missing or expected, others or got)
+
+
+def _lines(missing: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [*(f"  - {line}" for line in missing), *(f"  + {line}" for line in others)]
+
+
+def _means(line: str, at: Instant | None, record: Record) -> bool:
+    """Whether an expected line is this record; parafacts and the instant count if it has them."""
+    first, colon, rest = line.partition(":")
+    if colon and first.strip().lstrip("-").isdigit():
+        if at != int(first):
+            return False
+        line = rest.strip()
+    wanted = parse_record(line)
+    named = replace(
+        record,
+        time=record.time if wanted.time is not None else None,
+        expires=record.expires if wanted.expires is not None else None,
+        parafacts=tuple(p for p in record.parafacts if p[0] in dict(wanted.parafacts)),
+    )
+    return format_record(wanted) == format_record(named)
+
+
+def _bare(record: Record | None) -> str:
+    return "nothing" if record is None else format_record(record)
+
+
+def _instant(written: str) -> int:
+    try:
+        return int(written)
+    except ValueError:
+        raise UsageError(f"{written!r} is no instant: write milliseconds", reason="case") from None

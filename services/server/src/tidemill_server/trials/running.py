@@ -87,8 +87,8 @@ def run(rules: Rules, case: Case, how: Run, random: Random) -> Outcome:
     """Everything that follows from the rows of a case. Raises: UsageError."""
     unknown = sorted(set(case.given) - set(rules.inputs))
     if unknown:
-        known = ", ".join(sorted(rules.inputs)) or "none"
-        raise UsageError(f"{unknown[0]} is no source or table; there are: {known}", reason="case")
+        there = ", ".join(sorted(rules.inputs)) or "none"
+        raise UsageError(f"{unknown[0]} is no source or table; there are: {there}", reason="case")
     staged = {}
     for name, (stored, entry) in rules.inputs.items():
         given: Any = given_rows(stored, case.given.get(name, ()))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Place, Placement, placement_of
+from tidemill.datalog.placement.column_hashes import ranges_of_columns
 from tidemill.datalog.placement.hashing import hash_of, range_of
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.ranges.work import Settings
@@ -168,6 +170,27 @@ def test_other_values_have_other_hashes() -> None:
 @given(st.lists(st.integers() | st.text() | st.none(), min_size=1), st.integers(1, 6))
 def test_twice_as_many_ranges_are_the_same_cut_in_two(key: Sequence[object], bits: int) -> None:
     assert range_of(key, 1 << bits) >> 1 == range_of(key, 1 << bits - 1)
+
+
+_INT = st.integers(-(2**63), 2**63 - 1)
+_FLOAT = st.floats(allow_nan=False)
+_COLUMNS = st.tuples(
+    st.none() | _INT, st.none() | _FLOAT | st.sampled_from((0.0, -0.0, 2.0**53)),
+    st.none() | st.text(st.characters(exclude_categories=("Cs",))), st.none() | st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(_COLUMNS, min_size=1), st.integers(1, 256))
+def test_columns_are_in_the_ranges_of_their_values(
+    rows: Sequence[tuple[object, ...]], ranges: int
+) -> None:
+    kinds = (pa.int64(), pa.float64(), pa.string(), pa.bool_())
+    columns = [
+        pa.array(each, kind) for each, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+    ]
+    columns.append(pa.nulls(len(rows)))
+    wanted = [range_of((*row, None), ranges) for row in rows]
+    assert ranges_of_columns(columns, ranges).tolist() == wanted
 
 
 def test_limits_hold_over_the_rows_of_all_ranges() -> None:

@@ -18,10 +18,6 @@ EXCEPTIONS: Mapping[str, str] = {
     "tidemill.manifests.inventory": "`make notice`, `make lock` and `make dist` run it",
     "tidemill.shard.stores_memory": "the stores that every other store is compared with",
     "tidemill.time.advancing": "compaction in any lattice, for batches that users supply",
-    "tidemill.datalog.ranges.held": "`tidemill conformance --engine spark` evaluates by it",
-    "tidemill.datalog.ranges.packing": "`tidemill conformance --engine spark` evaluates by it",
-    "tidemill.datalog.ranges.running": "`tidemill conformance --engine spark` evaluates by it",
-    "tidemill.datalog.ranges.work": "`tidemill conformance --engine spark` evaluates by it",
     "tidemill.arrangement.trace.imports": "the surface of arrangements for users: decision 0009",
 }
 """Modules that no import reaches, each with the reason why it is there."""

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
@@ -14,12 +17,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemill.arrangement.updates import consolidate
+from tidemill.arrangement.updates import concatenate, consolidate
 from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
+from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.errors import Exhausted, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
@@ -32,8 +37,13 @@ from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.hydrate_job import hydrate
+from tidemill_compute.views.hydrate_ranges import RANGES_MAX, ranges_for
+from tidemill_compute.views.interval_rows import Failed, error_moves
+from tidemill_compute.views.range_history import RangeHistory
+from tidemill_compute.views.range_wire import Dealt
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.view_updates import update_table
 
 PROGRAMS = {
     "joins and counts": """
@@ -45,6 +55,23 @@ PROGRAMS = {
         first(h) @min(n) := met(h, n);
     """,
     "errors": "share(h, 6 / n) := ping(h, n);",
+    "a group after an exchange": """
+        named(n, h) := ping(h, n) ^ host(h) if 10 / n > 2;
+        many(n) @count(h) := named(n, h);
+        often() @count(n) := many(n) @count(c) if c > 1;
+    """,
+    "a join, a recursion, stated facts": """
+        step(0, 1); step(1, 2); step(2, 3);
+        beside(n, m) := ping(h, n) ^ ping(h, m) if n < m;
+        reach(n, m) := beside(n, m) ^ step(n, m);
+        reach(n, k) := reach(n, m) ^ step(m, k);
+        alone(h) ~count := host(h) ^ not ping(h, 3);
+    """,
+    "facts with ends of their own, at times": """
+        seen(h, n) @time(t) @expires(t + 9) := ping(h, n) @time(t) ^ host(h);
+        last(h) @max(n) := seen(h, n);
+        both(n) := seen("a", n) ^ seen("b", n) ~expires;
+    """,
 }
 HOST = pa.schema([("name", pa.string())])
 PING = pa.schema(
@@ -118,6 +145,16 @@ class World:
             await self.collections.retain(name, None)
         await self.collections.drop(held)
 
+    @property
+    def fed(self) -> dict[str, pa.Table]:
+        """All updates of the inputs."""
+        tables = {}
+        for name, (_, shape) in self.target.inputs.items():
+            rows, schema = updates_of(name), Description(shape.schema).update_schema()
+            columns = [[row[at] for row in rows] for at in range(len(schema))]
+            tables[name] = pa.table(columns, schema=schema)
+        return tables
+
     async def _feed(self, lower: int, upper: int) -> None:
         for name, (_, shape) in self.target.inputs.items():
             rows = [row for row in updates_of(name) if lower <= int(str(row[-2])) < upper]
@@ -174,6 +211,65 @@ async def test_what_a_task_writes_is_what_the_view_writes(
         )
         stored = await world.collections.read_updates(copy)
         assert consolidate(stored).equals(table), collection
+
+
+def by_ranges(history: History, ranges: int, written: World) -> dict[str, pa.Table]:
+    """Updates by collection of a history whose ranges are evaluated here, one after the other."""
+    divided = RangeHistory.of(history, ranges)
+    assert divided is not None
+    waiting: dict[tuple[int, int], dict[str, list[bytes]]] = {}
+    found: dict[str, list[pa.Table]] = {}
+    errors: list[Failed] = []
+    counts: Counter[str] = Counter()
+
+    def put(dealt: Iterable[Dealt]) -> None:
+        for each in dealt:
+            held = waiting.setdefault((each.stage, each.range), {})
+            held.setdefault(each.name, []).append(each.payload)
+
+    for fragment in divided.placement.fragments:
+        for collection in divided.collections_of(fragment):
+            put(divided.deal(fragment, collection, written.fed[collection]))
+        for number in range(divided.ranges_of(fragment)):
+            told = divided.evaluate(fragment, waiting.get((fragment.number, number), {}))
+            put(told.crossing)
+            errors += told.errors
+            counts.update(told.rows)
+            for collection, updates in told.updates.items():
+                found.setdefault(collection, []).append(updates)
+    divided.require_rows(counts)
+    moves = error_moves(FailingTexts().take(errors), history.lower)
+    found["v/errors"] = [update_table(moves, ERROR_SCHEMA)]
+    return {collection: concatenate(tables) for collection, tables in found.items()}
+
+
+@pytest.mark.parametrize("start", [0, 23])
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_what_ranges_write_together_is_what_the_view_writes(
+    tmp_path: Path, name: str, start: int
+) -> None:
+    world = World(tmp_path, PROGRAMS[name])
+    await world.create(start)
+    found = by_ranges(await world.history(start), 3, world)
+    await follow(world, world.view())
+    contents = await world.contents()
+    assert any(table.num_rows for table in contents.values())
+    for collection, table in contents.items():
+        mine = found.get(collection, table.slice(0, 0))
+        assert consolidate(mine).equals(table), collection
+
+
+async def test_ranges_have_no_more_rows_together_than_a_view_may(tmp_path: Path) -> None:
+    world = World(tmp_path, PROGRAMS["a group after an exchange"])
+    world.target = replace(world.target, limits=Limits(rows=7))
+    await world.create(0)
+    with pytest.raises(LimitPassed, match="named has more than 7 rows"):
+        by_ranges(await world.history(0), 7, world)
+
+
+def test_ranges_are_a_power_of_two_and_enough_for_tasks_and_rows() -> None:
+    found = [ranges_for(*each) for each in [(1, 1), (10, 3), (9_000_001, 2), (10**12, 2)]]
+    assert found == [2, 4, 16, RANGES_MAX]
 
 
 PAIRS = "pair(x, y) := ping(x, n) ^ ping(y, m);"

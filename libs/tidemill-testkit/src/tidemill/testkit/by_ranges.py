@@ -11,8 +11,9 @@ from tidemill.datalog.dataflow.schema import instant_of, instant_word
 from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.placement import Placement, placement_of
 from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.ranges.failing import Failing
 from tidemill.datalog.ranges.running import Merged, Ranges, Steps
-from tidemill.datalog.ranges.work import Failing, Move, Settings, Work, Worked, work_of_range
+from tidemill.datalog.ranges.work import Move, Settings, Work, Worked, work_of_range
 from tidemill.testkit.evaluated import Evaluation
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"

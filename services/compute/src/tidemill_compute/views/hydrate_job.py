@@ -1,6 +1,7 @@
-"""The Spark job that evaluates the history of a view, by the maintainer of the service itself.
+"""The Spark job that evaluates the history of a view: range by range where that is possible.
 
-It runs in an executor and commits nothing. The service appends its parts by compare-and-append.
+Else one task does it by the maintainer of the service itself. Executors commit nothing. The service
+appends their parts by compare-and-append.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from secrets import token_hex
 import msgspec
 import pyarrow as pa
 
-from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
+from tidemill.arrangement.updates import between, concatenate
 from tidemill.datalog.allowance import Allowance
-from tidemill.errors import Corrupt, Exhausted
+from tidemill.errors import Exhausted
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.encoding import pack_part
 from tidemill.shard.part_store import PartStore
@@ -26,7 +27,10 @@ from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
+from tidemill_compute.views.hydrate_ranges import hydrate_by_ranges, ranges_for
 from tidemill_compute.views.input_state import InputState
+from tidemill_compute.views.present_rows import present_rows
+from tidemill_compute.views.range_history import RangeHistory
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import maintainer_of
 from tidemill_compute.views.view_updates import Start
@@ -49,9 +53,16 @@ class HydrationResult(msgspec.Struct, frozen=True):
 
 
 def run(packed: bytes, here: Workplace) -> bytes:
-    """The whole job: one task, since a program may join anything with anything."""
+    """The whole job: range by range, or in one task where the program cannot be divided."""
     history = unpack_history(packed)
     here.say(f"evaluating {history.rows} updates of the inputs of {history.target.name}")
+    ranges = ranges_for(history.rows, here.spark.sparkContext.defaultParallelism)
+    divided = RangeHistory.of(history, ranges)
+    if divided is not None:
+        here.say(f"in {ranges} ranges of {len(divided.placement.fragments)} fragments")
+        found, exhausted = hydrate_by_ranges(packed, divided, here)
+        here.say(exhausted or f"wrote {sum(map(len, found.values()))} parts")
+        return msgspec.msgpack.encode(HydrationResult(found, exhausted))
     frame = here.spark.createDataFrame([(0,)], "task int").repartition(1)
     rows = frame.mapInArrow(partial(hydrate_in_task, here.blob, packed), _WRITTEN).collect()
     parts: dict[str, list[bytes]] = {}
@@ -121,7 +132,7 @@ async def _inputs(store: PartStore, history: History) -> dict[str, InputState]:
             # Rows present at `lower` begin there, as a reader of that instant is told.
             begin = history.lower + 1
             present = between(tables[collection], 0, begin)
-            living.restart(_present(present), begin)
+            living.restart(present_rows(present), begin)
         living.extend(between(tables[collection], begin, history.upper), history.upper)
         found[predicate] = living
     return found
@@ -143,16 +154,6 @@ async def _updates(
         allowance.take(table.nbytes)
         tables.append(table)
     return between(concatenate(tables), 0, upper)
-
-
-def _present(updates: pa.Table) -> pa.Table:
-    """Rows with their multiplicities, without times. Raises: Corrupt if one is negative."""
-    at = pa.array([0] * updates.num_rows, pa.uint64())
-    index = updates.schema.get_field_index(TIME)
-    present = consolidate(updates.set_column(index, TIME, at)).drop_columns([TIME])
-    if any(count < 0 for count in present.column(DIFF).to_pylist()):
-        raise Corrupt("a row of an input is there a negative number of times")
-    return present
 
 
 def evaluated(history: History, inputs: Mapping[str, InputState]) -> dict[str, pa.Table]:

@@ -15,8 +15,8 @@ from typing import Any
 from tidemill.datalog.elements import TruthElement
 
 _MASK = (1 << 64) - 1
-_SEED = 0x9E3779B97F4A7C15
-_NULL, _FALSE, _TRUE = 0x5BF03635DCD13A6D, 0x2545F4914F6CDD1D, 0x6C62272E07BB0142
+SEED = 0x9E3779B97F4A7C15
+NULL, FALSE, TRUE = 0x5BF03635DCD13A6D, 0x2545F4914F6CDD1D, 0x6C62272E07BB0142
 _SET = 0xD1B54A32D192ED03
 
 
@@ -25,18 +25,18 @@ def range_of(values: Sequence[Any], ranges: int) -> int:
 
     Ranges are stretches of hashes in their order: twice as many are the same ones, each cut in two.
     """
-    return _mixed(sum(map(hash_of, values)) + _SEED & _MASK) * ranges >> 64
+    return (_mixed(sum(map(hash_of, values)) + SEED & _MASK) >> 32) * ranges >> 32
 
 
 def hash_of(value: Any) -> int:
     """A hash of one value, of 64 bits."""
     if value is None:
-        return _NULL
+        return NULL
     if isinstance(value, bool | TruthElement):
-        return _TRUE if value else _FALSE
+        return TRUE if value else FALSE
     if isinstance(value, int | float):
         number = float(value) + 0.0
-        return _mixed(int.from_bytes(struct.pack("<d", number), "little") + _SEED & _MASK)
+        return _mixed(int.from_bytes(struct.pack("<d", number), "little") + SEED & _MASK)
     if isinstance(value, str):
         return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little")
     return _mixed(sum({*map(hash_of, value)}) + _SET & _MASK)

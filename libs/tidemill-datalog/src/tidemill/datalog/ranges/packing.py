@@ -110,7 +110,7 @@ def work_packed(program: bytes, work: bytes) -> bytes:
     except TidemillError as error:
         return msgspec.msgpack.encode(_Worked({}, [], [], [], {}, str(error)))
     moves = {
-        name: [(instant_word(at), _fact(record), diff) for at, record, diff in each]
+        name: [(instant_word(at), pack_fact(record), diff) for at, record, diff in each]
         for name, each in found.moves.items()
     }
     return msgspec.msgpack.encode(
@@ -124,7 +124,7 @@ def unpack_worked(answer: bytes) -> Worked:
     if given.failed:
         raise Failed(given.failed)
     moves = {
-        name: [(instant_of(at), _record(fact), diff) for at, fact, diff in each]
+        name: [(instant_of(at), unpack_fact(fact), diff) for at, fact, diff in each]
         for name, each in given.moves.items()
     }
     return Worked(moves, given.errors, given.gone, given.come, given.rows)
@@ -143,24 +143,26 @@ def _placed(program: bytes) -> _Placed:
 
 def _packed(updates: Mapping[str, Sequence[Update]]) -> dict[str, list[_Row]]:
     return {
-        name: [(_fact(record), start, end, diff) for record, start, end, diff in each]
+        name: [(pack_fact(record), start, end, diff) for record, start, end, diff in each]
         for name, each in updates.items()
     }
 
 
 def _unpacked(rows: Mapping[str, Sequence[_Row]]) -> dict[str, list[Update]]:
     return {
-        name: [(_record(fact), start, end, diff) for fact, start, end, diff in each]
+        name: [(unpack_fact(fact), start, end, diff) for fact, start, end, diff in each]
         for name, each in rows.items()
     }
 
 
-def _fact(record: Record) -> str:
+def pack_fact(record: Record) -> str:
+    """A fact with all that it shows, as one line of JSON."""
     fields: tuple[Any, ...] = (
         record.predicate, record.arguments, record.time, record.expires, record.parafacts
     )  # fmt: skip
     return encode_fields(fields)
 
 
-def _record(fact: str) -> Record:
+def unpack_fact(fact: str) -> Record:
+    """The fact of `pack_fact`."""
     return Record(*decode_fields(fact))

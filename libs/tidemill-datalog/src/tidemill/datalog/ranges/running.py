@@ -16,8 +16,9 @@ from tidemill.datalog.dataflow.schema import instant_word
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.placement.places import Fragment, Placement
+from tidemill.datalog.ranges.failing import Failing, FailingTexts
 from tidemill.datalog.ranges.held import Held
-from tidemill.datalog.ranges.work import Failing, Move, Part, Settings, Update, Work, Worked
+from tidemill.datalog.ranges.work import Move, Part, Settings, Update, Work, Worked
 from tidemill.datalog.state import StateRow
 
 Steps: TypeAlias = "Generator[Sequence[Work], Sequence[Worked], Merged]"
@@ -53,7 +54,7 @@ class Ranges:
             for number in range(ranges if fragment.way == "ranges" else 1)
         }
         self._state: dict[tuple[int, int], list[StateRow]] = {key: [] for key in self._held}
-        self._failing: Counter[str] = Counter()
+        self._failing = FailingTexts()
 
     def told_of(self, fragment: Fragment) -> frozenset[str]:
         """The predicates of which a fragment tells: those that cross, and those asked for."""
@@ -96,7 +97,7 @@ class Ranges:
                 self._deal(name, updates)
         self._lower = upper
         asked = {name: sorted(moves.get(name, ()), key=_at) for name in self._told}
-        return Merged(asked, self._merged(errors))
+        return Merged(asked, self._failing.take(errors))
 
     def _works(self, fragment: Fragment, upper: int) -> Iterator[Work]:
         for (at, number), held in self._held.items():
@@ -122,21 +123,6 @@ class Ranges:
                     f"evaluation given up: {name} has more than {most} rows",
                     reason="LimitPassed", limit="rows", predicate=name,
                 )  # fmt: skip
-
-    def _merged(self, errors: Iterable[Failing]) -> list[Failing]:
-        """Errors begin that failed in no range before, and end that fail in none any more."""
-        found = []
-        sums: Counter[tuple[int, str]] = Counter()
-        for text, at, diff in errors:
-            sums[at, text] += diff
-        for (at, text), diff in sorted(sums.items()):
-            before = self._failing[text]
-            self._failing[text] += diff
-            now = self._failing[text]
-            if bool(before) != bool(now):
-                found.append((text, at, 1 if now else -1))
-        self._failing = +self._failing
-        return found
 
 
 def _at(move: Move) -> float:

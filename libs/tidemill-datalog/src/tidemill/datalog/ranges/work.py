@@ -14,6 +14,7 @@ from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.placement.places import Fragment
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.ranges.failing import Failing
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
@@ -22,8 +23,6 @@ Update: TypeAlias = "tuple[Record, int, int, int]"
 """A fact that is there `diff` times more on [start, end); instants are words of the dataflow."""
 Move: TypeAlias = "tuple[Instant, Record, int]"
 """A derived fact begins, or ends, at an instant."""
-Failing: TypeAlias = "tuple[str, int, int]"
-"""The text of an error begins, or ends, at an instant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""The ranges of many facts at once: columns of Arrow in place of values.
+
+Source: twin in tests/test_datalog_ranges.py, by the hash of one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.placement.hashing import FALSE, NULL, SEED, TRUE, hash_of
+
+_Hashes = npt.NDArray[np.uint64]
+_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_SHIFT, _HALF = np.uint64(33), np.uint64(32)
+
+
+def ranges_of_columns(key: Sequence[pa.Array], ranges: int) -> I64Array:
+    """The range of each row by the columns of a key, as `range_of` says it. Cost: O(rows).
+
+    Columns are of whole numbers, floats, texts, truth values or nulls.
+    """
+    with np.errstate(over="ignore"):
+        hashes = np.full(len(key[0]), SEED, np.uint64)
+        for column in key:
+            hashes += _hashes(column)
+        high = _mixed(hashes) >> _HALF
+        return (high * np.uint64(ranges) >> _HALF).astype(np.int64)
+
+
+def _mixed(words: _Hashes) -> _Hashes:
+    words = (words ^ words >> _SHIFT) * _MIX_1
+    words = (words ^ words >> _SHIFT) * _MIX_2
+    return words ^ words >> _SHIFT
+
+
+def _hashes(column: pa.Array) -> _Hashes:
+    if pa.types.is_null(column.type):
+        return np.full(len(column), NULL, np.uint64)
+    if pa.types.is_string(column.type):
+        found = _text_hashes(column)
+    elif pa.types.is_boolean(column.type):
+        flags = column.fill_null(False).to_numpy(zero_copy_only=False)
+        found = np.where(flags, np.uint64(TRUE), np.uint64(FALSE))
+    else:
+        numbers = column.fill_null(pa.scalar(0).cast(column.type)).to_numpy(zero_copy_only=False)
+        words = (numbers.astype(np.float64) + 0.0).view(np.uint64)
+        found = _mixed(words + np.uint64(SEED))
+    if column.null_count:
+        found = np.where(column.is_null().to_numpy(zero_copy_only=False), np.uint64(NULL), found)
+    return found
+
+
+def _text_hashes(column: pa.Array) -> _Hashes:
+    """Each different text is hashed once."""
+    coded = column.dictionary_encode()
+    known = np.array([hash_of(text) for text in coded.dictionary.to_pylist()] or [0], np.uint64)
+    places = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    found: _Hashes = known[places]
+    return found

@@ -1,0 +1,170 @@
+"""The history of a view range by range: what each range reads, and what it writes.
+
+Nothing here knows Spark: a task calls it, and so can a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.arrangement.updates import between, concatenate
+from tidemill.catalog.record_rows import PredicateShape
+from tidemill.catalog.schemas import STATE_SCHEMA
+from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.placement import Fragment, Placement, placement_of
+from tidemill_compute.views.bulk import History
+from tidemill_compute.views.interval_rows import Failed, changes_of, updates_of
+from tidemill_compute.views.present_rows import present_rows
+from tidemill_compute.views.range_wire import Dealt, dealt_table, dealt_told, feed_told, table_in
+from tidemill_compute.views.view_updates import moved_rows, update_table
+
+_TYPES = (pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.null())
+"""Types of columns by which rows are divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFound:
+    """The answer of one range: updates by collection, errors, rows by predicate, what crosses."""
+
+    updates: Mapping[str, pa.Table]
+    errors: Sequence[Failed]
+    rows: Mapping[str, int]
+    crossing: Sequence[Dealt]
+
+
+class RangeHistory:
+    """A history that is evaluated in `ranges` ranges of each fragment that can be."""
+
+    def __init__(self, history: History, placement: Placement, ranges: int) -> None:
+        self.history = history
+        self.placement = placement
+        self.ranges = ranges
+
+    @classmethod
+    def of(cls, history: History, ranges: int) -> RangeHistory | None:
+        """The history, if its program can be divided; None where one task has to do it."""
+        program = history.target.program
+        if program.ticked or matches_ends(program):
+            return None
+        placement = placement_of(program)
+        found = cls(history, placement, ranges)
+        return found if placement.divided and found._keys_fit() else None
+
+    def _keys_fit(self) -> bool:
+        """Whether all rows of inputs can be divided by the columns of their keys."""
+        for fragment in self.placement.fragments:
+            for read in fragment.reads:
+                known = self._input(read.predicate)
+                if known is None:
+                    continue
+                shape = known[1]
+                for at in read.place.positions:
+                    if at and (
+                        at - 1 in shape.written or shape.schema.field(at - 1).type not in _TYPES
+                    ):
+                        return False
+        return True
+
+    def ranges_of(self, fragment: Fragment) -> int:
+        """The number of ranges of a fragment."""
+        return self.ranges if fragment.way == "ranges" else 1
+
+    def collections_of(self, fragment: Fragment) -> list[str]:
+        """The collections that a fragment reads, in their order."""
+        known = [self._input(read.predicate) for read in fragment.reads]
+        return list(dict.fromkeys(each[0] for each in known if each is not None))
+
+    def _input(self, predicate: str) -> tuple[str, PredicateShape] | None:
+        return self.history.target.inputs.get(predicate.removeprefix(GIVEN))
+
+    def deal(self, fragment: Fragment, collection: str, rows: pa.Table) -> Iterator[Dealt]:
+        """Updates of a collection in the ranges of a fragment. Cost: O(rows · reads)."""
+        for read in fragment.reads:
+            known = self._input(read.predicate)
+            if known is not None and known[0] == collection:
+                key = [_key(rows, known[1], at) for at in read.place.positions]
+                count = self.ranges_of(fragment)
+                yield from dealt_table(fragment.number, read.name, read.place, count, rows, key)
+
+    def evaluate(self, fragment: Fragment, rows: Mapping[str, Sequence[bytes]]) -> RangeFound:
+        """The answer of one range of a fragment to all that was dealt to it.
+
+        Raises: Exhausted, LimitPassed, Corrupt.
+        """
+        target, texts = self.history.target, Texts()
+        crossing = self.placement.crossing(fragment)
+        outputs = [name for name in fragment.placed if name in target.outputs]
+        engine = DataflowEngine(
+            fragment.plan.checked, plan=fragment.plan, strategy=target.strategy, texts=texts,
+            limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
+            told=dict.fromkeys([*outputs, *crossing]),
+        )  # fmt: skip
+        for read in fragment.reads:
+            known = self._input(read.predicate)
+            if known is None:
+                feed_told(engine, read.name, rows.get(read.name, ()), texts)
+            else:
+                self._feed(engine, read.name, known[1], rows.get(read.name, ()), texts)
+        told = engine.step(min(self.history.upper, END_WORD))
+        updates = {}
+        for name in outputs:
+            if name in told:
+                collection, shape = target.outputs[name]
+                updates[collection] = updates_of(told[name], shape, self.history.lower)
+        dealt = [
+            each
+            for later in self.placement.fragments
+            for read in later.reads
+            if read.predicate in crossing and read.predicate in told
+            for each in dealt_told(
+                later.number, read.name, read.place, self.ranges_of(later), told[read.predicate]
+            )
+        ]
+        gone, come = engine.tell_state()
+        moved = moved_rows(gone, come, self.history.upper - 1)
+        updates[target.state] = update_table(moved, STATE_SCHEMA)
+        counts = {name: engine.rows(name) for name in fragment.placed}
+        return RangeFound(updates, engine.tell_errors(), counts, dealt)
+
+    def require_rows(self, counts: Mapping[str, int]) -> None:
+        """Raises: LimitPassed where predicates have too many rows in all ranges together."""
+        most = self.history.target.limits.rows
+        for name, count in counts.items():
+            if count > most:
+                raise LimitPassed(
+                    f"evaluation given up: {name} has more than {most} rows",
+                    reason="LimitPassed", limit="rows", predicate=name,
+                )  # fmt: skip
+
+    def _feed(
+        self, engine: DataflowEngine, name: str, shape: PredicateShape, payloads: Sequence[bytes],
+        texts: Texts,
+    ) -> None:  # fmt: skip
+        schema, lower = engine.schema_of(name), self.history.lower
+        if schema is None or not payloads:
+            return
+        shape = replace(shape, predicate=name.rpartition(":")[2])
+        rows, begin = concatenate([*map(table_in, payloads)]), 0
+        if lower:
+            # Rows present at `lower` begin there, as a reader of that instant is told.
+            begin = lower + 1
+            present = present_rows(between(rows, 0, begin))
+            engine.feed(name, changes_of(present, shape, schema, texts, lower))
+        later = between(rows, begin, self.history.upper)
+        engine.feed(name, changes_of(later, shape, schema, texts))
+
+
+def _key(rows: pa.Table, shape: PredicateShape, at: int) -> pa.Array:
+    """One column of the key of an input's rows; facts without a time have a null there."""
+    if at == 0 and not shape.timed:
+        return pa.nulls(rows.num_rows)
+    column = rows.column(shape.arguments if at == 0 else at - 1)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

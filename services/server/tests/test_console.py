@@ -14,11 +14,13 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tidemill.rpc.identity import Grant, Role
+from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.web import Named, Web, web
 from tidemill_query.web.console import POLICY
 
 pytestmark = pytest.mark.server
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+expect.set_options(timeout=30_000)
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
 
 
@@ -52,7 +54,7 @@ async def console(asked: Web, **settings: Any) -> AsyncIterator[Page]:
             "request",
             lambda sent: None if sent.url.startswith(asked.address) else foreign.append(sent.url),
         )
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(30_000)
         yield page
         assert not faults, faults
         assert not foreign, foreign
@@ -120,6 +122,32 @@ async def test_a_click_on_a_row_shows_its_proof_and_a_missing_record_its_reasons
             await page.get_by_role("button", name="Ask", exact=True).click()
             await page.get_by_role("button", name='Proof of late/late("N3", 30)').click()
             await expect(page.locator(".tree")).to_contain_text('delays("N3", 30, null)')
+
+
+async def test_numbers_are_shown_as_they_are_and_their_records_proved(tmp_path: Path) -> None:
+    documents = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: scores}
+spec: {columns: [{name: score, type: float}, {name: n, type: int}], retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: scored}
+spec: {retain: all, program: "scored(score: s, n: n) := scores(s, n);"}
+"""
+    row = b'{"score": 45.0, "n": 9007199254740993}'
+    json_rows = {"Content-Type": "application/json"}
+    async with web(tmp_path) as asked, console(asked) as page:
+        await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
+        sent = await asked.ask("/v1/tables/scores/rows", "POST", data=row, headers=json_rows)
+        await asked.ask(f"/v1/collections/scored/scored?as_of={sent.json['time']}&wait_s=60")
+        await page.goto(f"{asked.address}/#/ask?goal=scored(s, n)")
+        table = page.get_by_role("region", name="Answer")
+        await expect(table).to_contain_text("45.0")
+        await expect(table).to_contain_text("9007199254740993")
+        await page.get_by_role("button", name="Proof of").click()
+        await expect(page.locator(".tree")).to_contain_text("scores(45.0, 9007199254740993)")
 
 
 async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None:
@@ -222,7 +250,7 @@ def resource(number: int) -> dict[str, Any]:
 async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, console(asked) as page:
         body = json.dumps([resource(number) for number in range(1000)])
-        await page.route("**/v1/resources", lambda route: route.fulfill(body=body))
+        await page.route("**/v1/resources?*", lambda route: route.fulfill(body=body))
         await page.goto(asked.address)
         await expect(page.locator("main")).to_contain_text("1000 resources; the")
         listed = page.get_by_role("listbox", name="Resources")

@@ -14,6 +14,17 @@ export const token = {
   set: (text) => (text ? sessionStorage.setItem(KEPT, text) : sessionStorage.removeItem(KEPT)),
 };
 
+// A number as it was written: one beyond 2^53, or a float such as 45.0, is no other one here.
+export class Exact {
+  constructor(text) { this.text = text; }
+  toString() { return this.text; }
+  toJSON() { return this.text; }
+}
+
+const parsed = (text) => JSON.parse(text, (_, value, context) =>
+  typeof value === "number" && context?.source && context.source !== String(value)
+    ? new Exact(context.source) : value);
+
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
@@ -80,7 +91,7 @@ export async function rows(base, parameters, most, signal) {
   for await (const line of lines(answer)) {
     if (!line) continue;
     if (found.length === most) { more = true; break; }
-    found.push(JSON.parse(line));
+    found.push(parsed(line));
   }
   return { rows: found, more, at: Number(answer.headers.get("Tidemill-As-Of")),
            since: answer.headers.get("Tidemill-Since"), upper: answer.headers.get("Tidemill-Upper") };
@@ -101,7 +112,7 @@ export async function follow(goal, take, signal) {
         else if (line.startsWith("data: ")) data.push(line.slice(6));
         else if (line === "") {
           if (data.length) {
-            const told = JSON.parse(data.join("\n"));
+            const told = parsed(data.join("\n"));
             if (name === "problem") throw new Problem(told);
             last = id;
             take(told);

@@ -1,7 +1,10 @@
 // Records of the language, of the rows of an answer.
 
+import { Exact } from "./api.js";
+
 function literal(value, type) {
   if (value == null) return "null";
+  if (value instanceof Exact) return value.text;
   if (typeof value === "number") {
     return type === "double" && Number.isInteger(value) ? `${value}.0` : String(value);
   }
@@ -42,11 +45,12 @@ export function recordOf(goal, row, collection) {
   }
   const close = goal.lastIndexOf(")");
   const values = [];
-  for (const each of arguments_(goal.slice(open + 1, close))) {
+  const types = new Map((collection?.columns ?? []).map((one) => [one.name, one.type]));
+  for (const [at, each] of arguments_(goal.slice(open + 1, close)).entries()) {
     const [, named, variable] = /^(?:(\w+)\s*:\s*)?(.*)$/s.exec(each);
     if (variable === "_") return null;
-    const types = new Map((collection?.columns ?? []).map((one) => [one.name, one.type]));
-    const value = variable in row ? literal(row[variable], types.get(named)) : variable;
+    const type = named ? types.get(named) : collection?.columns[at]?.type;
+    const value = variable in row ? literal(row[variable], type) : variable;
     values.push(named ? `${named}: ${value}` : value);
   }
   return `${goal.slice(0, open)}(${values.join(", ")})${parafacts(row, events)}`;

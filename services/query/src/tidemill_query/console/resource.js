@@ -69,7 +69,6 @@ export function screen(main, parameters, signal, go) {
     const lag = drawn(key);
     put(line, "points", lag.points);
     say(most, lag.says);
-    say(document_, resource.document);
     const found = explain(resource);
     say(says, found.text);
     const order = found.steps.map((each) => `${each.kind}/${each.name}`);
@@ -86,6 +85,7 @@ export function screen(main, parameters, signal, go) {
     try {
       const found = await get(`/v1/resources/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`,
         null, signal);
+      say(document_, found.document);
       const line = (text) => h("li", null, text);
       holders.replaceChildren(...(found.details.holders ?? ["nobody"]).map(line));
       kept.replaceChildren(...(found.details.heldBack ?? ["nothing"]).map(line));

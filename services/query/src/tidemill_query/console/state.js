@@ -102,7 +102,7 @@ function sample(resource, now) {
 }
 
 async function look() {
-  const found = await get("/v1/resources");
+  const found = await get("/v1/resources", { documents: false });
   const now = Date.now();
   state.resources = new Map(found.map((each) => [keyOf(each), each]));
   for (const key of state.samples.keys()) {

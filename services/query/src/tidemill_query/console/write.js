@@ -1,6 +1,6 @@
 // Rows into tables and sources; documents that are checked and applied.
 
-import { once, post } from "./api.js";
+import { get, once, post } from "./api.js";
 import { h, problem } from "./dom.js";
 import { keyOf, on, refresh, state } from "./state.js";
 import { instant } from "./times.js";
@@ -29,10 +29,10 @@ export function insert(main, parameters, signal) {
   async function send(event) {
     event.preventDefault();
     const [kind, name] = where.value.split("/");
-    const resource = state.resources.get(where.value);
-    const format = /^ {2}format:\n {4}(\w+):/m.exec(resource?.document ?? "")?.[1];
     const base = kind === "Table" ? "/v1/tables" : "/v1/sources";
     try {
+      const of = await get(`/v1/resources/${kind}/${encodeURIComponent(name)}`);
+      const format = /^ {2}format:\n {4}(\w+):/m.exec(of.document)?.[1];
       const type = kind === "Table" ? "application/x-ndjson" : TYPES[format] ?? "application/x-ndjson";
       // The same token until an answer has come: rows whose answer was lost are there once.
       const found = await post(`${base}/${encodeURIComponent(name)}/rows`, rows.value, type,

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
@@ -32,10 +33,11 @@ TOKEN_HEADER = "idempotency-key"
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Resources of a kind, of a name, or all of them."""
+    """Resources of a kind, of a name, or all of them; their documents may be left out."""
 
     kind: Name | None = None
     name: Name | None = None
+    documents: bool = True
 
 
 class OfResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,9 +127,13 @@ def _applied(applied: Sequence[Applied]) -> HttpReply:
 
 
 async def get_resources(on: Handlers, asked: Asked) -> HttpReply:
-    """The resources that the caller may read, by kind and name."""
-    found = await on.catalog.get(asked.of.kind, asked.of.name)
-    return said([_resource(each) for each in found])
+    """The resources that the caller may read, by kind and name.
+
+    Without `documents` each has an empty `document`, and the answer is short.
+    """
+    of: Selection = asked.of
+    found = [_resource(each) for each in await on.catalog.get(of.kind, of.name)]
+    return said(found if of.documents else [replace(each, document="") for each in found])
 
 
 async def describe_resource(on: Handlers, asked: Asked) -> HttpReply:

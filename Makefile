@@ -113,6 +113,11 @@ bench-scale: setup ## many sources at rest, and how long applying 50 more takes;
 bench-hostile: setup ## what one user notices of another that does its worst within its limits; BENCH="--only programs --rounds 1" narrows it
 	@$(PY) -m bench.hostile $(BENCH)
 
+.PHONY: bench-web
+bench-web: setup ## HTTP under load: questions for one key, followers over restarts, the console; BENCH="--only keys --rows 100000" narrows it
+	@infra/setup.sh browser
+	@$(PY) -m bench.web $(BENCH)
+
 bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
 	@$(PY) -m bench.views $(BENCH)
 

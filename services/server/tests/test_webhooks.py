@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -196,6 +197,30 @@ async def test_a_signed_delivery_is_written_once_without_a_token(
         assert {row["_diff"] for row in found} == {1}
 
 
+async def test_slack_is_told_its_challenge_and_nothing_is_written(tmp_path: Path) -> None:
+    async with web(tmp_path, system=system(tmp_path)) as asked:
+        text = SOURCE.replace("{github: {secret: github}}", "{slack: {secret: github}}")
+        text = text.replace("ARRAY", "")
+        await asked.whole.controller.apply([ResourceDocument(text, "test.yaml")])
+
+        async def send(body: bytes) -> Said:
+            seconds = asked.whole.context.clock.now_ms() // 1000
+            _, headers = signed_by("slack", KEY, body, seconds)
+            headers = {**headers, "Content-Type": "application/json"}
+            return await asked.ask("/v1/webhooks/pushes", "POST", data=body, headers=headers)
+
+        said = await send(b'{"type": "url_verification", "challenge": "3eZbrw1a"}')
+        assert (said.status, said.body) == (200, b"3eZbrw1a")
+        assert (await send(b'{"n": 1}')).json == {"accepted": 1}
+        at, found = None, []
+        async with asyncio.timeout(60):
+            while not found:
+                said_rows = await asked.whole.query.ask("pushes(n, e)", at, 30.0)
+                found = said_rows.table["n"].to_pylist()
+                await asyncio.sleep(0.05)
+        assert found == [1]
+
+
 async def test_a_source_without_keys_takes_no_delivery(tmp_path: Path) -> None:
     async with web(tmp_path, system=system(tmp_path)) as asked:
         assert (await deliver(asked, {})).status == 404
@@ -204,6 +229,11 @@ async def test_a_source_without_keys_takes_no_delivery(tmp_path: Path) -> None:
         refused = await deliver(asked, {})
         assert refused.status == 404
         assert "http.verify" in refused.json["detail"]
+        long = await asked.ask(  # refused before its body is read
+            "/v1/webhooks/pushes", "POST", data=io.BytesIO(b"x" * (17 << 20)),
+            headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+        assert long.status == 404
         unknown = SOURCE.replace("secret: github", "secret: gitlab").replace("ARRAY", "")
         with pytest.raises(UsageError, match="there is no secret gitlab"):
             await asked.whole.controller.apply(

@@ -415,6 +415,12 @@ class Controller:
         """Write rows ahead as `push` does; rows of a known delivery are those that came first."""
         return await self._append(source, rows, delivery, first_counts=True)
 
+    def known_source(self, name: str) -> SourceSpec | None:
+        """A source by its name, without looking whether another process has applied it just now."""
+        stored = self._store.get("Source", name)
+        spec = None if stored is None else stored.resource.spec
+        return spec if isinstance(spec, SourceSpec) else None
+
     async def source(self, name: str) -> SourceSpec:
         """A source by its name. Raises: UnknownCollection, Unavailable if it is broken."""
         return _source_of(await self._source(name))

@@ -61,8 +61,18 @@ class Asked:
 
 
 Answer = Callable[[Handlers, Asked], Awaitable[HttpReply]]
-Proof = Callable[[Handlers, HttpRequest], Awaitable[Principal]]
-"""The caller that a request proves by itself, without a token. Raises: Unauthenticated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The way in which a request proves its caller without a token.
+
+    `expected` raises for a request whose body need not be read. `caller` gives the principal.
+    Raises: Unauthenticated.
+    """
+
+    expected: Callable[[Handlers, HttpRequest], None]
+    caller: Callable[[Handlers, HttpRequest], Awaitable[Principal]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,7 @@ class Door:
         Denied.
         """
         if operation.proof is not None:
+            operation.proof.expected(self._handlers, request)
             caller.set(Principal(f"stranger {request.remote}", ()))  # until its body is there
             return _typed(operation, request)
         if self._closed:
@@ -157,7 +168,7 @@ class Door:
             return origin
         begin()
         try:
-            return replace(origin, principal=await operation.proof(self._handlers, request))
+            return replace(origin, principal=await operation.proof.caller(self._handlers, request))
         except TidemillError as error:
             touch(*filter(None, [request.parts.get("name")]))
             self._calls.tell_refusal(origin, error)

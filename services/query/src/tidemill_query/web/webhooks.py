@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from tidemill.runtime.resources import HttpOrigin, SourceSpec
 from tidemill_query.push_tokens import refuse_many_rows
 from tidemill_query.pushing import rows_of
 from tidemill_query.web.commands import SERVICE, Accepted, OfSource
-from tidemill_query.web.door import Asked, Handlers, Operation
+from tidemill_query.web.door import Asked, Handlers, Operation, Proof
 from tidemill_query.web.forms import JSON
 from tidemill_query.web.reading import said
 from tidemill_query.web.signatures import check_signature
@@ -33,6 +33,10 @@ DELIVERY = "delivery of a webhook "
 
 class Receiving(Protocol):
     """Sources as deliveries see them."""
+
+    def known_source(self, name: str) -> SourceSpec | None:
+        """The source of that name as far as this process knows it."""
+        ...
 
     async def source(self, name: str) -> SourceSpec:
         """The source of that name. Raises: UnknownCollection, Unavailable if it is broken."""
@@ -51,20 +55,29 @@ class Webhooks:
         self._places = places
         self._now_ms = now_ms
 
+    def expect(self, request: HttpRequest) -> None:
+        """Raises: UnknownCollection unless the source takes signed deliveries: no other body is
+        read.
+        """
+        name = request.parts["name"]
+        spec = self._sources.known_source(name)
+        if spec is None or spec.http is None or spec.http.verify is None:
+            raise UnknownCollection(
+                f"there is no Source {name} that takes signed deliveries: state http.verify, or push "
+                "its rows",
+                name=name,
+            )
+
     async def sender(self, request: HttpRequest) -> Principal:
         """The sender of a delivery, a writer of its source alone.
 
         Raises: Unauthenticated for a wrong signature, Unavailable if the key cannot be read,
         UnknownCollection without a source that takes signed deliveries.
         """
-        name = request.parts["name"]
-        origin = await self._origin(name)
-        if origin.verify is None:
-            raise UnknownCollection(
-                f"Source/{name} takes no signed deliveries: state http.verify, or push its rows",
-                name=name,
-            )
-        verify, now_ms = origin.verify, self._now_ms()
+        self.expect(request)
+        name, now_ms = request.parts["name"], self._now_ms()
+        verify = (await self._origin(name)).verify
+        assert verify is not None
         try:
             secret = self._places.secret(verify.secret).text()
         except UsageError as error:  # the sender has done nothing wrong, and sends it again
@@ -76,12 +89,19 @@ class Webhooks:
         await beside(len(request.body), check)
         return Principal(f"webhook {name}", (Grant(Role.writer, (name,)),))
 
-    async def receive(self, request: HttpRequest, rows_max: int) -> Pushed:
-        """Write the rows of a delivery of the caller."""
+    async def receive(self, request: HttpRequest, rows_max: int) -> Pushed | str:
+        """Write the rows of a delivery of the caller.
+
+        A text is the answer to Slack, which asks about an address before it uses one.
+        """
         name = request.parts["name"]
         caller.get().demand(Role.writer, name)
         spec = await self._sources.source(name)
         origin = await self._origin(name)
+        if origin.verify is not None and origin.verify.slack is not None:
+            challenge = challenge_of(request.body)
+            if challenge is not None:
+                return challenge
         if spec.format.csv is not None or spec.format.text is not None:
             rows = await rows_of(request.body, rows_max)
         else:
@@ -166,21 +186,42 @@ def _id_of_event(body: bytes) -> str:
         ) from None
 
 
+class _Challenge(msgspec.Struct):
+    type: Literal["url_verification"]
+    challenge: str
+
+
+def challenge_of(body: bytes) -> str | None:
+    """The text that Slack wants back before it uses an address; None for any other delivery."""
+    try:
+        return msgspec.json.decode(body, type=_Challenge).challenge
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
 async def take_delivery(on: Handlers, asked: Asked) -> HttpReply:
     """Write the rows of a signed delivery to the log of the source `name`; it needs no token.
 
     The answer comes once they are in the log. A delivery whose id came before writes nothing new.
     """
-    return said(Accepted((await on.webhooks.receive(asked.request, on.push_rows)).accepted))
+    webhooks: Webhooks = on.webhooks
+    pushed = await webhooks.receive(asked.request, on.push_rows)
+    if isinstance(pushed, str):
+        return HttpReply(200, pushed.encode(), "text/plain", {"Cache-Control": "no-store"})
+    return said(Accepted(pushed.accepted))
 
 
-async def find_sender(on: Handlers, request: HttpRequest) -> Principal:
-    """The sender of a delivery by its signature; what is wrong with it is Unauthenticated."""
-    found: Principal = await on.webhooks.sender(request)
-    return found
+def _expect(on: Handlers, request: HttpRequest) -> None:
+    webhooks: Webhooks = on.webhooks
+    webhooks.expect(request)
+
+
+async def _sender(on: Handlers, request: HttpRequest) -> Principal:
+    webhooks: Webhooks = on.webhooks
+    return await webhooks.sender(request)
 
 
 WEBHOOKS = (
     Operation("POST", "/v1/webhooks/{name}", SERVICE + "Push", OfSource, take_delivery,
-              {JSON: Accepted}, dict.fromkeys(sorted(ROWS)), find_sender),
+              {JSON: Accepted}, dict.fromkeys(sorted(ROWS)), Proof(_expect, _sender)),
 )  # fmt: skip

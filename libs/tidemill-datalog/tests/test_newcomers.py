@@ -98,8 +98,12 @@ SAID = [
         "E001",
         "the columns of the head are the group: p(k) @count(x) := q(k, x);",
     ),
-    ("p(x) @time(t + 5«s) := q(x) @time(t);", "E002", "times are whole milliseconds: write 5000"),
-    ("p(x) @expires(2«h) := q(x);", "E002", "times are whole milliseconds: write 7200000"),
+    (
+        "p(x) @time(t «+ 5s) := q(x) @time(t);",
+        "S120",
+        "write duration(…) of milliseconds, or millis(…) of a duration",
+    ),
+    ("p(x) @expires(«2h) := q(x);", "S120", "write millis(…)"),
     ("p(x) := q(x) if x > 1.5«s;", "E001", "times are whole milliseconds: write 1500"),
     (
         "p(x) := q(x) if «now() > x;",

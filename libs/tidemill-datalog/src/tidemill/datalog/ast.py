@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tidemill.time.typed import Typed
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
@@ -25,9 +27,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant: whole number, float, text, boolean or null."""
+    """A constant: a value of a type that has literals, or null."""
 
-    value: int | float | str | bool | None
+    value: int | float | str | bool | Typed | None
     span: Span
 
 

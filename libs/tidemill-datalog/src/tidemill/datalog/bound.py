@@ -19,6 +19,7 @@ from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.logical.expressions import Scope
 from tidemill.datalog.logical.forms import (
+    TYPE_OF,
     AbsentForm,
     AtomForm,
     Constant,
@@ -162,7 +163,7 @@ class _Rewriting:
     def _fits(self, predicate: str, at: int, value: object) -> bool:
         """Whether a value is of the very type of a column, so that comparing needs no widening."""
         kind = self._kinds[predicate][at]
-        of = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}.get(type(value))
+        of = TYPE_OF.get(type(value))
         return value is None or kind is Type.ANY or kind is of
 
     def _spread(self) -> bool:

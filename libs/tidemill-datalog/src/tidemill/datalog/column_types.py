@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from tidemill.datalog.ast import (
     AsyncTo,
@@ -20,9 +21,11 @@ from tidemill.datalog.ast import (
 from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.functions import ScalarFunction
-from tidemill.datalog.inputs import ColumnType, InputSchema
+from tidemill.datalog.inputs import ColumnType, InputSchema, exact, scale_of
 from tidemill.datalog.lattices import Lattice
+from tidemill.datalog.signatures import PLAIN, called, negated, operated, united
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
+from tidemill.time.typed import TYPE_NAMES
 
 _NUMBERS = frozenset(("int", "float", "any"))
 _TIMES: tuple[ColumnType, ...] = ("int",)
@@ -50,6 +53,8 @@ def _turned(given: ColumnType, wanted: tuple[ColumnType, ...]) -> str:
         return "write int(…) or float(…) to read a number, concat(…, …) to join texts"
     if given in ("int", "float") and "text" in wanted:
         return "write text(…)"
+    if given in ("timestamp", "duration") and "int" in wanted:
+        return "write millis(…)"
     if "bool" in wanted:
         return "write a comparison, such as … != 0"
     return ""
@@ -86,7 +91,7 @@ def unite(a: ColumnType, b: ColumnType) -> ColumnType | None:
         return a
     if a == "any":
         return b
-    return "float" if {a, b} == {"int", "float"} else None
+    return "float" if {a, b} == {"int", "float"} else united(a, b)
 
 
 def never_equal(column: ColumnType, given: ColumnType) -> str | None:
@@ -252,7 +257,7 @@ def _widen_lattices(
             scope.demand(parafact.terms[0], _TIMES, f"@{parafact.lattice} is whole milliseconds")
             continue
         if parafact.lattice in ("sum", "average"):
-            scope.demand(parafact.terms[0], ("int", "float"), f"@{parafact.lattice} adds numbers")
+            _demand_summed(parafact.terms[0], parafact.lattice, scope)
         ordered = _ORDERED.get(parafact.lattice, 0)
         for term, kind in zip(parafact.terms[:ordered], given[:ordered], strict=True):
             _refuse_sets(kind, term.span)
@@ -271,6 +276,16 @@ def _widen_lattices(
     return changed
 
 
+def _demand_summed(term: Expression, lattice: str, scope: _Expressions) -> None:
+    given = scope.type_of(term)
+    if given == "duration" and lattice == "average":
+        raise _Mismatch(
+            "@average adds numbers, not a duration", term.span, "write @average(seconds(…))"
+        )
+    if given != "duration" and scale_of(given) is None:
+        scope.demand(term, ("int", "float"), f"@{lattice} adds numbers")
+
+
 def _widen_lattice(
     rule: ResolvedRule, lattice: str, given: tuple[ColumnType, ...], types: Types, span: Span
 ) -> bool:
@@ -279,6 +294,8 @@ def _widen_lattice(
         given = ("int",)
     elif lattice == "average":
         given = ("float",)
+    elif lattice == "sum" and (scale := scale_of(given[0])) is not None:
+        given = (exact(scale),)
     elif lattice in ("set", "provenance"):
         given = ("set",)
     elif lattice == "extent":
@@ -321,6 +338,9 @@ class _Expressions:
             case Wildcard():
                 return "any"
             case Unary():
+                given = self.type_of(expression.operand)
+                if (turned := negated(given)) is not None:
+                    return turned
                 return self.demand(expression.operand, ("int", "float"), "a sign needs a number")
             case Binary():
                 return self._binary(expression)
@@ -357,6 +377,15 @@ class _Expressions:
                 for kind in (left, right):
                     _refuse_sets(kind, expression.place)
             return "bool"
+        left, right = self.type_of(expression.left), self.type_of(expression.right)
+        if left not in PLAIN or right not in PLAIN:
+            result = operated(expression.operator, left, right)
+            if result is None:
+                raise _Mismatch(
+                    f"`{expression.operator}` does not join {_word(left)} and {_word(right)}",
+                    expression.place, _converted(expression.operator, left, right),
+                )  # fmt: skip
+            return result
         reason = f"`{expression.operator}` needs numbers"
         left = self.demand(expression.left, ("int", "float"), reason)
         right = self.demand(expression.right, ("int", "float"), reason)
@@ -364,11 +393,21 @@ class _Expressions:
 
     def _call(self, call: Call) -> ColumnType:
         arguments = call.arguments
-        called = self._functions.get(call.name)
-        if called is not None and called.takes is not None:
-            for each, kind in zip(arguments, called.takes, strict=False):
+        function = self._functions.get(call.name)
+        given = [self.type_of(each) for each in arguments]
+        if function is not None and call.name not in _COMMON_ARGUMENTS and (
+            function.also or not PLAIN.issuperset(given)
+        ):  # fmt: skip
+            found = called(function, given, _digits(arguments[-1]) if arguments else None)
+            if found is not None:
+                return found
+            if not PLAIN.issuperset(given) and function.also:
+                kinds = " and ".join(map(_word, given))
+                raise _Mismatch(f"{call.name} does not take {kinds}", call.span, _taken(function))
+        if function is not None and function.takes is not None:
+            for each, kind in zip(arguments, function.takes, strict=False):
                 self.demand(each, _with_whole([kind]), f"{call.name} takes {_word(kind)}")
-            return called.gives
+            return function.gives
         if call.name in _NUMERIC_ARGUMENTS:
             given = [
                 self.demand(each, ("int", "float"), f"{call.name} needs numbers")
@@ -400,7 +439,7 @@ class _Expressions:
             given = [self.type_of(each) for each in arguments]
             if call.name in _COMMON_ARGUMENTS:
                 return self._common(call, given)
-        return _RETURNS.get(call.name, called.gives if called else "any")
+        return _RETURNS.get(call.name, function.gives if function else "any")
 
     def _common(self, call: Call, given: Sequence[ColumnType]) -> ColumnType:
         result: ColumnType = "any"
@@ -417,6 +456,8 @@ class _Expressions:
 def _refuse_sets(kind: ColumnType, span: Span) -> None:
     if kind == "set":
         raise _Mismatch("sets have no order", span, "compare their length")
+    if kind == "json":
+        raise _Mismatch("json has no order", span, 'compare a part of it: json_text(j, "name")')
 
 
 def _with_whole(kinds: Sequence[ColumnType]) -> tuple[ColumnType, ...]:
@@ -444,15 +485,50 @@ def literal_type(value: object) -> ColumnType:
             return "float"
         case str():
             return "text"
-        case _:
+        case Decimal():
+            return exact(-int(value.as_tuple().exponent))
+        case frozenset():
             return "set"
+        case _:
+            return TYPE_NAMES[type(value)]
 
 
 _WORDS: Mapping[str, str] = {
     "int": "a whole number", "float": "a float", "text": "text", "bool": "a boolean",
-    "set": "a set", "any": "null",
+    "set": "a set", "any": "null", "timestamp": "a timestamp", "date": "a date",
+    "duration": "a duration", "bytes": "bytes", "uuid": "a uuid", "json": "json",
+    "decimal": "a decimal number",
 }  # fmt: skip
 
 
 def _word(kind: ColumnType) -> str:
-    return _WORDS[kind]
+    return _WORDS[kind.partition("(")[0]]
+
+
+def _digits(last: Expression) -> int | None:
+    """The whole number that a literal is."""
+    return last.value if isinstance(last, Literal) and type(last.value) is int else None
+
+
+def _taken(function: ScalarFunction) -> str:
+    """The types that a function takes, as a correction."""
+    forms = dict.fromkeys(
+        f"{function.name}({', '.join(takes)})" for takes, _ in function.signatures
+    )
+    return f"it is {' or '.join(forms)}" if forms else ""
+
+
+def _converted(sign: str, left: ColumnType, right: ColumnType) -> str:
+    """The conversion to write where an operator has no meaning between two types."""
+    kinds = {left.partition("(")[0], right.partition("(")[0]}
+    if kinds == {"decimal"}:
+        if sign == "*":
+            return "its digits behind the point are more than 18: round one with decimal(x, 4)"
+        return "write quotient(a, b, 2), which says the digits, or float(…)"
+    if "decimal" in kinds:
+        return "write decimal(…) for an exact result, or float(…)"
+    if kinds == {"duration", "int"}:
+        return "write duration(…) of milliseconds, or millis(…) of a duration"
+    if kinds == {"timestamp", "int"}:
+        return "write timestamp(…) of milliseconds, or millis(…) of a timestamp"
+    return ""

@@ -82,9 +82,9 @@ def _compared(part: Expression) -> tuple[str, str, Constant] | None:
             operator = _TURNED.get(turned, turned)
         case _:
             return None
-    if operator not in _TURNED or value is None or isinstance(value, bool):
+    if operator not in _TURNED or type(value) not in (int, float, str):
         return None
-    return name, operator, value
+    return name, operator, value  # type: ignore[return-value]  # as just tested
 
 
 def ended_at_once(rule: ResolvedRule) -> ResolvedParafact | None:

@@ -5,6 +5,7 @@ To Python they are one key.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 
@@ -37,11 +38,26 @@ class FloatElement(float):
         return not self == other
 
 
+class DecimalElement(Decimal):
+    """A decimal number in a set: equal to decimal numbers alone."""
+
+    __slots__ = ()
+    __hash__ = Decimal.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decimal) and Decimal.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
 def element(value: Any) -> Any:
     """The form of a value in sets. An element stays as it is."""
     kind = type(value)
     if kind is bool:
         return TruthElement(value)
+    if kind is Decimal:
+        return DecimalElement(value)
     return FloatElement(value) if kind is float else value
 
 

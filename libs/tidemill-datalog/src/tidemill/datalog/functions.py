@@ -1,6 +1,7 @@
 """The scalar functions of the language.
 
-Every function of null is null, except `is_null` and `coalesce`. A function fails with one of the
+Every function of null is null, except `is_null` and `coalesce`. Arguments in brackets may be left
+out. A function fails with one of the
 reasons of `values.py` or returns a value of the language; text comes back in normal form C. Values
 that mix whole numbers and floats come back as floats.
 """
@@ -10,13 +11,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from tidemill.datalog.elements import holds
 from tidemill.datalog.math_functions import MATH_FUNCTIONS
 from tidemill.datalog.scalar import ScalarFunction as ScalarFunction
-from tidemill.datalog.scalar import number_of, strict, text_of, whole_of
+from tidemill.datalog.scalar import Signature, number_of, strict, text_of, whole_of
 from tidemill.datalog.text_functions import TEXT_FUNCTIONS, shown
+from tidemill.datalog.time_functions import TIME_FUNCTIONS
+from tidemill.datalog.typed_functions import TYPED_FUNCTIONS
 from tidemill.datalog.values import (
     INT_MAX,
     NEGATIVE_INDEX,
@@ -29,13 +36,16 @@ from tidemill.datalog.values import (
     Value,
     compare,
     finite,
+    instant,
     normal,
+    span,
     whole,
 )
+from tidemill.time.typed import EPOCH, TYPE_NAMES
 
 
-def _to_whole(x: Value, rounded: Callable[[float], int]) -> Value:
-    number = number_of(x)
+def _to_whole(x: Value, rounded: Callable[[Any], int]) -> Value:
+    number = x if isinstance(x, Decimal) else number_of(x)
     if type(number) is int:
         return number
     if not math.isfinite(number):
@@ -58,14 +68,17 @@ def _round(x: Value) -> Value:
     return _to_whole(x, _half_away_from_zero)
 
 
-def _half_away_from_zero(x: float) -> int:
-    lower = math.floor(abs(x))
-    away = lower + 1 if Fraction(abs(x)) - lower >= Fraction(1, 2) else lower
+def _half_away_from_zero(x: float | Decimal) -> int:
+    exact = abs(Fraction(x))
+    lower = math.floor(exact)
+    away = lower + 1 if exact - lower >= Fraction(1, 2) else lower
     return -away if x < 0 else away
 
 
 def _absolute(x: Value) -> Value:
-    """The number without its sign."""
+    """The number or the duration without its sign."""
+    if isinstance(x, timedelta | Decimal):
+        return abs(x) if isinstance(x, timedelta) else x.copy_abs()
     number = abs(number_of(x))
     return whole(number) if type(number) is int else number
 
@@ -96,8 +109,8 @@ def _among(value: Value, arguments: tuple[Value, ...]) -> Value:
 
 
 def _length(x: Value) -> Value:
-    """The number of characters of a text, or of members of a set."""
-    if isinstance(x, (str, frozenset)):
+    """The number of characters of a text, of members of a set, or of bytes."""
+    if isinstance(x, (str, frozenset, bytes)):
         return len(x)
     raise Failed(WRONG_TYPE)
 
@@ -167,7 +180,7 @@ def _float(x: Value) -> Value:
         if not _DECIMAL.fullmatch(x):
             raise Failed(NOT_A_NUMBER)
         return finite(float(x))
-    return float(number_of(x))
+    return float(x if isinstance(x, Decimal) else number_of(x))
 
 
 def _as_text(x: Value) -> Value:
@@ -176,7 +189,12 @@ def _as_text(x: Value) -> Value:
 
 
 def _bucket(t: Value, size: Value) -> Value:
-    """The greatest multiple of `size` that is at most `t`: the start of its window."""
+    """The greatest multiple of `size` that is at most `t`: the start of its window.
+
+    Of a timestamp or a duration the size is a duration; the windows of timestamps begin with 1970.
+    """
+    if isinstance(size, timedelta):
+        return _bucket_of_time(t, size)
     number, step = number_of(t), number_of(size)
     if step <= 0:
         raise Failed(SIZE_NOT_POSITIVE)
@@ -191,6 +209,16 @@ def _bucket(t: Value, size: Value) -> Value:
         raise Failed(OVERFLOW) from None
 
 
+def _bucket_of_time(t: Value, size: timedelta) -> Value:
+    if size <= timedelta():
+        raise Failed(SIZE_NOT_POSITIVE)
+    if isinstance(t, timedelta):
+        return span(t // size * size)
+    if isinstance(t, datetime):
+        return instant(lambda: EPOCH + (t - EPOCH) // size * size)
+    raise Failed(WRONG_TYPE)
+
+
 def _is_null(x: Value) -> Value:
     """Whether the value is null."""
     return x is None
@@ -200,6 +228,19 @@ def _coalesce(*values: Value) -> Value:
     """The first value that is not null; null if all are."""
     first = next((x for x in values if x is not None), None)
     return _among(first, values)
+
+
+_OF_DECIMALS: tuple[Signature, ...] = ((("decimal",), "int"),)
+_ALSO: Mapping[str, tuple[Signature, ...]] = {
+    "abs": ((("duration",), "same"), (("decimal",), "same")),
+    **dict.fromkeys(("floor", "ceil", "round", "int"), _OF_DECIMALS),
+    "float": ((("decimal",), "float"),),
+    "text": tuple(((kind,), "text") for kind in TYPE_NAMES.values()),
+    "bucket": ((("timestamp", "duration"), "same"), (("duration", "duration"), "same")),
+    "length": ((("bytes",), "int"),),
+}
+"""Types that functions of numbers and texts take besides."""
+_FURTHER = (*TEXT_FUNCTIONS, *MATH_FUNCTIONS, *TIME_FUNCTIONS, *TYPED_FUNCTIONS)
 
 
 def _table() -> Mapping[str, ScalarFunction]:
@@ -227,9 +268,11 @@ def _table() -> Mapping[str, ScalarFunction]:
         name: ScalarFunction(name, least, most, strict(function))
         for name, least, most, function in of_null_null
     }
+    for name, also in _ALSO.items():
+        table[name] = replace(table[name], also=also)
     table["is_null"] = ScalarFunction("is_null", 1, 1, _is_null)
     table["coalesce"] = ScalarFunction("coalesce", 1, None, _coalesce)
-    return table | {each.name: each for each in (*TEXT_FUNCTIONS, *MATH_FUNCTIONS)}
+    return table | {each.name: each for each in _FURTHER}
 
 
 FUNCTIONS: Mapping[str, ScalarFunction] = _table()

@@ -19,10 +19,11 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Instant, Presence
-from tidemill.datalog.records import Record, Value, format_record
+from tidemill.datalog.records import Record, Value, format_record, typed_of
 from tidemill.datalog.values import equal
 from tidemill.errors import UsageError
 from tidemill.time import normal
+from tidemill.time.typed import TYPE_NAMES, write_typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ def action_key(goal_name: str, record: Record) -> str:
 
 def encode_value(value: Value) -> bytes:
     """A value as bytes, one form for each value: tag, then text in UTF-8, decimal digits or IEEE
-    bits.
+    bits. A value of a type with a name is that name and its canonical text.
     """
     if value is None:
         return b"n"
@@ -266,6 +267,9 @@ def encode_value(value: Value) -> bytes:
         return b"f" + struct.pack(">d", value + 0.0)  # minus zero plus zero is zero
     if isinstance(value, str):
         return b"t" + normal(value).encode()
+    if (typed := typed_of(value)) is not None:
+        return b"v" + f"{TYPE_NAMES[type(typed)]} {write_typed(typed)}".encode()
+    assert isinstance(value, frozenset)
     return b"s" + _encoded_sequence(sorted(encode_value(element) for element in value))
 
 

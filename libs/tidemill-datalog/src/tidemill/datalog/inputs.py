@@ -6,18 +6,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from tidemill.time.typed import DIGITS_MAX, SCALE_MAX
+
 InputKind: TypeAlias = Literal["relation", "events"]
-ColumnType: TypeAlias = Literal["int", "float", "text", "bool", "set", "any"]
+ColumnType: TypeAlias = str
+"""One of `TYPES`; a decimal number says its digits, and those behind the point."""
 
 TYPES: Mapping[ColumnType, str] = {
     "int": "Whole numbers of 64 bits.",
     "float": "Finite numbers of IEEE 754 with 64 bits.",
     "text": "Characters of Unicode in normal form C.",
     "bool": "`true` and `false`.",
+    "timestamp": "Instants in UTC, to the microsecond, of the years 1 to 9999.",
+    "date": "Days of the calendar, of the years 1 to 9999.",
+    "duration": "Spans of time in microseconds, up to that between the first and the last instant.",
+    "decimal(p, s)": "Exact numbers of p digits, s of them behind the point; see below.",
+    "bytes": "Up to 524,288 bytes.",
+    "uuid": "Identifiers of 128 bits.",
+    "json": "Values of JSON; those that differ in blanks, order of names or idle zeros are one.",
     "set": "Sets of values of the other types; only lattices make them.",
     "any": "A column of which only nulls are known; it fits every other type.",
 }
 """Type → its values; every type has null as well."""
+
+
+def decimal(digits: int, scale: int) -> ColumnType:
+    """The type of decimal numbers of so many digits, `scale` of them behind the point."""
+    return f"decimal({digits},{scale})"
+
+
+def exact(scale: int) -> ColumnType:
+    """The type of all decimal numbers with so many digits behind the point."""
+    return decimal(DIGITS_MAX, scale)
+
+
+def scale_of(kind: ColumnType) -> int | None:
+    """The digits behind the point of a type of decimal numbers, None for every other type."""
+    if not kind.startswith("decimal"):
+        return None
+    return int(kind[8:-1].partition(",")[2]) if "," in kind else SCALE_MAX
 
 
 @dataclass(frozen=True, slots=True)

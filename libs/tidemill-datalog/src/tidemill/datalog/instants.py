@@ -10,8 +10,10 @@ from tidemill.datalog.values import PERIOD_NOT_POSITIVE, WRONG_TYPE, Failed, Val
 
 def expiry(value: Value) -> Instant:
     """The value as the end of an event, infinite for none. Raises: Failed(wrong type)."""
-    if type(value) is int or value == END:
+    if type(value) is int:
         return value
+    if value == END:
+        return END
     raise Failed(WRONG_TYPE)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -43,6 +44,7 @@ from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.syntax_errors import explain_syntax
 from tidemill.errors import UsageError
 from tidemill.time import MARKS_MAX, normal
+from tidemill.time.typed import READ
 
 INT_MAX = (1 << 63) - 1
 DEPTH_MAX = 200
@@ -179,6 +181,25 @@ def _normal(text: str, span: Span) -> str:
         ) from None
 
 
+_FORMS: Mapping[str, str] = {
+    "timestamp": 'write one such as timestamp("2026-03-01T12:00:00Z")',
+    "date": 'write one such as date("2026-03-01")',
+    "duration": "write days, hours, minutes, seconds, ms and us in this order, as in 1h30m or 250ms",
+    "decimal": 'write one such as decimal("12.50"): 20 digits before the point, 18 behind it',
+    "uuid": 'write one such as uuid("6f9619ff-8b86-d011-b42d-00c04fc964ff")',
+    "bytes": 'write two hexadecimal digits for each byte: bytes("00ff")',
+    "json": 'write the text of one value: json("{\\"a\\": [1, 2]}")',
+}
+
+
+def _typed(kind: str, written: str, span: Span) -> Literal:
+    """A literal of a type, by its text. Raises: _Refused."""
+    found = READ[kind](written)
+    if found is None:
+        raise _Refused("E015", f"this text is no {kind}", span, _FORMS[kind])
+    return Literal(found, span)
+
+
 def _span(token: Token) -> Span:
     return Span(token.line or 1, token.column or 1, token.end_line or 1, token.end_column or 1)
 
@@ -287,14 +308,20 @@ class _Construction:
         """A sign before a number belongs to the number."""
         sign, operand = pieces
         span = _between(_span(sign), operand.span)
-        if isinstance(operand, Literal) and type(operand.value) in (int, float):
+        if isinstance(operand, Literal) and type(operand.value) in (int, float, timedelta):
             return Literal(-operand.value, span)  # type: ignore[operator]  # a number, as just tested
         return Unary("-", operand, span)
 
-    def call(self, pieces: list[Any]) -> Call:
+    def call(self, pieces: list[Any]) -> Call | Literal:
+        """A type before a text is a literal of the type."""
         name, _, *arguments, end = pieces
         at = _span(name)
-        return Call(str(name), tuple(arguments), _between(at, _span(end)), at)
+        span = _between(at, _span(end))
+        if name in READ and len(arguments) == 1 and isinstance(arguments[0], Literal):
+            written = arguments[0].value
+            if isinstance(written, str):
+                return _typed(str(name), written, span)
+        return Call(str(name), tuple(arguments), span, at)
 
     def variable(self, pieces: list[Any]) -> Variable:
         return Variable(str(pieces[0]), _span(pieces[0]))
@@ -309,6 +336,9 @@ class _Construction:
 
     def fraction(self, pieces: list[Any]) -> Literal:
         return Literal(float(pieces[0]), _span(pieces[0]))
+
+    def span(self, pieces: list[Any]) -> Literal:
+        return _typed("duration", str(pieces[0]), _span(pieces[0]))
 
     def text(self, pieces: list[Any]) -> Literal:
         span = _span(pieces[0])

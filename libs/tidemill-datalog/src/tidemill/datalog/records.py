@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -19,6 +21,7 @@ from lark.exceptions import UnexpectedInput
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.errors import UsageError
 from tidemill.time import normal
+from tidemill.time.typed import READ, TYPE_NAMES, Json, Typed, write_span, write_typed
 
 
 class Blank:
@@ -30,7 +33,7 @@ class Blank:
 
 ANY = Blank()
 
-Value: TypeAlias = "int | float | str | bool | frozenset[Value] | None"
+Value: TypeAlias = "int | float | str | bool | Typed | frozenset[Value] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,18 @@ def format_value(value: Value) -> str:
         return format_float(value)
     if isinstance(value, frozenset):
         return "{" + ",".join(map(format_value, elements_of(value))) + "}"
+    if isinstance(value, timedelta):
+        return write_span(value)
+    if (typed := typed_of(value)) is not None:
+        return f"{TYPE_NAMES[type(typed)]}({format_text(write_typed(typed))})"
     return str(value)
+
+
+def typed_of(value: object) -> Typed | None:
+    """The value itself if its type is none of numbers, texts, truths and sets; else None."""
+    if isinstance(value, Decimal):
+        return Decimal(value)
+    return value if type(value) in TYPE_NAMES else None  # type: ignore[return-value]  # as tested
 
 
 def elements_of(value: frozenset[Value]) -> list[Value]:
@@ -109,7 +123,7 @@ def elements_of(value: frozenset[Value]) -> list[Value]:
 
 def _rank(value: Value) -> tuple[Any, ...]:
     """A total order of values: null, booleans, numbers by value, the whole one first, text by code
-    point, sets.
+    point, other types by name, sets.
     """
     if value is None:
         return (0, 0)
@@ -119,7 +133,11 @@ def _rank(value: Value) -> tuple[Any, ...]:
         return (2, value, isinstance(value, float))
     if isinstance(value, str):
         return (3, value)
-    return (4, sorted(map(_rank, value)))
+    if (typed := typed_of(value)) is not None:
+        own = typed.text if isinstance(typed, Json) else typed
+        return (4, TYPE_NAMES[type(typed)], own)
+    assert isinstance(value, frozenset)
+    return (5, sorted(map(_rank, value)))
 
 
 def format_fact(predicate: str, arguments: Iterable[Value]) -> str:
@@ -223,6 +241,14 @@ def _record(tree: Tree[Any], text: str, blanks: bool) -> Record:
     return Record(str(fact.children[0]), arguments, time, expires, tuple(parafacts))
 
 
+def _typed(kind: str, written: str, text: str) -> Typed:
+    """The value that a literal of a type writes."""
+    found = READ[kind](written)
+    if found is None:
+        raise _refused(f"{written!r} is no {kind}", text)
+    return found
+
+
 def _value(tree: Tree[Any], text: str) -> Any:
     match tree.data:
         case "int":
@@ -251,5 +277,10 @@ def _value(tree: Tree[Any], text: str) -> Any:
             return math.inf
         case "blank":
             return ANY
+        case "span":
+            return _typed("duration", str(tree.children[0]), text)
+        case "typed":
+            kind, written = tree.children
+            return _typed(str(kind), json.loads(str(written)), text)
         case _:
             return frozenset(element(_value(each, text)) for each in tree.children)

@@ -156,7 +156,7 @@ class Resolution:
             columns = tuple((column, "any") for column in known)
             self.inputs.setdefault(
                 name,
-                InputSchema(name, self._readable.default_kind, columns),  # type: ignore[arg-type]  # "any" is a ColumnType
+                InputSchema(name, self._readable.default_kind, columns),
             )
 
     def _terms(self, application: Application, *, complete: bool) -> tuple[Expression, ...]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from typing import TypeAlias
 
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.values import OVERFLOW, TEXT_MAX, WRONG_TYPE, Failed, Value, normal
+
+Signature: TypeAlias = "tuple[tuple[ColumnType, ...], ColumnType]"
+"""Types of arguments, and the type of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,9 @@ class ScalarFunction:
 
     The docstring of `evaluate` is the function's line in the reference of the language. `takes` are
     the types of its arguments, the optional ones last, and `gives` is that of its value. Functions
-    of several types leave `takes` out. A function of a host states both.
+    of several types leave `takes` out. A function of a host states both. `also` are further types:
+    `same` is the type of the first argument, and `decimal` has the digits behind the point that the
+    last argument names.
     """
 
     name: str
@@ -25,6 +31,13 @@ class ScalarFunction:
     evaluate: Callable[..., Value]
     takes: tuple[ColumnType, ...] | None = None
     gives: ColumnType = "any"
+    also: tuple[Signature, ...] = ()
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """The types that it takes, and the type that it then gives."""
+        own = () if self.takes is None else ((self.takes, self.gives),)
+        return (*self.also, *own)
 
 
 def function(
@@ -33,10 +46,11 @@ def function(
     takes: tuple[ColumnType, ...],
     gives: ColumnType,
     optional: int = 0,
+    also: tuple[Signature, ...] = (),
 ) -> ScalarFunction:
     """A function of null that is null, the last `optional` arguments of which may be left out."""
     most = len(takes)
-    return ScalarFunction(name, most - optional, most, strict(evaluate), takes, gives)
+    return ScalarFunction(name, most - optional, most, strict(evaluate), takes, gives, also)
 
 
 def text_of(value: Value) -> str:

@@ -15,8 +15,10 @@ from typing import Any, TypeAlias, TypeVar
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.lattices import Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.records import typed_of
 from tidemill.datalog.sums import Wide
 from tidemill.errors import UsageError
+from tidemill.time.typed import READ, TYPE_NAMES, write_typed
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
 
@@ -164,6 +166,8 @@ def _encoded(value: Any) -> Any:
         return {"wide": int(value)}
     if isinstance(value, float) and math.isinf(value):
         return {"inf": 1 if value > 0 else -1}
+    if (typed := typed_of(value)) is not None:
+        return {"type": TYPE_NAMES[type(typed)], "text": write_typed(typed)}
     return value
 
 
@@ -175,6 +179,8 @@ def _decoded(value: Any) -> Any:
             return frozenset(element(_decoded(each)) for each in value["set"])
         if "wide" in value:
             return Wide(value["wide"])
+        if "type" in value:
+            return READ[value["type"]](value["text"])
         if "inf" in value:
             return math.inf * value["inf"]
         members = {_decoded(name): _decoded(each) for name, each in value["members"]}

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from decimal import Decimal
 
-from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, whole
+from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, decimal, whole
+from tidemill.time.typed import EXACT, SCALE_MAX, SPAN_MAX, micros_of_span
 
 
 class Wide(int):
@@ -31,13 +34,24 @@ class ExactSum:
     or what is no number, the sum fails. Cost: O(1) per number for numbers of like size.
     """
 
-    __slots__ = ("_floats", "_shift", "_total", "_unsummed", "count")
+    __slots__ = (
+        "_decimals",
+        "_exact",
+        "_floats",
+        "_shift",
+        "_spans",
+        "_total",
+        "_unsummed",
+        "count",
+    )
 
     def __init__(self) -> None:
         self.count = 0
         self._floats = 0
         self._shift = 0
         self._total = 0
+        self._decimals = self._spans = 0
+        self._exact = 0  # of decimals in units of their last digit, of durations in microseconds
         self._unsummed: dict[str, int] = {}
 
     def add(self, value: Value, sign: int = 1) -> None:
@@ -51,6 +65,14 @@ class ExactSum:
         if type(value) is Wide:
             self._floats += sign
             self._total += sign * (int(value) << self._shift)
+            return
+        if isinstance(value, Decimal):
+            self._decimals += sign
+            self._exact += sign * int(EXACT.scaleb(value, SCALE_MAX))
+            return
+        if isinstance(value, timedelta):
+            self._spans += sign
+            self._exact += sign * micros_of_span(value)
             return
         if type(value) is not float or not math.isfinite(value):
             reason = OVERFLOW if type(value) is float else WRONG_TYPE
@@ -73,11 +95,17 @@ class ExactSum:
         for value in values:
             self.add(value, sign)
 
-    def sum(self) -> int | float | None:
+    def sum(self) -> int | float | Decimal | timedelta | None:
         """The sum, rounded once if any number is a float; null for none. Raises: Failed."""
         self._refuse_unsummed()
         if self.count == 0:
             return None
+        if self._decimals:
+            return decimal(EXACT.scaleb(Decimal(self._exact), -SCALE_MAX))
+        if self._spans:
+            if abs(self._exact) > SPAN_MAX:
+                raise Failed(OVERFLOW)
+            return timedelta(microseconds=self._exact)
         if self._floats == 0:
             return whole(self._total >> self._shift)
         return self._quotient(1)
@@ -85,12 +113,17 @@ class ExactSum:
     def average(self) -> float | None:
         """The exact quotient of the exact sum, rounded once; null for none. Raises: Failed."""
         self._refuse_unsummed()
+        if self._decimals:
+            mean: float = self._exact / (self.count * 10**SCALE_MAX)
+            return mean
         return self._quotient(self.count) if self.count else None
 
     def _refuse_unsummed(self) -> None:
         for reason, count in self._unsummed.items():
             if count:
                 raise Failed(reason)
+        if self._decimals not in (0, self.count) or self._spans not in (0, self.count):
+            raise Failed(WRONG_TYPE)
 
     def _quotient(self, divisor: int) -> float:
         try:
@@ -99,7 +132,7 @@ class ExactSum:
             raise Failed(OVERFLOW) from None
 
 
-def exact_sum(values: Iterable[Value]) -> int | float | None:
+def exact_sum(values: Iterable[Value]) -> int | float | Decimal | timedelta | None:
     """The sum of the numbers, exact inside; null for none that is not null."""
     total = ExactSum()
     for value in values:

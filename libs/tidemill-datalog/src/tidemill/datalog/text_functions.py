@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.datalog.records import format_float
+from tidemill.datalog.records import format_float, typed_of
 from tidemill.datalog.scalar import ScalarFunction, function, made, strict, text_of, whole_of
 from tidemill.datalog.values import (
     NEGATIVE_INDEX,
@@ -27,6 +27,7 @@ from tidemill.datalog.values import (
     Failed,
     Value,
 )
+from tidemill.time.typed import write_typed
 
 PATTERN_CHARS_MAX = 1_000
 """Characters of a pattern of a regular expression."""
@@ -126,14 +127,17 @@ def shown(value: Value) -> str:
         return str(value)
     if type(value) is float:
         return format_float(value)
+    if (typed := typed_of(value)) is not None:
+        return write_typed(typed)
     raise Failed(WRONG_TYPE)
 
 
 def _rounded(value: Value, digits: int) -> str:
     """A number with `digits` after the point; a half goes to the even neighbour."""
-    if digits > DIGITS_MAX or isinstance(value, bool) or not isinstance(value, int | float):
+    number = not isinstance(value, bool) and isinstance(value, int | float | Decimal)
+    if digits > DIGITS_MAX or not number:
         raise Failed(NOT_A_FORM if digits > DIGITS_MAX else WRONG_TYPE)
-    exact = Decimal(value)
+    exact = Decimal(value)  # type: ignore[arg-type]  # a number, as just tested
     if not exact.is_finite():
         raise Failed(OVERFLOW)
     with localcontext(prec=400):  # of every finite float, and the digits
@@ -203,15 +207,20 @@ def _named(pattern: str) -> tuple[str, int]:
     return f"(?P<g0>{inner})", groups
 
 
-def _hash(text: Value) -> Value:
-    """A whole number of 64 bits for the text, the same in every process; a part of its SHA-256."""
-    digest = hashlib.sha256(text_of(text).encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
+def _hash(x: Value) -> Value:
+    """A whole number of 64 bits for a text or bytes, the same in every process: a part of the
+    SHA-256.
+    """
+    return int.from_bytes(_digest(x)[:8], "big", signed=True)
 
 
-def _sha256(text: Value) -> Value:
-    """The SHA-256 of the text in UTF-8, as 64 hexadecimal digits."""
-    return hashlib.sha256(text_of(text).encode()).hexdigest()
+def _sha256(x: Value) -> Value:
+    """The SHA-256 of a text in UTF-8 or of bytes, as 64 hexadecimal digits."""
+    return _digest(x).hex()
+
+
+def _digest(x: Value) -> bytes:
+    return hashlib.sha256(x if isinstance(x, bytes) else text_of(x).encode()).digest()
 
 
 TEXT_FUNCTIONS: tuple[ScalarFunction, ...] = (
@@ -227,6 +236,6 @@ TEXT_FUNCTIONS: tuple[ScalarFunction, ...] = (
     function("regex_match", _regex_match, ("text", "text"), "bool"),
     function("regex_extract", _regex_extract, ("text", "text", "int"), "text", optional=1),
     function("regex_replace", _regex_replace, ("text", "text", "text"), "text"),
-    function("hash", _hash, ("text",), "int"),
-    function("sha256", _sha256, ("text",), "text"),
+    function("hash", _hash, ("text",), "int", also=((("bytes",), "int"),)),
+    function("sha256", _sha256, ("text",), "text", also=((("bytes",), "text"),)),
 )

@@ -23,13 +23,21 @@ from tidemill.datalog.columns.functions import (
     common,
     function,
     order,
+    typed_arithmetic,
 )
+from tidemill.datalog.columns.spelling import MOMENTS, TEXTS, spelled, word_of_moment
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.logical.expressions import Scope
-from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Type, Variable
-
-_KINDS: Mapping[type, Type] = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
+from tidemill.datalog.logical.forms import (
+    TYPE_OF,
+    WIDEN,
+    Call,
+    Constant,
+    Expression,
+    Type,
+    Variable,
+)
 
 
 class Calculator:
@@ -94,10 +102,14 @@ class Calculator:
             self._failed = failed if self._failed is None else self._failed | failed
 
     def _constant(self, value: Any) -> Column:
-        kind = _KINDS.get(type(value))
-        if kind is None:
+        kind = TYPE_OF.get(type(value))
+        if kind is None or kind is Type.SET:
             raise Unsuited  # null has the type of where it stands
-        word = self._texts.number(value) if kind is Type.TEXT else value
+        word = value
+        if kind in TEXTS:
+            word = self._texts.number(value if kind is Type.TEXT else spelled(value, kind))
+        elif kind in MOMENTS:
+            word = word_of_moment(value, kind)
         dtype = {Type.FLOAT: np.float64, Type.BOOL: np.bool_}.get(kind, np.int64)
         one: Values = np.array(word, dtype)
         return Column(kind, np.ndarray((self._rows,), dtype, one, strides=(0,)))
@@ -125,6 +137,10 @@ class Calculator:
             return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls), None
         if name in ORDERS:
             return order(name, arguments, self._texts, self._allowance)
+        if (name in ARITHMETIC or name == "neg") and not NUMBERS.issuperset(
+            argument.kind for argument in arguments
+        ):
+            return typed_arithmetic(name, arguments, self._texts, self._allowance)
         if name in ARITHMETIC:
             return arithmetic(name, arguments, checked=self._scope.fallible(call))
         if name not in COMPUTED or (

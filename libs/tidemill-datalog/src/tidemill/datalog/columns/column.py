@@ -11,19 +11,29 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.columns.spelling import (
+    MOMENTS,
+    SPELLED,
+    TEXTS,
+    arrow_of,
+    moment_of,
+    read,
+    words_of_arrow,
+    words_of_values,
+)
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.forms import TYPE_OF, Type
 
 Values: TypeAlias = "npt.NDArray[Any]"  # Any: int64, float64 or bool, by the kind of the column
 
-_PYTHON = {Type.INT: int, Type.FLOAT: float, Type.TEXT: str, Type.BOOL: bool}
+_PYTHON: Mapping[Type, type] = {kind: of for of, kind in TYPE_OF.items() if kind is not Type.SET}
 _DTYPES: Mapping[Type, type] = {
-    Type.INT: np.int64, Type.FLOAT: np.float64, Type.TEXT: np.int64, Type.BOOL: np.bool_,
+    Type.INT: np.int64, Type.FLOAT: np.float64, Type.BOOL: np.bool_,
 }  # fmt: skip
 _ARROW = {
     Type.INT: (pa.int64(),), Type.FLOAT: (pa.float64(), pa.int64()), Type.BOOL: (pa.bool_(),),
 }  # fmt: skip
-_WORDS = (Type.INT, Type.TEXT)
+_WORDS = frozenset({Type.INT, Type.TEXT}) | MOMENTS | SPELLED
 
 
 class Unsuited(Exception):
@@ -69,13 +79,15 @@ class Column:
 
     def python(self, texts: Texts) -> list[Any]:
         """The values as the language has them."""
-        if self.kind is Type.TEXT:
+        if self.kind in TEXTS:
             known: list[Any] = [None] * len(self)
             rows = self.known.nonzero()[0]
             for at, text in zip(rows.tolist(), texts.texts(self.values[rows]), strict=True):
-                known[at] = text
+                known[at] = text if self.kind is Type.TEXT else read(text, self.kind)
             return known
         known = self.values.tolist()
+        if self.kind in MOMENTS:
+            known = [moment_of(word, self.kind) for word in known]
         if self.nulls is not None:
             for at in self.nulls.nonzero()[0].tolist():
                 known[at] = None
@@ -94,7 +106,10 @@ class Column:
         nulls = None
         if type(None) in found:
             nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
-        if kind is Type.TEXT:
+        if kind in MOMENTS:
+            return cls(kind, words_of_values(values, kind), nulls)
+        if kind in TEXTS:
+            values = values if kind is Type.TEXT else words_of_values(values, kind)
             if nulls is not None:
                 return cls(kind, texts.numbers(pa.array(values, pa.string())) * ~nulls, nulls)
             return cls(kind, texts.numbers(pa.array(values, pa.string())))
@@ -104,8 +119,11 @@ class Column:
 
     def to_arrow(self, texts: Texts) -> pa.Array:
         """The column as Arrow has it."""
-        if self.kind is Type.TEXT:
-            return texts.arrow(self.values, self.nulls)
+        if self.kind in TEXTS:
+            found = texts.arrow(self.values, self.nulls)
+            return found if self.kind is Type.TEXT else arrow_of(found, self.kind, None)
+        if self.kind in MOMENTS:
+            return arrow_of(self.values, self.kind, self.nulls)
         return pa.array(self.values, mask=self.nulls)
 
     @classmethod
@@ -119,6 +137,14 @@ class Column:
             nulls = array.is_null().to_numpy(zero_copy_only=False)
         if kind is Type.TEXT and array.type == pa.string():
             numbers = texts.numbers(array)
+            return cls(kind, numbers if nulls is None else numbers * ~nulls, nulls)
+        if kind in MOMENTS or kind in SPELLED:
+            words = words_of_arrow(array, kind)
+            if words is None:
+                raise Unsuited
+            if kind in MOMENTS:
+                return cls(kind, words.fill_null(0).to_numpy(zero_copy_only=False), nulls)
+            numbers = texts.numbers(words)
             return cls(kind, numbers if nulls is None else numbers * ~nulls, nulls)
         wanted = _ARROW.get(kind)
         if wanted is None or array.type not in wanted:

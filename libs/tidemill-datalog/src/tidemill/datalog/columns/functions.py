@@ -21,15 +21,18 @@ from tidemill.arrangement.kernels.numbering import number
 from tidemill.datalog import values
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.column import Column, Unsuited, Values, words_of
+from tidemill.datalog.columns.spelling import LIMITS, MOMENTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.signatures import called, negated, operated
 
 Result: TypeAlias = "tuple[Column, BoolArray | None]"
 """The values, and the rows that have none for want of a result; None if there are no such rows."""
 
 ARITHMETIC = frozenset("+-*/%")
-NUMBERS = (Type.INT, Type.FLOAT)
+NUMBERS = frozenset({Type.INT, Type.FLOAT})
+_PLAIN = NUMBERS | {Type.TEXT, Type.BOOL}
 _SURE = 2.0**62
 """Products that are less than this as floats fit 64 bits."""
 _WHOLE_END = 2.0**63
@@ -54,7 +57,7 @@ def common(columns: Sequence[Column]) -> list[Values]:
     Raises: Unsuited.
     """
     kinds = {column.kind for column in columns}
-    if not kinds <= set(NUMBERS):
+    if not kinds <= NUMBERS:
         raise Unsuited
     if len(kinds) == 1:
         return [column.values for column in columns]
@@ -131,6 +134,38 @@ def _fractional(name: str, a: Values, b: Values) -> tuple[Values, BoolArray]:
     return found, ~np.isfinite(found)
 
 
+def typed_arithmetic(
+    name: str, arguments: Sequence[Column], texts: Texts, allowance: Allowance
+) -> Result:
+    """`+ - * / %` and a sign where a column is of a type with an arithmetic of its own.
+
+    Raises: Unsuited.
+    """
+    kinds = [argument.kind for argument in arguments]
+    given = [kind.value for kind in kinds]
+    found = negated(given[0]) if name == "neg" else operated(name, given[0], given[1])
+    kind = Type(found or "any")
+    if kind is Type.ANY:
+        raise Unsuited
+    if name not in "+-" or kind not in LIMITS or kinds[1] is Type.INT or kinds[0] is Type.INT:
+        return each_once(_OPERATORS[name], arguments, kind, texts, allowance)
+    a, b = (argument.values for argument in arguments)
+    words = a + b if name == "+" else a - b  # NB: words of times are far from 64 bits
+    least, most = LIMITS[kind]
+    failed: BoolArray = (words < least) | (words > most)
+    nulls = nulls_of(arguments)
+    words = np.where(failed if nulls is None else failed | nulls, 0, words)
+    if nulls is not None:
+        failed &= ~nulls
+    return Column(kind, words, nulls), failed if failed.any() else None
+
+
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "+": values.add, "-": values.subtract, "*": values.multiply, "/": values.divide,
+    "%": values.remainder, "neg": values.negate,
+}  # fmt: skip
+
+
 def order(sign: str, arguments: Sequence[Column], texts: Texts, allowance: Allowance) -> Result:
     """A comparison by order, false where a side is null."""
     by_columns, by_values = _ORDERS[sign]
@@ -140,6 +175,10 @@ def order(sign: str, arguments: Sequence[Column], texts: Texts, allowance: Allow
         return Column(Type.BOOL, truth if nulls is None else truth & ~nulls), None
     if arguments[0].kind is not arguments[1].kind:
         raise Unsuited
+    if arguments[0].kind in MOMENTS:
+        nulls = nulls_of(arguments)
+        truth = by_columns(arguments[0].values, arguments[1].values)
+        return Column(Type.BOOL, truth if nulls is None else truth & ~nulls), None
     return each_once(by_values, arguments, Type.BOOL, texts, allowance)
 
 
@@ -150,7 +189,7 @@ def function(name: str, arguments: Sequence[Column], texts: Texts, allowance: Al
         return Column(Type.BOOL, ~arguments[0].known), None
     if name == "coalesce":
         return _coalesce(arguments), None
-    if kinds <= set(NUMBERS):
+    if kinds <= NUMBERS:
         if name in _OF_NUMBERS:
             found, failed = _OF_NUMBERS[name](*common(arguments))
             return _strict(found, failed, nulls_of(arguments))
@@ -159,7 +198,10 @@ def function(name: str, arguments: Sequence[Column], texts: Texts, allowance: Al
             return _strict(pick.reduce(common(arguments)), None, nulls_of(arguments))
         if name == "bucket" and kinds == {Type.INT}:
             return _bucket(arguments)
-    kind = _RESULTS.get(name) or Type(FUNCTIONS[name].gives)
+    kind = _RESULTS.get(name, Type.ANY)
+    if kind is Type.ANY or not kinds <= _PLAIN:
+        given = [argument.kind.value for argument in arguments]
+        kind = Type(called(FUNCTIONS[name], given) or FUNCTIONS[name].gives)
     if name in ("least", "greatest") and len(kinds) == 1:
         kind = arguments[0].kind
     if kind is Type.ANY:
@@ -217,7 +259,7 @@ def _bucket(arguments: Sequence[Column]) -> Result:
 
 def _coalesce(arguments: Sequence[Column]) -> Column:
     kinds = {argument.kind for argument in arguments}
-    if kinds == set(NUMBERS):
+    if kinds == NUMBERS:
         widened = common(arguments)
         arguments = [
             Column(Type.FLOAT, found, argument.nulls)
@@ -305,5 +347,5 @@ def each_once(
 
 __all__ = [
     "ARITHMETIC", "COMPUTED", "NUMBERS", "ORDERS", "Result", "arithmetic", "common", "function",
-    "nulls_of", "order",
+    "nulls_of", "order", "typed_arithmetic",
 ]  # fmt: skip

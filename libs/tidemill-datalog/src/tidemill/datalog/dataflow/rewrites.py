@@ -15,6 +15,7 @@ from tidemill.datalog.dataflow.lingering import INSTANTS, WORDS
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import (
+    TYPE_OF,
     WIDEN,
     AbsentForm,
     AtomForm,
@@ -36,7 +37,6 @@ _Key = TypeVar("_Key")
 ASKED, AGAIN, BASE = "#asked:", "#again:", "#base:"
 ATOMS_ALIKE_MAX = 4
 """Atoms of one collection in a rule: each set of them has a delta plan."""
-_KINDS = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
 _COUNTED = frozenset({"count", "count_distinct", "sum", "average"})
 """Lattices whose values are always finite."""
 _HANDS_ON = frozenset({"least", "greatest", "coalesce"})
@@ -219,7 +219,7 @@ class _Rewrite:
         """Types of a lattice's values; where only values tell, those of the constants."""
         of = self._lattice_kinds(predicate, lattice, len(given))
         return [
-            _KINDS.get(type(each.value), Type.ANY)
+            TYPE_OF.get(type(each.value), Type.ANY)
             if isinstance(each, Constant) and (kind is Type.ANY or lattice == "expires")
             else kind
             for each, kind in zip(given, of, strict=True)
@@ -242,7 +242,7 @@ def _fits(term: object, kind: Type) -> bool:
         return given not in (int, float)
     if kind is Type.FLOAT and given is int:
         return float(term.value) == term.value  # type: ignore[arg-type]
-    return _KINDS.get(given, Type.SET) is kind
+    return TYPE_OF.get(given) is kind
 
 
 # Instants without an end.

@@ -37,6 +37,7 @@ from tidemill.datalog.dataflow.schema import (
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import Scope, type_of
 from tidemill.datalog.logical.forms import (
+    TYPE_OF,
     WIDEN,
     AbsentForm,
     AtomForm,
@@ -54,7 +55,6 @@ from tidemill.datalog.logical.ranges import Bounds
 
 _UNIT_ATOM = AtomForm(UNIT, ())
 LINEAR = frozenset({"count", "sum", "average"})
-_KIND_OF = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
 
 
 class Collections(Protocol):
@@ -289,7 +289,7 @@ class RuleLowering:
                 elif isinstance(term, Variable):
                     found.append(self.variables[term.name])
                 else:
-                    kind = _KIND_OF.get(type(term.value), Type.ANY)
+                    kind = TYPE_OF.get(type(term.value), Type.ANY)
                     found.append((self._constant(term.value, kind), kind))
             carried = name == "expires" or schema.carrying
             source = self.own[number, place] if carried else -1

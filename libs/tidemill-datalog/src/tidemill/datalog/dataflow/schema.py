@@ -11,10 +11,18 @@ import numpy as np
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columns.column import Column, Unsuited
+from tidemill.datalog.columns.spelling import (
+    MOMENTS,
+    TEXTS,
+    moment_of,
+    read,
+    spelled,
+    word_of_moment,
+)
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.lattices import observe_parafacts
-from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.forms import TYPE_OF, Type
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
@@ -23,7 +31,7 @@ TIME = 0
 """The column of a fact's time; arguments follow."""
 COLUMNS_MAX = 60
 """Columns of a row, so that a bit for each of them, and for the times of a match, is a word."""
-KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
+KINDS = frozenset({Type.INT, Type.FLOAT, Type.BOOL}) | MOMENTS | TEXTS
 NUMBERED = frozenset({Type.SET, Type.ANY})
 """Types whose values have a number in the place of a word."""
 
@@ -124,6 +132,10 @@ def word_of(value: Any, kind: Type, texts: Texts, values: Values) -> tuple[int, 
         return int(value), False
     if kind in NUMBERED:
         return values.number(value), False
+    if TYPE_OF.get(type(value)) is kind:
+        if kind in MOMENTS:
+            return word_of_moment(value, kind), False
+        return texts.number(spelled(value, kind)), False
     raise OtherType(f"{value!r} in a column of type {kind.value}")
 
 
@@ -135,7 +147,11 @@ def value_of(word: int, kind: Type, texts: Texts, values: Values) -> Any:
         return texts.texts(np.array([word]))[0]
     if kind is Type.FLOAT:
         return float(np.int64(word).view(np.float64))
-    return values.value(word) if kind in NUMBERED else bool(word)
+    if kind in NUMBERED:
+        return values.value(word)
+    if kind in MOMENTS:
+        return moment_of(word, kind)
+    return read(texts.texts(np.array([word]))[0], kind) if kind in TEXTS else bool(word)
 
 
 def instant_word(instant: Instant) -> int:

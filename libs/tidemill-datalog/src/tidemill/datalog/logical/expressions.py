@@ -14,8 +14,17 @@ from typing import Any
 from tidemill.datalog import sums, values
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import Lattice
-from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Expression, Type, Variable
+from tidemill.datalog.logical.forms import (
+    TYPE_OF,
+    WIDEN,
+    Call,
+    Constant,
+    Expression,
+    Type,
+    Variable,
+)
 from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds, bounds_of
+from tidemill.datalog.signatures import called, negated, operated
 
 _CHECKED: Mapping[str, Callable[..., Any]] = {
     "+": values.add,
@@ -39,6 +48,7 @@ _ORDERS = frozenset({"<", "<=", ">", ">="})
 _INT_FUNCTIONS = frozenset({"floor", "ceil", "round", "length", "int"})
 _TEXT_FUNCTIONS = frozenset({"lower", "upper", "concat", "substring", "text"})
 _BOOL_FUNCTIONS = frozenset({"starts_with", "ends_with", "contains", "is_null"})
+_PLAIN = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL, Type.SET, Type.ANY})
 _BOOL_SIGNS = _ORDERS | {"==", "!=", "&&", "||"}
 
 RUNTIME: Mapping[str, Any] = {
@@ -118,20 +128,29 @@ def type_of(expression: Expression, types: Mapping[str, Type]) -> Type:
         return Type.INT
     if name in ("float", WIDEN):
         return Type.FLOAT
-    found = {type_of(argument, types) for argument in expression.arguments}
+    given = [type_of(argument, types) for argument in expression.arguments]
+    found = set(given)
+    if not found <= _PLAIN and name not in ("least", "greatest", "coalesce"):
+        return _typed(name, [kind.value for kind in given])
     if name in ("+", "-", "*", "/", "%", "neg", "abs", "bucket", "least", "greatest", "coalesce"):
         if Type.FLOAT in found:
             return Type.FLOAT
         known = found - {Type.ANY}
         return known.pop() if len(known) == 1 else Type.ANY
-    return Type(FUNCTIONS[name].gives) if name in FUNCTIONS else Type.ANY
+    return _typed(name, [kind.value for kind in given])
+
+
+def _typed(name: str, given: list[str]) -> Type:
+    """The type of an operator or a function of the language by the types of its arguments."""
+    if name == "neg":
+        return Type(negated(given[0]) or "any")
+    if name in FUNCTIONS:
+        return Type(called(FUNCTIONS[name], given) or FUNCTIONS[name].gives)
+    return Type(operated(name, *given) or "any") if len(given) == 2 else Type.ANY
 
 
 def _type_of_value(value: values.Value) -> Type:
-    kinds: dict[type, Type] = {
-        bool: Type.BOOL, int: Type.INT, float: Type.FLOAT, str: Type.TEXT, frozenset: Type.SET,
-    }  # fmt: skip
-    return kinds.get(type(value), Type.ANY)
+    return TYPE_OF.get(type(value), Type.ANY)
 
 
 def source_of(expression: Expression, scope: Scope) -> str:

@@ -9,12 +9,13 @@ fails decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from tidemill.datalog.values import Value
+from tidemill.time.typed import TYPE_NAMES
 
 CLOCK = "clock"
 
@@ -63,10 +64,29 @@ class Type(Enum):
     FLOAT = "float"
     TEXT = "text"
     BOOL = "bool"
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    DURATION = "duration"
+    DECIMAL = "decimal"
+    BYTES = "bytes"
+    UUID = "uuid"
+    JSON = "json"
     SET = "set"
     ANY = "any"
 
     __hash__ = object.__hash__  # each is one object; that of enumerations is a call of Python
+
+    @classmethod
+    def _missing_(cls, value: object) -> Type | None:
+        """Decimal numbers of all digits are of one type."""
+        return cls.DECIMAL if str(value).startswith("decimal(") else None
+
+
+TYPE_OF: Mapping[type, Type] = {
+    int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL, frozenset: Type.SET,
+    **{kind: Type(name) for kind, name in TYPE_NAMES.items()},
+}  # fmt: skip
+"""Class of a value in Python → its type."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.records import Record
+from tidemill.datalog.records import Record, format_value, typed_of
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import Reason, why_not
 from tidemill.testkit.conformance.language_events import arrive, check_events
@@ -88,5 +88,7 @@ def _detail(reason: Reason, name: str) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return dict(value)
+        return {name: _plain(each) for name, each in value.items()}
+    if typed_of(value) is not None:
+        return format_value(value)
     return sorted(value) if isinstance(value, list | tuple) else value

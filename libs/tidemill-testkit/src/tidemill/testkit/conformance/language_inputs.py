@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.column_types import literal_type, unite
 from tidemill.datalog.inputs import ColumnType, InputKind, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import (
@@ -22,6 +23,7 @@ from tidemill.datalog.values import widen
 from tidemill.testkit.conformance.language_reject import schema_inputs
 from tidemill.testkit.conformance.values import CaseError, Json
 from tidemill.time import normal
+from tidemill.time.typed import READ
 
 Fed = Mapping[str, Sequence[tuple[Value, ...]]]  # rows by predicate, to see types
 Delivery: TypeAlias = "tuple[Instant, Mapping[str, Sequence[Presence]]]"
@@ -112,20 +114,32 @@ def _least_type(values: Iterable[Value]) -> ColumnType:
             kinds.add("int" if math.isinf(value) else "float")
         elif isinstance(value, str):
             kinds.add("text")
-        elif isinstance(value, frozenset):
-            kinds.add("set")
-    if kinds == {"int", "float"}:
-        return "float"
-    return kinds.pop() if len(kinds) == 1 else "any"
+        elif value is not None:
+            kinds.add(literal_type(value))
+    least: ColumnType | None = "any"
+    for kind in kinds:
+        least = None if least is None else unite(least, kind)
+    return least or "any"
 
 
 def coerced(checked: CheckedProgram, predicate: str, row: tuple[Value, ...]) -> tuple[Value, ...]:
-    """The row in the types of the predicate's columns."""
-    columns = checked.columns.get(predicate, ())
+    """The row in the types of the predicate's columns; other types are written as texts."""
+    kinds = [kind for _, kind in checked.columns.get(predicate, ())]
     return tuple(
-        widen(value) if at < len(columns) and columns[at][1] == "float" else value
-        for at, value in enumerate(row)
+        _coerced(value, kinds[at] if at < len(kinds) else "any") for at, value in enumerate(row)
     )
+
+
+def _coerced(value: Value, kind: ColumnType) -> Value:
+    if kind == "float":
+        return widen(value)
+    read = READ.get(kind.partition("(")[0])
+    if read is None or not isinstance(value, str):
+        return value
+    found = read(value)
+    if found is None:
+        raise CaseError(f"not a {kind}: {value!r}")
+    return found
 
 
 class Updates:

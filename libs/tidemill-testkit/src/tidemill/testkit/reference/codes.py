@@ -20,6 +20,7 @@ CODES: Mapping[str, str] = {
     "E012": "An infix expression stands where an atom or a parafact is expected.",
     "E013": "A comma stands between atoms or guards; `^` joins them.",
     "E014": "Comparisons are chained; each one is a guard of its own.",
+    "E015": "The text of a literal of a type is no value of the type.",
     "S101": "A variable of the head has no value: no positive atom and no definition binds it.",
     "S102": "A variable or `_` in a guard, or in a condition of an atom, has no value.",
     "S103": "A definition is doubled, refers to itself, or uses a variable without a value.",

@@ -38,11 +38,19 @@ def grammar() -> str:
 
 
 def signature(name: str, evaluate: object) -> str:
-    """The call of a function; `…` stands for any number of further arguments."""
+    """The call of a function.
+
+    `…` stands for any number of further arguments; one in brackets may be left out.
+    """
     assert callable(evaluate)
     parameters = inspect.signature(evaluate).parameters.values()
     shown = [
-        f"{p.name.rstrip('s')}, …" if p.kind is p.VAR_POSITIONAL else p.name for p in parameters
+        f"{p.name.rstrip('s')}, …"
+        if p.kind is p.VAR_POSITIONAL
+        else p.name
+        if p.default is p.empty
+        else f"[{p.name}]"
+        for p in parameters
     ]
     return f"{name}({', '.join(shown)})"
 

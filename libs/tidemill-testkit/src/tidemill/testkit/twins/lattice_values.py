@@ -5,12 +5,15 @@ contributions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from tidemill.datalog import values
 from tidemill.datalog.elements import element
 from tidemill.datalog.values import Failed
+from tidemill.time.typed import EXACT
 
 
 def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
@@ -62,7 +65,11 @@ def _total(lattice: str, numbers: list[Any]) -> Any:
         return None
     if any(abs(number) == float("inf") for number in numbers):
         raise Failed(values.OVERFLOW)
+    if numbers and isinstance(numbers[0], timedelta):
+        return values.span(sum(numbers, timedelta()))
     exact = sum(map(Fraction, numbers), Fraction(0))
+    if lattice == "sum" and numbers and isinstance(numbers[0], Decimal):
+        return values.decimal(EXACT.divide(Decimal(exact.numerator), Decimal(exact.denominator)))
     if lattice == "average":
         exact /= len(numbers)
     elif all(type(number) is int for number in numbers):

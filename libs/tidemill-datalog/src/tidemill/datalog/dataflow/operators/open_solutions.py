@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.columns.spelling import TEXTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.matching import Matches
 from tidemill.datalog.dataflow.operators.output import Output
@@ -203,7 +204,7 @@ class OpenSolutions:
         for at, (column, kind) in enumerate(self._places):
             null = nulls >> column & 1
             words[at], words[-1] = rows[:, column], words[-1] | null << at
-            if kind is Type.TEXT or kind in NUMBERED:
+            if kind in TEXTS or kind in NUMBERED:
                 numbers, places = np.unique(words[at][null == 0], return_inverse=True)
                 words[at][null == 0] = places + len(distinct)
                 distinct += self._spelled(kind, numbers)
@@ -212,14 +213,14 @@ class OpenSolutions:
         return b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
 
     def _spelled(self, kind: Type, numbers: I64Array) -> list[str]:
-        if kind is Type.TEXT:
+        if kind in TEXTS:
             return self._texts.texts(numbers)
         values = self._plan.columns.values
         return [encode_fields((values.value(number),)) for number in numbers.tolist()]
 
     def _numbers(self, kind: Type, texts: Sequence[str]) -> I64Array:
         """The numbers of texts, or of the values that they spell."""
-        if kind is Type.TEXT:
+        if kind in TEXTS:
             return np.array([self._texts.number(text) for text in texts], np.int64)
         values = self._plan.columns.values
         return np.array([values.number(decode_fields(text)[0]) for text in texts], np.int64)
@@ -238,7 +239,7 @@ class OpenSolutions:
         for at, (column, kind) in enumerate(self._places):
             null = words[-1] >> at & 1
             found = words[at]
-            if kind is Type.TEXT or kind in NUMBERED:
+            if kind in TEXTS or kind in NUMBERED:
                 places, known = np.unique(found[null == 0], return_inverse=True)
                 if int(places.min(initial=0)) < 0 or int(places.max(initial=-1)) >= len(texts):
                     raise Corrupt(f"the state of rule {row[0]} names texts that it has not")

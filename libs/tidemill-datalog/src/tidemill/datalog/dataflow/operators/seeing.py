@@ -11,11 +11,9 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.plan import VALUE, MatchColumns, Passes, See
 from tidemill.datalog.dataflow.schema import NUMBERED, value_of, word_of
-from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.forms import TYPE_OF, Type
 from tidemill.datalog.presence import END
 from tidemill.datalog.values import Failed, equal, widen
-
-_TYPES = {Type.INT: int, Type.FLOAT: float, Type.TEXT: str, Type.BOOL: bool}
 
 _UNEQUAL = 1, True
 """In the place of a value that an atom to come is compared with, and never has: no null either."""
@@ -54,7 +52,7 @@ def _written(
             continue
         nulls, bit = int(matches[row, columns.nulls]), 1 << column
         value = widen(each) if kind is Type.FLOAT else each
-        fits = value is None or kind in NUMBERED or type(value) is _TYPES[kind]
+        fits = value is None or kind in NUMBERED or TYPE_OF.get(type(value)) is kind
         if bound:
             if (int(matches[row, column]), bool(nulls & bit)) == _UNEQUAL and not fits:
                 continue

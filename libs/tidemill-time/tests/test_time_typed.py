@@ -1,0 +1,96 @@
+"""Text forms of types: what reads, what does not, and that a form read is a form written."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.time.typed import (
+    READ,
+    SPAN_MAX,
+    fitting,
+    json_of,
+    json_value,
+    read_decimal,
+    read_instant,
+    write_typed,
+)
+
+VALUES = st.one_of(
+    st.datetimes(timezones=st.just(UTC)),
+    st.dates(),
+    st.timedeltas(timedelta(microseconds=-SPAN_MAX), timedelta(microseconds=SPAN_MAX)),
+    st.decimals(-(10**18), 10**18, allow_nan=False, places=6).map(fitting),
+    st.uuids(),
+    st.binary(max_size=8),
+)
+
+
+@given(VALUES)
+def test_a_value_that_is_written_reads_as_itself(value: Any) -> None:
+    text = write_typed(value)
+    kinds = [kind for kind, read in READ.items() if kind != "json" and read(text) == value]
+    assert kinds
+    assert write_typed(READ[kinds[0]](text)) == text  # type: ignore[arg-type]  # it has read
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "canonical"),
+    [
+        ("timestamp", "2026-03-01 12:00", "2026-03-01T12:00:00Z"),
+        ("timestamp", "2026-03-01T12:00:00.1234567+02:00", "2026-03-01T10:00:00.123456Z"),
+        ("timestamp", "2026-03-01T12:00:00.5-0030", "2026-03-01T12:30:00.500Z"),
+        ("duration", "90m", "1h30m"),
+        ("duration", "PT1.5S", "1s500ms"),
+        ("duration", "-P1DT2H", "-1d2h"),
+        ("decimal", "-0.00", "0"),
+        ("decimal", "1.50e3", "1500"),
+        ("decimal", "99999999999999999999.999999999999999999", "99999999999999999999.999999999999999999"),
+        ("uuid", "6F9619FF8B86D011B42D00C04FC964FF", "6f9619ff-8b86-d011-b42d-00c04fc964ff"),
+        ("bytes", "00FF", "00ff"),
+        ("json", '{"b": [1.0, 1e2, -0.0], "a": null}', '{"a":null,"b":[1,100,0]}'),
+        ("json", "1e400", "1e400"),
+        ("json", '"e\u0301"', '"\u00e9"'),
+    ],
+)  # fmt: skip
+def test_a_form_has_one_canonical_text(kind: str, text: str, canonical: str) -> None:
+    found = READ[kind](text)
+    assert found is not None
+    assert write_typed(found) == canonical
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("timestamp", "2026-02-30T00:00:00Z"), ("timestamp", "2026-03-01"), ("timestamp", "now"),
+        ("timestamp", "0001-01-01T00:00:00+01:00"), ("timestamp", "2026-03-01T00:00:00+24:00"),
+        ("date", "2026-3-1"), ("date", "20260301"), ("duration", "5"), ("duration", "1m1h"),
+        ("duration", "P"), ("duration", "9999999999999d"), ("decimal", "1e"), ("decimal", "nan"),
+        ("decimal", "1" * 21), ("decimal", "0." + "0" * 18 + "1"), ("uuid", "6f96"),
+        ("bytes", "0"), ("bytes", "0 0"), ("json", "{"), ("json", "NaN"), ("json", '"\\ud800"'),
+        ("json", "[" * 102 + "]" * 102),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_form_reads_as_nothing(kind: str, text: str) -> None:
+    assert READ[kind](text) is None
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+))  # fmt: skip
+def test_equal_json_has_one_text(value: Any) -> None:
+    found = json_of(value)
+    if found is not None:
+        assert json_of(json_value(found)) == found
+
+
+def test_instants_are_of_one_zone() -> None:
+    assert read_instant("2026-03-01T12:00:00+02:00") == read_instant("2026-03-01T10:00Z")
+    assert read_decimal("12.50") == Decimal("12.5")

@@ -76,8 +76,8 @@ def test_an_aggregate_of_a_join_is_matched_where_it_joins() -> None:
         ("all() @count(x) := edge(x, _);", "one group", "give the head an argument"),
         ("limit(3);", "no rows to divide", ""),
         ("seen(x) @next := edge(x, _);", "ticks follow one another", "in a view of its own"),
-        ("paid(o) @sum(b) := payment(o, b); h(c) := paid(o) ^ edge(o, c);",
-         "contributions have to meet", "@count(n) on the atom of paid"),
+        ("d(o) @count_distinct(b) := payment(o, b); h(c) := d(o) ^ edge(o, c);",
+         "are passed on from it and have to meet", "~count_distinct"),
     ],
 )  # fmt: skip
 def test_what_is_one_task_says_why_and_what_to_change(text: str, reason: str, advice: str) -> None:
@@ -87,10 +87,13 @@ def test_what_is_one_task_says_why_and_what_to_change(text: str, reason: str, ad
     assert advice in placement.fragments[-1].advice
 
 
-def test_what_is_not_passed_on_leaves_its_range() -> None:
-    text = "paid(o) @sum(b) := payment(o, b); h(c) ~sum := paid(o) @sum(s) ^ edge(o, c) if s > 1;"
-    placement = placement_of(program(text))
-    assert [fragment.way for fragment in placement.fragments] == ["ranges", "ranges"]
+def test_a_sum_that_is_passed_on_takes_its_contributions_along() -> None:
+    text = "paid(o) @sum(b) := payment(o, b); h(c) {}:= paid(o) @sum(s) ^ edge(o, c) if s > 1;"
+    for dropped, whole in (("", ["h"]), ("~sum ", [])):
+        placement = placement_of(program(text.format(dropped)))
+        assert [fragment.way for fragment in placement.fragments] == ["ranges"] * 2
+        found = placement.fragments[0].whole
+        assert [name.rpartition(":")[2] for name in found] == whole
 
 
 def test_a_stated_fact_beside_rules_is_handed_to_their_ranges() -> None:

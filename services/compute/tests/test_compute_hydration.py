@@ -67,6 +67,12 @@ PROGRAMS = {
         reach(n, k) := reach(n, m) ^ step(m, k);
         alone(h) ~count := host(h) ^ not ping(h, 3);
     """,
+    "counts that are passed on, and meet again": """
+        many(n) @count(h) := ping(h, n);
+        either(n, h) := many(n) ^ ping(h, n);
+        all(h) @max(n) := either(n, h);
+        both(h) := all(h) ^ host(h);
+    """,
     "facts with ends of their own, at times": """
         seen(h, n) @time(t) @expires(t + 9) := ping(h, n) @time(t) ^ host(h);
         last(h) @max(n) := seen(h, n);

@@ -247,11 +247,16 @@ def without(parafacts: Parafacts, names: frozenset[str]) -> Parafacts:
 
 
 def inject_given(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
-    """The inner values of the parafacts that a record was delivered with."""
+    """The inner values of the parafacts that a record was delivered with.
+
+    A tally comes from a fragment of the same program, and is one already.
+    """
     inner: list[tuple[str, Any]] = []
     for name, seen in record.parafacts:
         values = seen if isinstance(seen, tuple) else (seen,)
-        if name in TALLIES:
+        if isinstance(seen, Tally):
+            inner.append((name, seen))
+        elif name in TALLIES:
             inner.append((name, _given_tally(name, record, values[0])))
         elif name == "count_distinct":
             inner.append((name, frozenset(_given(record, values[0]))))

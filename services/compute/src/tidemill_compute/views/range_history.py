@@ -105,7 +105,7 @@ class RangeHistory:
         engine = DataflowEngine(
             fragment.plan.checked, plan=fragment.plan, strategy=target.strategy, texts=texts,
             limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
-            told=dict.fromkeys([*outputs, *crossing]),
+            told=dict.fromkeys([*outputs, *crossing]), whole=fragment.whole,
         )  # fmt: skip
         for read in fragment.reads:
             known = self._input(read.predicate)
@@ -125,7 +125,12 @@ class RangeHistory:
             for read in later.reads
             if read.predicate in crossing and read.predicate in told
             for each in dealt_told(
-                later.number, read.name, read.place, self.ranges_of(later), told[read.predicate]
+                later.number,
+                read.name,
+                read.place,
+                self.ranges_of(later),
+                told[read.predicate],
+                whole=read.predicate in fragment.whole,
             )
         ]
         gone, come = engine.tell_state()

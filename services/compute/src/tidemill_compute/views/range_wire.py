@@ -52,8 +52,13 @@ def dealt_table(
         yield Dealt(stage, int(numbers[begin]), name, payload)
 
 
-def dealt_told(stage: int, name: str, place: Place, ranges: int, told: Told) -> Iterator[Dealt]:
-    """Changes that a fragment tells, in the ranges where they are wanted."""
+def dealt_told(
+    stage: int, name: str, place: Place, ranges: int, told: Told, *, whole: bool
+) -> Iterator[Dealt]:
+    """Changes that a fragment tells, in the ranges where they are wanted.
+
+    Facts of a `whole` predicate take the contributions to their tallies along.
+    """
     schema = told.schema
     if not schema.numbered and not schema.lattices:
         table = _table_of(told)
@@ -61,7 +66,7 @@ def dealt_told(stage: int, name: str, place: Place, ranges: int, told: Told) -> 
         yield from dealt_table(stage, name, place, ranges, table, key)
         return
     found: dict[int, list[tuple[str, int, int]]] = {}
-    for at, record, diff in told.records():
+    for at, record, diff in told.contributions() if whole else told.records():
         row = pack_fact(record), instant_word(at), diff
         for number in place.ranges_of(record, ranges):
             found.setdefault(number, []).append(row)

@@ -102,12 +102,13 @@ class DataflowEngine:
         told: Iterable[str] | None = None,
         keeps_state: bool = False,
         carrying: Iterable[str] = (),
+        whole: Iterable[str] = (),
         timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Changes are told of `told`, by default all derived predicates, and of `watch`.
 
         Facts of the inputs in `carrying` may carry any lattice, those of others what their schema
-        says. With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each
+        says. Those of `whole` keep the contributions to their tallies. With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each
         step. In a `ticked` engine only what holds at ticks counts; a ticker runs it.
         """
         logical = plan_of(checked) if plan is None else given_apart(plan)
@@ -119,7 +120,7 @@ class DataflowEngine:
         self.checked = logical.checked
         self.texts = Texts() if texts is None else texts
         self.all_errors = Errors()
-        self.plan = lower(logical, self.texts, frozenset(carrying))
+        self.plan = lower(logical, self.texts, frozenset(carrying), frozenset(whole))
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
         self._keep = keep
         self._limits = limits or Limits()

@@ -31,14 +31,18 @@ from tidemill.datalog.logical.plan import LogicalPlan
 
 
 def lower(
-    logical: LogicalPlan, texts: Texts, carrying: Collection[str] = frozenset()
+    logical: LogicalPlan,
+    texts: Texts,
+    carrying: Collection[str] = frozenset(),
+    whole: Collection[str] = frozenset(),
 ) -> DataflowPlan:
     """The dataflow of a program. Facts of the inputs in `carrying` may carry any lattice.
 
-    Raises: NotInDataflow. Cost: O(text).
+    Facts of the predicates in `whole` keep the contributions to their tallies. Raises: NotInDataflow. Cost: O(text).
     """
     logical, lives = lives_apart(logical)
-    return _Lowering(groups_apart(rewritten(logical)), texts, carrying, lives).plan()
+    represented = groups_apart(rewritten(logical))
+    return _Lowering(represented, texts, Representation(represented, carrying, whole), lives).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
@@ -54,7 +58,7 @@ class _Lowering:
     """Lowers one program: its collections first, then each rule."""
 
     def __init__(
-        self, logical: LogicalPlan, texts: Texts, carrying: Collection[str],
+        self, logical: LogicalPlan, texts: Texts, represented: Representation,
         lives: Mapping[str, Lives],
     ) -> None:  # fmt: skip
         self._lives = lives
@@ -62,7 +66,7 @@ class _Lowering:
         self._checked = logical.checked
         self._texts = texts
         self._collections: dict[str, CollectionPlan] = {}
-        self._represented = Representation(logical, carrying)
+        self._represented = represented
         self.values = Values(logical.checked.vocabulary.lattices)
         self.schemas: dict[str, Schema] = {}
 

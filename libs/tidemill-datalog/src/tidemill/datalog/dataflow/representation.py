@@ -57,10 +57,14 @@ def groups_apart(logical: LogicalPlan) -> LogicalPlan:
 class Representation:
     """The lattices that facts of each predicate may carry, and how they stand in columns.
 
-    `carrying` are inputs whose facts may carry any lattice. Cost: O(rules · predicates).
+    `carrying` are inputs whose facts may carry any lattice; facts of `whole` keep all that they
+    carry. Cost: O(rules · predicates).
     """
 
-    def __init__(self, logical: LogicalPlan, carrying: Collection[str]) -> None:
+    def __init__(
+        self, logical: LogicalPlan, carrying: Collection[str], whole: Collection[str] = ()
+    ) -> None:
+        self._whole = whole
         self._checked = checked = logical.checked
         everything = frozenset(checked.vocabulary.lattices)
         self.lattices: dict[str, frozenset[str]] = {
@@ -114,6 +118,7 @@ class Representation:
             return ()
         rules = self._rules.get(name, ())
         shared = name in self._checked.inputs or name in self._looped or name in self._passed_on
+        shared = shared or name in self._whole
         if shared or len(rules) != 1 or name.startswith((NEXT, SENT)):
             return None
         rule = rules[0]

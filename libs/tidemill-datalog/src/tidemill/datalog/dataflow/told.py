@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of
+from tidemill.datalog.lattices import Tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
 
@@ -22,6 +24,18 @@ class Told:
 
     def __len__(self) -> int:
         return len(self.moves)
+
+    def contributions(self) -> Iterable[tuple[Instant, Record, int]]:
+        """The changes one by one, of facts whose tallies have all their contributions."""
+        schema = self.schema
+        for move in self.moves.tolist():
+            record = record_of(schema, move, self.texts)
+            if schema.carrying:
+                shown = dict(record.parafacts)
+                inner = schema.values.value(move[schema.carried]) or ()
+                shown.update((name, each) for name, each in inner if isinstance(each, Tally))
+                record = replace(record, parafacts=tuple(sorted(shown.items(), key=_name_of)))
+            yield instant_of(move[-2]), record, move[-1]
 
     def records(self) -> Iterable[tuple[Instant, Record, int]]:
         """The changes one by one: instant, record, 1 or -1.
@@ -42,3 +56,7 @@ class Told:
         """A change as it shows: its words but for the number of its parafacts, and these."""
         words = (*move[: self.schema.carried], *move[self.schema.nulls : -1])
         return (words, record.parafacts)
+
+
+def _name_of(item: tuple[str, Any]) -> str:
+    return item[0]

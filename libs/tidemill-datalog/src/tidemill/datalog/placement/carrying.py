@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemill.datalog.dataflow.representation import Representation
+from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.forms import AtomForm, RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan
 
-PORTABLE = frozenset({"min", "max", "earliest", "latest", "set", "provenance", "extent"})
-"""Lattices that are merged by what is seen of them; of others contributions have to meet."""
-SEEN = PORTABLE | {"count", "sum", "average", "count_distinct"}
+SIMPLE = frozenset({"min", "max", "earliest", "latest", "set", "provenance", "extent"})
+"""Lattices that are merged by what is seen of them."""
+PORTABLE = SIMPLE | TALLIES
+"""Lattices that facts take along to another fragment; of tallies all contributions."""
+SEEN = PORTABLE | {"count_distinct"}
 """Lattices of which what is seen can be put in again; those of a host may have other forms."""
 
 
@@ -31,6 +34,10 @@ class Carrying:
             return frozenset()
         passed = self._represented.passed(rule, atom) - PORTABLE
         return passed | (self.lattices(atom.predicate) - SEEN)
+
+    def hands_on(self, rule: RuleForm, atom: AtomForm) -> bool:
+        """Whether a rule passes contributions to tallies on from the facts of an atom."""
+        return not (atom.is_clock or self._represented.passed(rule, atom) <= SIMPLE)
 
     def tells_apart(self, rule: RuleForm) -> bool:
         """Whether what ranges derive by a rule may be merged by what is seen of it."""

@@ -17,7 +17,7 @@ AT = "#at:"
 """Before a place and a predicate: its facts as a fragment reads them there."""
 
 
-def whole(plan: LogicalPlan, reason: str, advice: str) -> Placement:
+def undivided(plan: LogicalPlan, reason: str, advice: str) -> Placement:
     """The placement of a program that is one task."""
     reads = tuple(Read(name, name, FIRST) for name in plan.checked.inputs)
     placed = dict.fromkeys((n for each in plan.components for n in each.predicates), FIRST)
@@ -29,11 +29,14 @@ def cut(plan: LogicalPlan, drafts: Sequence[Draft], carrying: Collection[str]) -
     """The fragments of drafts, whose components are those of the plan in their order."""
     plan = endless_of_any_type(plan)
     lattices = Carrying(plan, carrying)
+    whole = {a.predicate for rule in plan.rules for a in rule.atoms if lattices.hands_on(rule, a)}
     left, fragments = list(plan.components), []
     for number, draft in enumerate(drafts):
         mine, left = left[: len(draft.components)], left[len(draft.components) :]
         fragments.append(_Cut(plan, lattices, draft, mine).fragment(number))
-    return Placement(plan, tuple(fragments))
+    placement = Placement(plan, tuple(fragments))
+    found = [replace(each, whole=placement.crossing(each) & whole) for each in fragments]
+    return replace(placement, fragments=tuple(found))
 
 
 class _Cut:

@@ -16,7 +16,7 @@ from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import Component, LogicalPlan, logical_plan
 from tidemill.datalog.placement.carrying import Carrying
-from tidemill.datalog.placement.cutting import cut, whole
+from tidemill.datalog.placement.cutting import cut, undivided
 from tidemill.datalog.placement.drafts import CHOICES_MAX, Draft, State, held_by, subsets, ways_of
 from tidemill.datalog.placement.matching import keys_of
 from tidemill.datalog.placement.places import Placement, Positions
@@ -31,7 +31,7 @@ def placement_of(checked: CheckedProgram, carrying: Collection[str] = frozenset(
     """
     plan = given_apart(logical_plan(checked), [*checked.inputs])
     if checked.ticked:
-        return whole(plan, *TICKS)
+        return undivided(plan, *TICKS)
     alone: set[str] = set()
     while True:
         placing = _Placing(plan, carrying, alone)

@@ -44,7 +44,6 @@ def together(names: Sequence[str]) -> Told:
     """Why predicates are derived where they are read."""
     shown = ", ".join(names)
     return (
-        f"{shown}: counts, sums or lattices of a host are passed on from it, so contributions have "
-        "to meet",
-        f"match the value instead of passing it on: @count(n) on the atom of {names[0] if names else ''}",
+        f"{shown}: lattices of a host, or values counted once, are passed on from it and have to meet",
+        "end what is passed: ~count_distinct, or ~ and its name, on the head or the atom",
     )

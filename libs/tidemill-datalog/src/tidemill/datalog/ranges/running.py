@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.schema import instant_word
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.lattices import Tally
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.placement.places import Fragment, Placement
+from tidemill.datalog.presence import Instant
 from tidemill.datalog.ranges.failing import Failing, FailingTexts
-from tidemill.datalog.ranges.held import Held
+from tidemill.datalog.ranges.held import Held, fact_key
 from tidemill.datalog.ranges.work import Move, Part, Settings, Update, Work, Worked
 from tidemill.datalog.state import StateRow
 
@@ -96,7 +98,7 @@ class Ranges:
                 ]
                 self._deal(name, updates)
         self._lower = upper
-        asked = {name: sorted(moves.get(name, ()), key=_at) for name in self._told}
+        asked = {name: sorted(self._shown(name, moves), key=_at) for name in self._told}
         return Merged(asked, self._failing.take(errors))
 
     def _works(self, fragment: Fragment, upper: int) -> Iterator[Work]:
@@ -113,6 +115,24 @@ class Ranges:
         state.subtract(worked.gone)
         state.update(worked.come)
         self._state[key] = list(state.elements())
+
+    def _shown(self, name: str, moves: Mapping[str, Sequence[Move]]) -> Sequence[Move]:
+        """The changes of a predicate by what its facts show."""
+        found = moves.get(name, ())
+        if not any(name in fragment.whole for fragment in self.placement.fragments):
+            return found
+        lattices = self.placement.plan.checked.vocabulary.lattices
+        sums: dict[tuple[Instant, str], Move] = {}
+        for at, record, diff in found:
+            seen = [
+                (lattice, lattices[lattice].observe(each)[0] if isinstance(each, Tally) else each)
+                for lattice, each in record.parafacts
+            ]
+            shown = replace(record, parafacts=tuple(seen))
+            key = at, fact_key(shown)
+            before = sums[key][-1] if key in sums else 0
+            sums[key] = at, shown, before + diff
+        return [each for each in sums.values() if each[-1]]
 
     def _limit(self, fragment: Fragment, found: Sequence[Worked]) -> None:
         """Raises: LimitPassed where ranges have too many rows together."""

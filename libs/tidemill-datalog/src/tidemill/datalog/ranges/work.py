@@ -85,7 +85,7 @@ def work_of_range(
     mine = [name for name in fragment.derives if name in told]
     engine = DataflowEngine(
         fragment.plan.checked, plan=fragment.plan, strategy=settings.strategy, told=mine,
-        keeps_state=True, limits=settings.limits, allowance=allowance,
+        keeps_state=True, limits=settings.limits, allowance=allowance, whole=fragment.whole,
     )  # fmt: skip
     if work.lower is not None:
         engine.restore(work.part.state, work.lower)
@@ -97,7 +97,10 @@ def work_of_range(
         engine.tell_state()
     for name, updates in work.changes.items():
         engine.feed_records(name, updates)
-    moves = {name: list(each.records()) for name, each in engine.step(work.upper).items()}
+    moves = {
+        name: list(each.contributions() if name in fragment.whole else each.records())
+        for name, each in engine.step(work.upper).items()
+    }
     gone, come = engine.tell_state()
     rows = {name: engine.rows(name) for name in fragment.derives}
     return Worked(moves, engine.tell_errors(), gone, come, rows)

@@ -96,6 +96,14 @@ def test_a_sum_that_is_passed_on_takes_its_contributions_along() -> None:
         assert [name.rpartition(":")[2] for name in found] == whole
 
 
+def test_the_smaller_side_is_in_all_ranges() -> None:
+    checked = program("p(x, y) := payment(x, _) ^ edge(y, _);")
+    for small, large in (("payment", "edge"), ("edge", "payment")):
+        placement = placement_of(checked, rows={small: 10, large: 10_000_000})
+        (fragment, *_) = placement.fragments
+        assert [read.predicate for read in fragment.reads if read.place.everywhere] == [small]
+
+
 def test_a_stated_fact_beside_rules_is_handed_to_their_ranges() -> None:
     placement = placement_of(program("p(1); p(x) := edge(x, _);"))
     assert [fragment.way for fragment in placement.fragments] == ["one task", "ranges"]

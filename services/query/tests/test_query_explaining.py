@@ -16,13 +16,13 @@ _PROGRAM = check(
 
 
 def test_the_plan_names_the_key_of_each_rule_and_where_facts_are() -> None:
-    lines = plan_text(_PROGRAM)
+    lines = plan_text(_PROGRAM, {"ping": 1_000})
     placed = lines[lines.index("placement on Spark") :]
     assert any(line.startswith("    rule 1 by (h): loud(h) := ") for line in placed)
-    assert "    reads ping by (host)" in placed
+    assert "    reads ping by (host), about 40,000 bytes" in placed
 
 
 def test_the_plan_as_json_has_the_placement() -> None:
-    found = json.loads(plan_json(_PROGRAM))["placement"]
+    found = json.loads(plan_json(_PROGRAM, {}))["placement"]
     assert found["divided"]
     assert found["fragments"][0]["rules"][0]["by"] == ["h"]

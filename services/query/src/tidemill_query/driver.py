@@ -548,24 +548,28 @@ class QueryDriver:
 
         found = self._directory.view(view)
         allowance = self._workers.allowance()
-        drawn = {"svg": svg_of, "dot": explaining.plan_drawn, "json": explaining.plan_json}
+        drawn = {"svg": svg_of, "dot": explaining.plan_drawn}
         if form in drawn:
             return await self._workers.run(allowance, drawn[form], found.program)
         plans.check_form(form)
+        status = self._collections.status
+        rows = {p: (await status(each.collection)).updates for p, each in found.inputs.items()}
+        if form == "json":
+            return await self._workers.run(allowance, explaining.plan_json, found.program, rows)
         if form == "analyze-json":
             return await self._analysis(found, explaining.analysis_json)
         lines = [f"view {found.name}", *([found.kept] if found.kept else []), ""]
         if form == "analyze" and not found.program.ticked:
             lines += await self._analysis(found, explaining.analysis_text)
         else:
-            lines += await self._workers.run(allowance, explaining.plan_text, found.program)
+            lines += await self._workers.run(allowance, explaining.plan_text, found.program, rows)
         for title, readables in (("inputs", found.inputs), ("outputs", found.outputs)):
             lines += ["", title]
             for predicate, readable in sorted(readables.items()):
-                status = await self._collections.status(readable.collection)
+                state = await status(readable.collection)
                 lines.append(
-                    f"  {predicate} = {readable.collection}  since {status.since}  upper "
-                    f"{status.upper}  {status.updates} updates in {status.batches} batches"
+                    f"  {predicate} = {readable.collection}  since {state.since}  upper "
+                    f"{state.upper}  {state.updates} updates in {state.batches} batches"
                 )
                 if title == "inputs":
                     lines += await self._alike(found, predicate)

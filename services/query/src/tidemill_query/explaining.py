@@ -26,28 +26,29 @@ from tidemill.datalog.presence import Presence
 from tidemill.errors import UsageError
 
 
-def plan_text(program: CheckedProgram) -> list[str]:
-    """The plan of a program; of one tick, if it is ticked."""
-    return _flow_lines(program, _document(program))
+def plan_text(program: CheckedProgram, rows: Mapping[str, int]) -> list[str]:
+    """The plan of a program; of one tick, if it is ticked. `rows` are about those of its inputs."""
+    return _flow_lines(program, _document(program, rows))
 
 
-def plan_json(program: CheckedProgram) -> str:
+def plan_json(program: CheckedProgram, rows: Mapping[str, int]) -> str:
     """The plan as JSON."""
-    return json.dumps(_document(program), indent=2)
+    return json.dumps(_document(program, rows), indent=2)
 
 
 def plan_drawn(program: CheckedProgram) -> str:
     """The plan in the language DOT."""
-    return plan_dot(_document(program))
+    return plan_dot(_document(program, {}))
 
 
-def _document(program: CheckedProgram) -> Document:
+def _document(program: CheckedProgram, rows: Mapping[str, int]) -> Document:
     flow = DataflowEngine(program, ticked=program.ticked)
-    return {**plan_document(flow.plan, flow.checked), **_placed(program)}
+    return {**plan_document(flow.plan, flow.checked), **_placed(program, rows)}
 
 
-def _placed(program: CheckedProgram) -> Document:
-    return {"placement": placement_document(placement_of(program), program)}
+def _placed(program: CheckedProgram, rows: Mapping[str, int]) -> Document:
+    placement = placement_of(program, rows=rows)
+    return {"placement": placement_document(placement, program, rows)}
 
 
 def _flow_lines(program: CheckedProgram, document: Document) -> list[str]:
@@ -101,4 +102,4 @@ def _derived(
     for predicate, presences in inputs.items():
         flow.feed_presences(predicate, presences)
     flow.step(at + 1)
-    return {**analysis_document(flow), **_placed(program)}
+    return {**analysis_document(flow), **_placed(program, {})}

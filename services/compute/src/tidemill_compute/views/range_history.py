@@ -54,7 +54,11 @@ class RangeHistory:
         program = history.target.program
         if program.ticked or matches_ends(program):
             return None
-        placement = placement_of(program)
+        rows = {
+            predicate: sum(part.rows for part in history.inputs[collection][1])
+            for predicate, (collection, _) in history.target.inputs.items()
+        }
+        placement = placement_of(program, rows=rows)
         found = cls(history, placement, ranges)
         return found if placement.divided and found._keys_fit() else None
 

@@ -108,13 +108,13 @@ class DataflowEngine:
         """Changes are told of `told`, by default all derived predicates, and of `watch`.
 
         Facts of the inputs in `carrying` may carry any lattice, those of others what their schema
-        says. Those of `whole` keep the contributions to their tallies. With `keep` history is kept. With `keeps_state` `tell_state` has to be asked each
-        step. In a `ticked` engine only what holds at ticks counts; a ticker runs it.
+        says. Those of `whole` keep the contributions to their tallies. With `keep` history is kept.
+        With `keeps_state` `tell_state` has to be asked each step. In a `ticked` engine only what
+        holds at ticks counts; a ticker runs it.
         """
         logical = plan_of(checked) if plan is None else given_apart(plan)
         self.ticked, self.keeps_state, self.timer = ticked, keeps_state, timer
-        self.ticks: I64Array = np.empty(0, np.int64)
-        self._agenda = Agenda()
+        self.ticks, self._agenda = np.empty(0, np.int64), Agenda()
         self.allowance = allowance or Allowance()
         """The count of memory that the engine draws on."""
         self.checked = logical.checked
@@ -122,8 +122,7 @@ class DataflowEngine:
         self.all_errors = Errors()
         self.plan = lower(logical, self.texts, frozenset(carrying), frozenset(whole))
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
-        self._keep = keep
-        self._limits = limits or Limits()
+        self._keep, self._limits = keep, limits or Limits()
         self.plan.values.set_values_max = self._limits.set_values
         self._merged = self._make_merged()
         self.holdings = Holdings()

@@ -38,7 +38,8 @@ def lower(
 ) -> DataflowPlan:
     """The dataflow of a program. Facts of the inputs in `carrying` may carry any lattice.
 
-    Facts of the predicates in `whole` keep the contributions to their tallies. Raises: NotInDataflow. Cost: O(text).
+    Facts of the predicates in `whole` keep the contributions to their tallies. Raises:
+    NotInDataflow. Cost: O(text).
     """
     logical, lives = lives_apart(logical)
     represented = groups_apart(rewritten(logical))

@@ -17,6 +17,7 @@ from tidemill.datalog.placement.matching import (
     keys_of,
 )
 from tidemill.datalog.placement.places import Positions, Way
+from tidemill.datalog.placement.sizes import Sizes
 from tidemill.datalog.placement.splitting import CROSSING
 
 STATES_MAX = 32
@@ -32,10 +33,9 @@ class State:
     placed: Mapping[str, Positions] = field(default_factory=dict)
     rules: tuple[Divided, ...] = ()
 
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Smaller is better: little in all ranges, then keys of many columns."""
-        replicated = sum(each.replicated for each in self.rules)
+    def rank(self, sizes: Sizes) -> tuple[int, int]:
+        """Smaller is better: few rows in all ranges, then keys of many columns."""
+        replicated = sum(sizes.of(name) for each in self.rules for name in each.replicated)
         return replicated, -sum(len(each.variables) for each in self.rules)
 
 
@@ -44,6 +44,7 @@ class Draft:
     """One fragment so far."""
 
     way: Way
+    sizes: Sizes
     components: list[Component] = field(default_factory=list)
     states: list[State] = field(default_factory=lambda: [State()])
     reason: str = ""
@@ -66,7 +67,7 @@ class Draft:
             for choice in choices
             for added in _added(state, component, choice, replicate)
         ]
-        return sorted(found, key=lambda state: state.rank)[:STATES_MAX]
+        return sorted(found, key=lambda state: state.rank(self.sizes))[:STATES_MAX]
 
 
 def _held(rule: RuleForm, carrying: Carrying) -> set[str]:

@@ -28,17 +28,14 @@ VARIABLES_MAX = 8
 class Divided:
     """One way to divide the matches of a rule: by the values of `variables`.
 
-    `atoms` and `absent` are the places of the facts, None for clocks.
+    `atoms` and `absent` are the places of the facts, None for clocks. Facts of the predicates in
+    `replicated` are in all ranges.
     """
 
     variables: frozenset[str]
     atoms: tuple[Place | None, ...]
     absent: tuple[Place | None, ...]
-
-    @property
-    def replicated(self) -> int:
-        """The number of atoms whose facts are in all ranges."""
-        return [*self.atoms, *self.absent].count(EVERYWHERE)
+    replicated: tuple[str, ...]
 
 
 def divided(
@@ -55,7 +52,10 @@ def divided(
         return None
     if not any(isinstance(each, Place) and each.positions for each in atoms):
         return None  # each range would find the same matches
-    return Divided(variables, tuple(atoms), tuple(absent))  # type: ignore[arg-type]  # no False
+    names = [*(atom.predicate for atom in rule.atoms), *(each.predicate for each in rule.absent)]
+    places = zip(names, [*atoms, *absent], strict=True)
+    replicated = tuple(name for name, place in places if place is EVERYWHERE)
+    return Divided(variables, tuple(atoms), tuple(absent), replicated)  # type: ignore[arg-type]  # no False
 
 
 def _place(

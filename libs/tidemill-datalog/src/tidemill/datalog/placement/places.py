@@ -54,7 +54,8 @@ class Fragment:
 
     `placed` says where derived facts are; those that are not in it are merged by a later fragment.
     `keys` are the variables by whose values the matches of each rule are divided, by the place of
-    the rule in the plan. Facts of `whole` take contributions along. A `reason` says why a fragment is one task, and `advice` what to change.
+    the rule in the plan. Facts of `whole` take contributions along. A `reason` says why a fragment
+    is one task, and `advice` what to change.
     """
 
     number: int

@@ -7,7 +7,7 @@ for which nothing helps is one task. Facts in all ranges are avoided before they
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 
@@ -21,20 +21,26 @@ from tidemill.datalog.placement.drafts import CHOICES_MAX, Draft, State, held_by
 from tidemill.datalog.placement.matching import keys_of
 from tidemill.datalog.placement.places import Placement, Positions
 from tidemill.datalog.placement.reasons import TICKS, reason_of, together
+from tidemill.datalog.placement.sizes import Sizes
 from tidemill.datalog.placement.splitting import CROSSING, Columns, Halves, split
 
 
-def placement_of(checked: CheckedProgram, carrying: Collection[str] = frozenset()) -> Placement:
+def placement_of(
+    checked: CheckedProgram,
+    carrying: Collection[str] = frozenset(),
+    rows: Mapping[str, int] | None = None,
+) -> Placement:
     """The places of a program's facts. Facts of the inputs in `carrying` may carry any lattice.
 
-    Pure, and the same for the same program. Cost: polynomial in the text.
+    `rows` are about those of inputs. Pure: the same for the same program and rows. Cost: polynomial
+    in the text.
     """
     plan = given_apart(logical_plan(checked), [*checked.inputs])
     if checked.ticked:
         return undivided(plan, *TICKS)
     alone: set[str] = set()
     while True:
-        placing = _Placing(plan, carrying, alone)
+        placing = _Placing(plan, carrying, Sizes(plan, rows or {}), alone)
         missing = placing.place()
         if not missing:
             return placing.placement()
@@ -44,7 +50,10 @@ def placement_of(checked: CheckedProgram, carrying: Collection[str] = frozenset(
 class _Placing:
     """One attempt, in which the predicates in `alone` and all above them are one task."""
 
-    def __init__(self, plan: LogicalPlan, carrying: Collection[str], alone: set[str]) -> None:
+    def __init__(
+        self, plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, alone: set[str]
+    ) -> None:
+        self._sizes = sizes
         self._plan = plan
         self._names = carrying
         self._carrying = Carrying(plan, carrying)
@@ -70,7 +79,7 @@ class _Placing:
         if above:
             names = sorted(held_by(above, self._carrying))
             reason, advice = together(names)
-            self._drafts.append(Draft("one task", above, reason=reason, advice=advice))
+            self._drafts.append(Draft("one task", self._sizes, above, reason=reason, advice=advice))
         missing = set()
         for draft in self._drafts:
             missing |= held_by(draft.components, self._carrying) - draft.predicates
@@ -109,7 +118,7 @@ class _Placing:
                 and self._add(number, component, replicate)
             ):
                 return True
-        draft = Draft("ranges")
+        draft = Draft("ranges", self._sizes)
         states = draft.states_with(component, self._carrying, replicate)
         if states:
             self._drafts.append(draft)
@@ -144,7 +153,7 @@ class _Placing:
         else:
             number = len(self._drafts)
             reason, advice = reason_of(component)
-            self._drafts.append(Draft("one task", reason=reason, advice=advice))
+            self._drafts.append(Draft("one task", self._sizes, reason=reason, advice=advice))
         self._take(number, component, [State()])
 
     # Rules whose facts are not where their matches are.

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.words import column_name
 from tidemill.datalog.placement.places import Fragment, Place, Placement
+from tidemill.datalog.placement.sizes import BYTES_COLUMN, BYTES_ROW
 from tidemill.datalog.placement.splitting import CROSSING
 
 Document: TypeAlias = "dict[str, Any]"
 
 
-def placement_document(placement: Placement, checked: CheckedProgram) -> Document:
+def placement_document(
+    placement: Placement, checked: CheckedProgram, rows: Mapping[str, int] | None = None
+) -> Document:
     """The placement as JSON, whose fields stay: `divided`, and `fragments` in their order.
 
     A fragment has `number`, `way` ("ranges" or "one task") with its `reason` and `advice`, what it
     `reads` and `keeps`, and its `rules`. A place is a list of columns, "in all ranges" or "in one
     range". Facts that a later fragment merges have none. A rule has `number`, `text` and the
-    variables `by` which its matches are divided. Cost: O(text).
+    variables `by` which its matches are divided. Rows of an input that are counted in `rows` take
+    about as many `bytes` in an exchange, null for others. Cost: O(text).
     """
-    told = _Told(placement, checked)
+    told = _Told(placement, checked, rows or {})
     fragments = [told.fragment(each) for each in placement.fragments]
     return {"divided": placement.divided, "fragments": fragments}
 
@@ -36,7 +40,8 @@ def placement_lines(document: Document) -> list[str]:
         lines += [f"    to change that: {each['advice']}"] if each["advice"] else []
         for read in each["reads"]:
             source = "" if read["from"] is None else f" of fragment {read['from']}"
-            lines.append(f"    reads {read['name']}{source}{_at(read['at'])}")
+            size = "" if read["bytes"] is None else f", about {read['bytes']:,} bytes"
+            lines.append(f"    reads {read['name']}{source}{_at(read['at'])}{size}")
         for rule in each["rules"]:
             by = f" by ({', '.join(rule['by'])})" if rule["by"] else ""
             first, *rest = rule["text"].splitlines() or ["merges what ranges derive"]
@@ -59,7 +64,10 @@ def _at(place: Sequence[str] | str | None) -> str:
 class _Told:
     """Fragments with the names that the program gives."""
 
-    def __init__(self, placement: Placement, checked: CheckedProgram) -> None:
+    def __init__(
+        self, placement: Placement, checked: CheckedProgram, rows: Mapping[str, int]
+    ) -> None:
+        self._counted = rows
         self._placement = placement
         self._checked = placement.plan.checked
         self._texts = {rule.number: format_rule(rule) for rule in checked.program.rules}
@@ -71,7 +79,7 @@ class _Told:
         reads = [
             {
                 "name": self._name(read.predicate), "from": self._of_fragment(read.predicate),
-                "at": self._place(read.place, read.predicate),
+                "at": self._place(read.place, read.predicate), "bytes": self._bytes(read.predicate),
             }
             for read in fragment.reads
         ]  # fmt: skip
@@ -94,6 +102,13 @@ class _Told:
 
     def _of_fragment(self, predicate: str) -> int | None:
         return self._of[predicate] + 1 if predicate in self._of else None
+
+    def _bytes(self, predicate: str) -> int | None:
+        """About what the rows of an input take in an exchange."""
+        rows = self._counted.get(predicate.rpartition(":")[2])
+        if rows is None or predicate in self._of:
+            return None
+        return rows * (BYTES_ROW + BYTES_COLUMN * len(self._checked.columns[predicate]))
 
     def _readers(self, predicate: str) -> list[int]:
         return [

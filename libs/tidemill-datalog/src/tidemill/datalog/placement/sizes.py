@@ -1,0 +1,30 @@
+"""About how many rows predicates have, to choose which of them are in all ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemill.datalog.logical.plan import LogicalPlan
+
+BYTES_ROW, BYTES_COLUMN = 24, 8
+"""About what a row of an exchange takes: its instant, diff and expiry, and each column."""
+
+
+class Sizes:
+    """Rows of inputs as somebody has counted them; one of each where nobody has.
+
+    A derived predicate counts as much as the largest that its rules read.
+    """
+
+    def __init__(self, plan: LogicalPlan, rows: Mapping[str, int]) -> None:
+        self._rows = dict(rows)
+        for component in plan.components:
+            if component.rules:
+                read = {name for rule in component.rules for name in rule.reads}
+                most = max((self.of(name) for name in read), default=1)
+                self._rows.update(dict.fromkeys(component.predicates, most))
+
+    def of(self, predicate: str) -> int:
+        """About how many rows a predicate has."""
+        known = self._rows.get(predicate)
+        return self._rows.get(predicate.rpartition(":")[2], 1) if known is None else known

@@ -73,6 +73,12 @@ PROGRAMS = {
         all(h) @max(n) := either(n, h);
         both(h) := all(h) ^ host(h);
     """,
+    "floats, truth values and texts that cross": """
+        half(n, h, float(n) / 2.0, n > 2, concat(h, "é")) := ping(h, n);
+        per(f, b) @count(h) := half(_, h, f, b, _);
+        named(m) @sum(f) := half(_, _, f, _, m);
+        true_ones(n) := half(n, _, _, true, _) ^ not named("aé") if n > 3;
+    """,
     "facts with ends of their own, at times": """
         seen(h, n) @time(t) @expires(t + 9) := ping(h, n) @time(t) ^ host(h);
         last(h) @max(n) := seen(h, n);

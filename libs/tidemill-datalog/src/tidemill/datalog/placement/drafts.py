@@ -22,7 +22,7 @@ from tidemill.datalog.placement.splitting import CROSSING
 
 STATES_MAX = 32
 """Ways to place the facts of one fragment that are followed."""
-CHOICES_MAX = 512
+CHOICES_MAX = 64
 """Ways to place the predicates of one component that are tried."""
 
 
@@ -95,10 +95,10 @@ def _choices(component: Component) -> Iterator[dict[str, Positions]]:
 
 
 def subsets(positions: Sequence[int]) -> Iterator[Positions]:
-    """Sets of columns that may be a key, large ones first."""
+    """Sets of columns that may be a key: all of them, then small ones first."""
     if len(positions) > KEY_MAX:
         yield tuple(positions)
-    for size in range(min(KEY_MAX, len(positions)), 0, -1):
+    for size in range(1, min(KEY_MAX, len(positions)) + 1):
         yield from combinations(positions, size)
 
 
@@ -113,20 +113,21 @@ def _added(
             if way is not None:
                 yield State(placed, (*state.rules, way))
         return
-    ways = ways_of(component, placed, replicate)
-    if None not in ways:
-        yield State(placed, (*state.rules, *ways))  # type: ignore[arg-type]  # none is None
+    ways: list[Divided] = []
+    for way in ways_of(component, placed, replicate):
+        if way is None:
+            return
+        ways.append(way)
+    yield State(placed, (*state.rules, *ways))
 
 
 def ways_of(
     component: Component, placed: Mapping[str, Positions], replicate: bool
-) -> list[Divided | None]:
+) -> Iterator[Divided | None]:
     """The way to divide each rule for facts that are where they are placed; None for none."""
-    found = []
     for rule in component.rules:
         keys = head_keys(rule)
         mine = placed[rule.head.predicate]
         variables = frozenset(keys[at] for at in mine if at in keys)
         fits = len(variables) == len(mine)
-        found.append(divided(rule, variables, placed, replicate) if fits else None)
-    return found
+        yield divided(rule, variables, placed, replicate) if fits else None

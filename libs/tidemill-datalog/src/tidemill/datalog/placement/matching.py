@@ -46,16 +46,19 @@ def divided(
     Predicates that are `placed` are read where they are. Others are read where the key says, or in
     all ranges where an atom lacks some of the variables and that is allowed.
     """
-    atoms = [_place(atom, variables, placed, replicate) for atom in rule.atoms]
-    absent = [_place(atom, variables, placed, replicate) for atom in rule.absent]
-    if False in atoms or False in absent:
-        return None
-    if not any(isinstance(each, Place) and each.positions for each in atoms):
+    places: list[Place | None] = []
+    read: tuple[AtomForm | AbsentForm, ...] = (*rule.atoms, *rule.absent)
+    for atom in read:
+        place = _place(atom, variables, placed, replicate)
+        if isinstance(place, bool):
+            return None
+        places.append(place)
+    count = len(rule.atoms)
+    if not any(each is not None and each.positions for each in places[:count]):
         return None  # each range would find the same matches
-    names = [*(atom.predicate for atom in rule.atoms), *(each.predicate for each in rule.absent)]
-    places = zip(names, [*atoms, *absent], strict=True)
-    replicated = tuple(name for name, place in places if place is EVERYWHERE)
-    return Divided(variables, tuple(atoms), tuple(absent), replicated)  # type: ignore[arg-type]  # no False
+    known = zip(read, places, strict=True)
+    replicated = tuple(atom.predicate for atom, place in known if place is EVERYWHERE)
+    return Divided(variables, tuple(places[:count]), tuple(places[count:]), replicated)
 
 
 def _place(
@@ -65,11 +68,13 @@ def _place(
     """The place of the facts of an atom; None for a clock, False where that is no way."""
     if atom.is_clock:
         return None
+    mine = placed.get(atom.predicate)
+    if mine is not None and len(mine) != len(variables):
+        return False
     found = columns_of(atom)
-    if atom.predicate in placed:
-        mine = placed[atom.predicate]
+    if mine is not None:
         met = [name for name, at in found for each in mine if at == each]
-        alike = len(met) == len(mine) == len(variables) and {*met} == variables
+        alike = len(met) == len(mine) and {*met} == variables
         return Place(mine) if alike else False
     first: dict[str, int] = {}
     for name, at in found:

@@ -175,9 +175,9 @@ class Told:
     corrections: Sequence[Correction]
 
 
-def told_by(spec: ActionSpec, program: CheckedProgram, derived: Facts) -> Told:
+def told_by(text: str, program: CheckedProgram, derived: Facts) -> Told:
     """Firings of an action from the beginning on, and corrections of what has fired."""
-    goal = compile_goal(spec.goal, program)
+    goal = compile_goal(text, program)
     firings = fired([goal], derived)
     first = {firing.record.key: firing for firing in firings}
     stretches: dict[object, list[Presence]] = {}

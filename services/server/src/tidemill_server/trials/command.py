@@ -7,15 +7,18 @@ from typing import Annotated
 
 import typer
 
+from tidemill.client.reporting import reported
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.errors import TidemillError, UsageError
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.rng import new_rng
 from tidemill_server.trials.cases import CaseFile, case_files, load_cases
+from tidemill_server.trials.limits import CHANGES_MAX
 from tidemill_server.trials.reports import Verdict, write_junit
 
 
 def run_cases(
+    context: typer.Context,
     paths: Annotated[
         list[Path], typer.Argument(help="Case files, or folders with files *.test.yaml.")
     ],
@@ -26,12 +29,32 @@ def run_cases(
     only: Annotated[
         str, typer.Option("--only", "-k", help="Only cases whose name has this text.")
     ] = "",
+    record: Annotated[
+        str | None,
+        typer.Option(help="Write a case of this view of a running server into the folder instead."),
+    ] = None,
+    as_of: Annotated[
+        str, typer.Option(help="With --record: instant of the answers.", metavar="T")
+    ] = "latest",
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="With --record: beginning of the history.", metavar="T"),
+    ] = None,
+    changes_max: Annotated[
+        int, typer.Option(help="With --record: changes of one input at most.", min=1)
+    ] = CHANGES_MAX,
 ) -> None:
     """Run cases of rules: given rows, expect records, firings, corrections, reasons of absence.
 
     Each case runs in the given order and in others, cut into other steps, with both strategies of
     the dataflow: the answer may not change. Exit code 0 if all cases pass, else 1.
+
+    \b
+        tidemill test rules/
+        tidemill test --record delays --as-of 2013-02-01T06:00Z rules/
     """
+    if record is not None:
+        paths = _record(context, record, paths, start, as_of, changes_max)
     verdicts: list[Verdict] = []
     try:
         files = [load_cases(path) for path in case_files(paths)]
@@ -52,6 +75,28 @@ def run_cases(
     failed = sum(bool(verdict.wrong) for verdict in verdicts)
     typer.echo(f"{len(verdicts) - failed} passed, {failed} failed")
     raise typer.Exit(1 if failed else 0)
+
+
+def _record(
+    context: typer.Context, view: str, paths: list[Path], start: str | None, as_of: str,
+    changes_max: int,
+) -> list[Path]:  # fmt: skip
+    """Write a case of a running server; the file, which is run next."""
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+        from tidemill.client.instants import instant
+        from tidemill_server.trials import recording
+
+        if len(paths) != 1:
+            raise UsageError("name one folder for the case", reason="file")
+        with connect_to(context.obj) as client:
+            begin = None if start is None else instant(start)
+            made = recording.record(client, view, begin, instant(as_of), changes_max)
+        written = made.write(view, paths[0])
+        for path in written:
+            typer.echo(f"{path} written")
+        return written[1:]
+    raise AssertionError("an error has ended the command")
 
 
 def _verdicts(file: CaseFile, seed: int, only: str) -> list[Verdict]:

@@ -105,7 +105,7 @@ def run(rules: Rules, case: Case, how: Run, random: Random) -> Outcome:
         )
     derived = {name: known[name] for name in rules.views}
     told = {
-        name: told_by(spec, rules.views[spec.view].program, derived[spec.view])
+        name: told_by(spec.goal, rules.views[spec.view].program, derived[spec.view])
         for name, spec in rules.actions.items()
     }
     return Outcome(inputs, derived, told, staged, upper)

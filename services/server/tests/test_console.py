@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
@@ -178,20 +179,47 @@ async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None
             await expect(node).to_have_attribute("class", "node s-ok")
 
 
-async def test_rows_are_inserted_and_their_answer_is_followed(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked:
+async def test_rows_are_inserted_and_their_answer_is_watched(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked, console(asked) as page:
         await asked.insert()
-        async with console(asked) as page:
-            await page.goto(f"{asked.address}/#/ask?goal=late(p, d)")
-            await page.get_by_label("follow").check()
-            table = page.get_by_role("region", name="Answer")
-            await expect(table).to_contain_text("N2")
-            other = await page.context.new_page()
-            await other.goto(f"{asked.address}/#/insert?key=Table%2Fdelays")
-            await other.get_by_label("Rows").fill('{"plane": "N7", "delay": 77}')
-            await other.get_by_role("button", name="Insert").click()
-            await expect(other.locator(".done")).to_contain_text("1 rows are in delays")
-            await expect(table).to_contain_text("N7")
+        await page.goto(f"{asked.address}/#/insert?key=Table%2Fdelays")
+        await page.get_by_label("Goal").fill("late(p, d)")
+        await page.get_by_role("button", name="Watch").click()
+        answer = page.get_by_role("region", name="Watched answer")
+        await expect(answer).to_contain_text("N2")
+        await page.get_by_label("Rows").fill('{"plane": "N7", "delay": 77}')
+        await page.get_by_role("button", name="Insert").click()
+        await expect(page.locator(".done")).to_contain_text("1 rows are in delays")
+        await expect(answer).to_contain_text("N7")
+        assert await barriers(page) == []
+
+
+async def test_an_answer_is_followed_over_a_stream_that_ends(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked, console(asked) as page:
+        at = await asked.insert()
+        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        lasts: list[str] = []
+
+        async def cut(route: Route) -> None:
+            """End the first stream soon."""
+            lasts.append(route.request.headers.get("last-event-id", ""))
+            soon_ms = asked.whole.context.clock.now_ms() + 1_500
+            end = "" if len(lasts) > 1 else f"&until={soon_ms}"
+            await route.continue_(url=route.request.url + end)
+
+        await page.route("**/v1/subscribe?*", cut)
+        await page.goto(f"{asked.address}/#/ask?goal=late(p, d)")
+        await page.get_by_label("follow").check()
+        table = page.get_by_role("region", name="Answer")
+        await expect(table).to_contain_text("N2")
+        while len(lasts) < 2:
+            await page.wait_for_timeout(50)
+        await asked.insert(pa.table({"plane": ["N8"], "delay": [88], "gate": ["A"]}))
+        await expect(table).to_contain_text("N8")
+        cells = table.get_by_role("row").filter(has_text="N2").get_by_role("cell")
+        await expect(cells.last).to_have_text("1")  # the snapshot is not there twice
+        assert lasts[0] == ""
+        assert int(lasts[1]) > at
 
 
 async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> None:

@@ -113,6 +113,15 @@ async def test_a_connection_again_goes_on_behind_any_id(tmp_path: Path) -> None:
         assert set(found.values()) == {1}
 
 
+async def test_a_snapshot_behind_the_end_is_refused_and_not_left_out(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        said = await asked.ask(f"{PATH}&until={at - 1}")
+        assert (said.status, said.json["reason"]) == (400, "Until")
+        assert (await asked.ask(f"{PATH}&until={at + 60_000}&start={at + 60_000}")).status == 400
+
+
 async def test_ids_that_are_none_are_refused_and_an_end_is_one(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()

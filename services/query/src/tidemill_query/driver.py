@@ -50,7 +50,7 @@ from tidemill_query.conditions import filter_of, fixed_by
 from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
-from tidemill_query.instants import definite_instant
+from tidemill_query.instants import definite_instant, refuse_early_end
 from tidemill_query.listing import collection_info
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.shared_holds import SharedHolds
@@ -291,6 +291,7 @@ class QueryDriver:
             at = (
                 await self._instant(readable.collection, None, math.inf) if start is None else start
             )
+            refuse_early_end(at, until, snapshot)
             stream = self._collections.subscribe(
                 subscriber.held,
                 at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.errors import NotYet
+from tidemill.errors import NotYet, UsageError
 from tidemill.shard import Collections
 from tidemill.time import sole_time
 
@@ -44,3 +44,13 @@ async def _wait(
 ) -> int:
     upper = await collections.wait_for_upper(collection, beyond, wait_s or 0.0)
     return sole_time(upper) if not upper.empty else beyond + 1
+
+
+def refuse_early_end(at: int, until: int | None, snapshot: bool) -> None:
+    """Raises: UsageError for a subscription that ends before its snapshot, which it would lack."""
+    if snapshot and until is not None and until <= at:
+        raise UsageError(
+            f"subscription refused: its snapshot is as of {at}, and it ends before {until}: ask for a "
+            "later end, or begin at an earlier instant",
+            reason="Until",
+        )

@@ -1,12 +1,12 @@
 // A question as of the instant of the slider; a row opens its proof.
 
-import { follow, get, rows } from "./api.js";
+import { collectionOf, ROWS_MAX, table as drawn } from "./answer.js";
+import { get, rows } from "./api.js";
 import { h, problem, say } from "./dom.js";
-import { recordOf } from "./records.js";
+import { watch } from "./live.js";
 import { on, setTimeline, state } from "./state.js";
 import { instant } from "./times.js";
 
-const ROWS_MAX = 500;
 const SLOW_MS = 120;
 
 function tree(node, top) {
@@ -25,7 +25,7 @@ export function screen(main, parameters, signal, go) {
   });
   const known = h("datalist", { id: "known" });
   const live = h("input", { id: "live", type: "checkbox" });
-  const head = h("p", { class: "soft", role: "status" });
+  const head = h("p", { class: "soft", "aria-live": "polite" });
   const table = h("div", {
     class: "scroll", tabindex: "0", role: "region", "aria-label": "Answer",
   });
@@ -41,31 +41,8 @@ export function screen(main, parameters, signal, go) {
   let shown = null;
   let waiting = null;
 
-  const collectionOf = (asked) => {
-    const name = asked.split("(")[0].trim();
-    return state.collections.get(name) ?? state.collections.get(`${name}/${name}`)
-      ?? [...state.collections.values()].find((each) => each.id.endsWith(`/${name}`));
-  };
-
-  function fill(asked, found, columns) {
-    const collection = collectionOf(asked);
-    const names = columns ?? Object.keys(found[0] ?? {}).filter((each) => each !== "_diff");
-    const body = found.map((row) => {
-      const fact = recordOf(asked, row, collection);
-      const open = () => { record.value = fact; why("why"); };
-      return h("tr", null,
-        h("td", null, fact
-          ? h("button", { type: "button", class: "link", "aria-label": `Proof of ${fact}`, onclick: open },
-            "proof") : ""),
-        names.map((each) => h("td", null, row[each] == null ? "null" : String(row[each]))),
-        h("td", null, String(row._diff ?? 1)));
-    });
-    table.replaceChildren(h("table", null,
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "why"),
-        names.map((each) => h("th", { scope: "col" }, each)),
-        h("th", { scope: "col" }, "copies"))),
-      h("tbody", null, body)));
-  }
+  const prove = (fact) => { record.value = fact; why("why"); };
+  const fill = (asked, found) => table.replaceChildren(drawn(asked, found, prove));
 
   async function ask() {
     following?.abort();
@@ -80,6 +57,7 @@ export function screen(main, parameters, signal, go) {
     const collection = collectionOf(asked);
     if (collection) setTimeline(collection.timeline);
     if (live.checked && state.asOf == null) { followed(asked); return; }
+    head.setAttribute("aria-live", "polite");
     try {
       const parameters = { as_of: state.asOf, wait_s: state.asOf == null ? null : 5 };
       const found = asked.includes("(")
@@ -99,34 +77,12 @@ export function screen(main, parameters, signal, go) {
     }
   }
 
-  async function followed(asked) {
+  function followed(asked) {
     following = new AbortController();
+    head.setAttribute("aria-live", "off"); // it changes all the time now
     const mine = following;
-    signal.addEventListener("abort", () => mine.abort());
-    const held = new Map();
-    let drawing = false, events = 0;
-    const draw = () => {
-      drawing = false;
-      if (mine.signal.aborted) return;
-      const found = [...held.values()].filter((row) => row._diff !== 0);
-      fill(asked, found.slice(0, ROWS_MAX));
-      say(head, `${found.length} rows, followed: ${events} changes, definite before ${instant(shown)}`);
-    };
-    try {
-      await follow(asked, (told) => {
-        for (const { _time, _diff, ...row } of told.rows) {
-          const key = JSON.stringify(row);
-          const diff = (held.get(key)?._diff ?? 0) + _diff;
-          if (diff === 0) held.delete(key);
-          else held.set(key, { ...row, _diff: diff });
-          events++;
-        }
-        shown = told.upper[0] ?? shown;
-        if (!drawing) { drawing = true; requestAnimationFrame(draw); }
-      }, mine.signal);
-    } catch (error) {
-      table.replaceChildren(problem(error));
-    }
+    watch(asked, mine.signal, (found) => fill(asked, found), (text) => say(head, text),
+      (error) => table.replaceChildren(problem(error)));
   }
 
   async function why(kind) {

@@ -145,7 +145,7 @@ export function screen(main, parameters, signal, go) {
     type: "search", class: "wide", "aria-label": "Search resources", placeholder: "search",
     oninput: () => update(),
   });
-  const says = h("p", { class: "sentence", role: "status" });
+  const says = h("p", { class: "sentence" });
   const links = h("div", { class: "row" });
   const list = new ResourceList(choose);
   const drawing = new Drawing(choose, open);

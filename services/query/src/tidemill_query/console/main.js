@@ -2,6 +2,7 @@
 
 import { token } from "./api.js";
 import { screen as ask } from "./ask.js";
+import { say } from "./dom.js";
 import { screen as graph } from "./graph.js";
 import { screen as resource } from "./resource.js";
 import { on, range, refresh, setInstant, state, tell } from "./state.js";
@@ -101,9 +102,9 @@ addEventListener("keydown", (event) => {
 
 on("resources", () => {
   const { problem } = state;
-  byId("said").textContent = problem
-    ? `${problem.title} ${problem.detail ?? ""}`
-    : `${state.resources.size} resources, looked at ${new Date().toLocaleTimeString()}`;
+  // NB: it is read aloud when it changes, so it says nothing that changes each second.
+  say(byId("said"), problem
+    ? `${problem.title} ${problem.detail ?? ""}` : `${state.resources.size} resources`);
   if (problem?.status === 401 && !dialog.open && !token.get()) dialog.showModal();
   instantShown();
 });

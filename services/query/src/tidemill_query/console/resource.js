@@ -41,7 +41,7 @@ export function screen(main, parameters, signal, go) {
   const key = parameters.get("key") ?? "";
   const [kind, name] = key.split("/");
   const head = h("h2", null, `${kind} ${name}`);
-  const says = h("p", { class: "sentence", role: "status" });
+  const says = h("p", { class: "sentence" });
   const path = h("p", { class: "row", "aria-label": "Path of the least upper" });
   const list = h("dl", null);
   const line = svg("polyline", { points: "" });

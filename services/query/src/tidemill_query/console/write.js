@@ -1,7 +1,9 @@
 // Rows into tables and sources; documents that are checked and applied.
 
+import { table } from "./answer.js";
 import { get, once, post } from "./api.js";
-import { h, problem } from "./dom.js";
+import { h, problem, say } from "./dom.js";
+import { watch } from "./live.js";
 import { keyOf, on, refresh, state } from "./state.js";
 import { instant } from "./times.js";
 
@@ -14,7 +16,26 @@ export function insert(main, parameters, signal) {
     placeholder: '{"plane": "N2", "delay": 45}\n{"plane": "N3", "delay": 5}',
   });
   const said = h("div", { "aria-live": "polite" });
+  const goal = h("input", {
+    id: "watched", class: "wide", type: "text", autocomplete: "off", spellcheck: "false",
+    placeholder: "late(p, d)",
+  });
+  const head = h("p", { class: "soft" });
+  const answer = h("div", {
+    class: "scroll", tabindex: "0", role: "region", "aria-label": "Watched answer",
+  });
   let token = once();
+  let watching = null;
+
+  function look(event) {
+    event.preventDefault();
+    watching?.abort();
+    watching = new AbortController();
+    const watched = goal.value.trim();
+    if (!watched) { answer.replaceChildren(); say(head, ""); return; }
+    watch(watched, watching.signal, (found) => answer.replaceChildren(table(watched, found)),
+      (text) => say(head, text), (error) => answer.replaceChildren(problem(error)));
+  }
 
   function fill() {
     const keys = [...state.resources.values()]
@@ -52,11 +73,18 @@ export function insert(main, parameters, signal) {
   main.replaceChildren(h("h2", null, "Insert"),
     h("p", { class: "soft" }, "One row a line. A table takes JSON objects; _diff of -1 removes a row. "
       + "A source takes rows in its format."),
-    h("form", { onsubmit: send },
-      h("div", { class: "row" }, h("label", { for: "where" }, "Into"), where),
-      h("label", { for: "rows" }, "Rows"), rows,
-      h("div", { class: "row" }, h("button", { class: "first" }, "Insert"))),
-    said);
+    h("div", { class: "halves" },
+      h("div", null,
+        h("form", { onsubmit: send },
+          h("div", { class: "row" }, h("label", { for: "where" }, "Into"), where),
+          h("label", { for: "rows" }, "Rows"), rows,
+          h("div", { class: "row" }, h("button", { class: "first" }, "Insert"))),
+        said),
+      h("div", null,
+        h("form", { class: "row", onsubmit: look },
+          h("label", { for: "watched" }, "Goal"), goal, h("button", { class: "first" }, "Watch")),
+        head, answer)));
+  signal.addEventListener("abort", () => watching?.abort());
   on("resources", fill, signal);
   fill();
   return { search: rows };

@@ -1,0 +1,33 @@
+// Rows as a table; a row whose record can be written opens its proof.
+
+import { h } from "./dom.js";
+import { recordOf } from "./records.js";
+import { state } from "./state.js";
+
+export const ROWS_MAX = 500;
+
+// The collection that a goal is about, as far as its name alone says it.
+export function collectionOf(goal) {
+  const name = goal.split("(")[0].trim();
+  return state.collections.get(name) ?? state.collections.get(`${name}/${name}`)
+    ?? [...state.collections.values()].find((each) => each.id.endsWith(`/${name}`));
+}
+
+export function table(goal, rows, prove) {
+  const collection = collectionOf(goal);
+  const names = Object.keys(rows[0] ?? {}).filter((each) => each !== "_diff");
+  const body = rows.slice(0, ROWS_MAX).map((row) => {
+    const fact = prove && recordOf(goal, row, collection);
+    return h("tr", null,
+      prove && h("td", null, fact
+        ? h("button", {
+          type: "button", class: "link", "aria-label": `Proof of ${fact}`, onclick: () => prove(fact),
+        }, "proof") : ""),
+      names.map((each) => h("td", null, row[each] == null ? "null" : String(row[each]))),
+      h("td", null, String(row._diff ?? 1)));
+  });
+  const heads = [...(prove ? ["why"] : []), ...names, "copies"];
+  return h("table", null,
+    h("thead", null, h("tr", null, heads.map((each) => h("th", { scope: "col" }, each)))),
+    h("tbody", null, body));
+}

@@ -279,6 +279,17 @@ async def test_ranges_have_no_more_rows_together_than_a_view_may(tmp_path: Path)
         by_ranges(await world.history(0), 7, world)
 
 
+async def test_a_history_of_which_too_much_would_be_in_all_ranges_is_one_task(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, PAIRS)
+    await world.create(0)
+    history = await world.history(0)
+    copied = 4 * (24 + 8 * 2) * history.rows
+    assert RangeHistory.of(history, 4, copied) is not None
+    assert RangeHistory.of(history, 4, copied - 1) is None
+
+
 def test_ranges_are_a_power_of_two_and_enough_for_tasks_and_rows() -> None:
     found = [ranges_for(*each) for each in [(1, 1), (10, 3), (9_000_001, 2), (10**12, 2)]]
     assert found == [2, 4, 16, RANGES_MAX]

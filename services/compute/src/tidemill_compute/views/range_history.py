@@ -20,12 +20,15 @@ from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment, Placement, placement_of
+from tidemill.datalog.placement.sizes import bytes_of
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import Failed, changes_of, updates_of
 from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.range_wire import Dealt, dealt_table, dealt_told, feed_told, table_in
 from tidemill_compute.views.view_updates import moved_rows, update_table
 
+COPIED_MAX = 8 << 30
+"""Bytes, all copies together, of inputs that are in all ranges."""
 _TYPES = (pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.null())
 """Types of columns by which rows are divided."""
 
@@ -49,8 +52,11 @@ class RangeHistory:
         self.ranges = ranges
 
     @classmethod
-    def of(cls, history: History, ranges: int) -> RangeHistory | None:
-        """The history, if its program can be divided; None where one task has to do it."""
+    def of(cls, history: History, ranges: int, copied_max: int = COPIED_MAX) -> RangeHistory | None:
+        """The history, if its program can be divided; None where one task has to do it.
+
+        Rows of inputs in all ranges are at most about `copied_max` bytes together.
+        """
         program = history.target.program
         if program.ticked or matches_ends(program):
             return None
@@ -60,7 +66,21 @@ class RangeHistory:
         }
         placement = placement_of(program, rows=rows)
         found = cls(history, placement, ranges)
-        return found if placement.divided and found._keys_fit() else None
+        fits = found._keys_fit() and found._copied(rows) <= copied_max
+        return found if placement.divided and fits else None
+
+    def _copied(self, rows: Mapping[str, int]) -> int:
+        """About how many bytes of inputs are there only because they are in all ranges."""
+        columns = self.history.target.program.columns
+        names = [
+            read.predicate.removeprefix(GIVEN)
+            for fragment in self.placement.fragments
+            for read in fragment.reads
+            if read.place.everywhere
+        ]
+        return sum(
+            self.ranges * bytes_of(rows[name], len(columns[name])) for name in names if name in rows
+        )
 
     def _keys_fit(self) -> bool:
         """Whether all rows of inputs can be divided by the columns of their keys."""

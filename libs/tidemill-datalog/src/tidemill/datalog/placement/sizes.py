@@ -6,8 +6,13 @@ from collections.abc import Mapping
 
 from tidemill.datalog.logical.plan import LogicalPlan
 
-BYTES_ROW, BYTES_COLUMN = 24, 8
-"""About what a row of an exchange takes: its instant, diff and expiry, and each column."""
+_ROW, _COLUMN = 24, 8
+"""Bytes of a row in an exchange: its instant, diff and expiry, and each column."""
+
+
+def bytes_of(rows: int, columns: int) -> int:
+    """About how many bytes rows take in an exchange."""
+    return rows * (_ROW + _COLUMN * columns)
 
 
 class Sizes:

@@ -9,7 +9,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.words import column_name
 from tidemill.datalog.placement.places import Fragment, Place, Placement
-from tidemill.datalog.placement.sizes import BYTES_COLUMN, BYTES_ROW
+from tidemill.datalog.placement.sizes import bytes_of
 from tidemill.datalog.placement.splitting import CROSSING
 
 Document: TypeAlias = "dict[str, Any]"
@@ -108,7 +108,7 @@ class _Told:
         rows = self._counted.get(predicate.rpartition(":")[2])
         if rows is None or predicate in self._of:
             return None
-        return rows * (BYTES_ROW + BYTES_COLUMN * len(self._checked.columns[predicate]))
+        return bytes_of(rows, len(self._checked.columns[predicate]))
 
     def _readers(self, predicate: str) -> list[int]:
         return [

@@ -129,6 +129,15 @@ def test_a_solution_is_noticed_although_its_head_is_withheld_beyond_what_is_defi
     assert held.texts("p") == {f"p(0) @time({at})" for at in (2, 5, 8, 11)}
 
 
+@STRATEGY
+def test_a_life_whose_fact_comes_and_goes_within_a_step_goes_on(strategy: Strategy) -> None:
+    """Its rest is asked before it is cut: else each cut makes the next one, for ever."""
+    held = Held(program("p(x) ~expires := r(x) ~expires;"), strategy=strategy)
+    held.feed({"r": [Presence(Record("r", (1,)), 7, 12)]})
+    held.step(20)
+    assert held.texts("p") == {"p(1)"}
+
+
 def test_an_input_taken_away_too_often_is_refused() -> None:
     held = Held(program("p(x) := r(x);"))
     held.update("r", Record("r", (1,)), 3, -1)

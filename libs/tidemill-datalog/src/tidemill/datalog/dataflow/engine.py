@@ -150,8 +150,7 @@ class DataflowEngine:
         self._covers = self._find_covers()
         watched = dict.fromkeys([*(self.checked.derived if told is None else told), *watch])
         self._outputs = Outputs({n: self.schemas[n].columns for n in watched if n in self.schemas})
-        ranks = {name: each.rank for name, each in self.plan.collections.items()}
-        self._pending: Pending = ByStrata(ranks) if strategy == "strata" else AsTheyCome()
+        self._pending = self._make_pending(strategy)
         self._upper = BEGIN_WORD
         self._forgetting = Forgetting(
             self.plan.values, self.schemas, self._merged, self._outputs, self._rules, self._openings
@@ -184,6 +183,14 @@ class DataflowEngine:
             else Merged(schema.columns, schema.key, schema.expiry, best_only=name in simple)
             for name, schema in self.schemas.items()
         }  # fmt: skip
+
+    def _make_pending(self, strategy: Strategy) -> Pending:
+        """The order in which changes are taken."""
+        ranks = {name: each.rank for name, each in self.plan.collections.items()}
+        if strategy == "strata":
+            return ByStrata(ranks)
+        lives = self._openings.items()
+        return AsTheyCome({n: ranks[n] for n, each in lives if not each.lives.looped})
 
     def _make_openings(self) -> dict[str, Opening]:
         """The lives of matches that outlive their facts."""

@@ -54,17 +54,29 @@ class ByStrata:
 
 
 class AsTheyCome:
-    """Each change at once; what was wrong is taken back by later changes of the same step."""
+    """Each change at once; what was wrong is taken back by later changes of the same step.
 
-    def __init__(self) -> None:
+    Those of `last` wait until nothing else does: collections that are read by what they read. A
+    life that was cut before its rest has answered would be cut again, one instant later each time.
+    """
+
+    def __init__(self, last: Mapping[str, int]) -> None:
+        """`last` by ranks, in which they are taken."""
         self._waiting: deque[tuple[str, Change]] = deque()
+        self._ranks = last
+        self._last = ByStrata(last)
 
     def put(self, collection: str, change: Change) -> None:
-        if len(change):
+        if collection in self._ranks:
+            self._last.put(collection, change)
+        elif len(change):
             self._waiting.append((collection, change))
 
     def wake(self, collection: str) -> None:
-        self._waiting.append((collection, NOTHING))
+        if collection in self._ranks:
+            self._last.wake(collection)
+        else:
+            self._waiting.append((collection, NOTHING))
 
     def take(self) -> tuple[str, Change] | None:
-        return self._waiting.popleft() if self._waiting else None
+        return self._waiting.popleft() if self._waiting else self._last.take()

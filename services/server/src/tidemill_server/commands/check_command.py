@@ -14,6 +14,7 @@ from tidemill.catalog.apply.check import check_files, files_below, format_file
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.vocabulary import Named
 from tidemill.errors import Exhausted, UsageError
+from tidemill.runtime.clock import SystemClock
 from tidemill_server.commands.evaluating import MEMORY_MB, presences_of, upper_of, warnings_of
 
 _ALWAYS = ("[-inf,-) ", "failed: ")
@@ -151,6 +152,18 @@ def evaluate(
             _refuse(error.render())
         except (UsageError, Exhausted) as error:
             _refuse(str(error))
+
+
+def language_server() -> None:
+    """Serve an editor on standard input and output: mistakes, types, definitions, layout.
+
+    For programs, and for resources with programs. Editors start it by themselves.
+    """
+    try:
+        from tidemill_server.commands.language_server import editor_server
+    except ModuleNotFoundError as error:
+        _refuse(f"{error.name} is not installed: pip install 'tidemill[editor]'")
+    editor_server(SystemClock()).start_io()
 
 
 def _texts(files: list[Path]) -> dict[str, str]:

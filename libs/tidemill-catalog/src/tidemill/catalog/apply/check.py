@@ -5,6 +5,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import located
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.catalog.store import Stored
-from tidemill.datalog.ast import Rule
+from tidemill.datalog.ast import Program, Rule
 from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.layout import format_text
@@ -125,6 +127,43 @@ def check_program(
     return _of_program(checked.warnings, text)
 
 
+def checked_programs(
+    texts: Mapping[str, str],
+) -> Iterator[tuple[Program, CheckedProgram | None, Resource | None]]:
+    """Each program of some files that can be read, with the places of its file.
+
+    Beside it what the checker makes of it, None where it has mistakes, and the view that it is of.
+    Cost: that of `check_files`.
+    """
+    resources: list[Resource] = []
+    for file, text in texts.items():
+        if file.endswith(RESOURCE_ENDINGS):
+            with suppress(UsageError):
+                resources += load_resources(text, file)
+            continue
+        with suppress(ProgramErrors):
+            program = parse(text, file)
+            yield program, _checked(program), None
+    planned = _ResourceCheck()
+    planned.check(resources)
+    for resource in resources:
+        spec, begin = resource.spec, resource.blocks.get(PROGRAM)
+        if isinstance(spec, ViewSpec) and begin is not None:
+            with suppress(ProgramErrors):
+                yield (
+                    parse(laid_out(spec.program, begin), begin.file),
+                    planned.program_of(resource.name),
+                    resource,
+                )
+
+
+def _checked(program: Program) -> CheckedProgram | None:
+    try:
+        return check(program, InputSchemas(closed=False))
+    except ProgramErrors:
+        return None
+
+
 class _ResourceCheck:
     """Plans resources without stores, as an apply would; a source may be known by name alone."""
 
@@ -149,6 +188,13 @@ class _ResourceCheck:
             if isinstance(resource.spec, ArrangementSpec | HoldSpec):
                 self._check_reader(resource, resource.spec)
         return self._findings
+
+    def program_of(self, view: str) -> CheckedProgram | None:
+        """The program of a view that was checked; None if it does not fit."""
+        try:
+            return self._catalog.planned(view).program
+        except UsageError:
+            return None
 
     def _check_readers(self, readers: list[Stored]) -> None:
         """Views and actions after what they read; those that never fit say why."""
@@ -309,7 +355,8 @@ def files_below(paths: Sequence[Path]) -> list[Path]:
         inside = sorted(
             p
             for p in path.rglob("*")
-            if p.suffix in (*RESOURCE_ENDINGS, ".tidelog") and not p.name.endswith(CASE_ENDING)
+            if p.suffix in (*RESOURCE_ENDINGS, ".tidelog", ".tl")
+            and not p.name.endswith(CASE_ENDING)
         )
         if not inside:
             raise UsageError(f"the folder {path} has no .yaml or .tidelog file", reason="file")

@@ -32,7 +32,6 @@ from tidemill.client import Client
 from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument
 
-RESULTS = Path(__file__).parent.parent / "results" / "web.json"
 PORT, GRPC = 17475, 17474
 START_S_MAX = 300.0
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
@@ -267,7 +266,7 @@ async def console(resources: int) -> dict[str, Any]:
 
 
 async def main() -> None:
-    """Measure what is asked for; the lines are kept beside those of before."""
+    """Measure what is asked for, and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("keys", "followers", "console"))
     parser.add_argument("--rows", type=int, default=10_000_000)
@@ -277,7 +276,7 @@ async def main() -> None:
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--kills", type=int, default=2)
     chosen = parser.parse_args()
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept: dict[str, Any] = {}
     if chosen.only in (None, "keys"):
         kept["keys"] = await keys(chosen.rows, chosen.rate, chosen.seconds)
     if chosen.only in (None, "followers"):
@@ -288,7 +287,6 @@ async def main() -> None:
             kept[f"console {count}"] = await console(count)
     kept["load"] = [round(each, 1) for each in os.getloadavg()]
     print(json.dumps(kept, indent=2))
-    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
@@ -222,7 +223,7 @@ def arguments_of(operation: Operation, request: HttpRequest) -> msgspec.Struct:
 
     Raises: UsageError that names one.
     """
-    listed = {name for name, kind in get_type_hints(operation.arguments).items() if _lists(kind)}
+    listed = _listed(operation.arguments)
     given: dict[str, object] = dict(request.parts)
     for name, values in request.query.items():
         if name in given or (len(values) > 1 and name not in listed):
@@ -240,6 +241,12 @@ def _typed(operation: Operation, request: HttpRequest) -> HttpReply | None:
     if kind in operation.takes or kind in UNSAID:
         return None
     return form_problem(415, f"this body is one of {', '.join(operation.takes)}")
+
+
+@cache
+def _listed(arguments: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of arguments that may be given several times."""
+    return frozenset(name for name, kind in get_type_hints(arguments).items() if _lists(kind))
 
 
 def _lists(kind: object) -> bool:

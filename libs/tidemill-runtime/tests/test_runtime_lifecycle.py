@@ -318,6 +318,20 @@ def test_memory_that_is_kept_is_given_back() -> None:
     assert given_kb > 30_000
 
 
+COLUMNS = """
+import pyarrow
+from tidemill.runtime.lifecycle import keep_freed_memory
+
+keep_freed_memory()
+print(pyarrow.default_memory_pool().backend_name)
+"""
+
+
+def test_columns_are_of_the_memory_that_is_kept() -> None:
+    command = [sys.executable, "-c", COLUMNS]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"system\n"
+
+
 OVERLOADS = """
 import gc
 from types import FunctionType

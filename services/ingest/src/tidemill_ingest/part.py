@@ -19,6 +19,7 @@ from tidemill.host.readers import Readers
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log, LogRecord, columns_of
 from tidemill.runtime.metrics import DECODE_ERRORS, SOURCE_BYTES, SOURCE_RECORDS, Metrics
+from tidemill.runtime.packed_values import lengths_of
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
@@ -115,6 +116,6 @@ class ReadPart(SourcePart):
     def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
         metrics, source = self._context.metrics, self.made.source
         metrics.increment(SOURCE_RECORDS, len(records), source=source)
-        size = sum(map(len, filter(None, columns_of(records).values)))
-        metrics.increment(SOURCE_BYTES, size, source=source)
+        lengths = lengths_of(columns_of(records).values)
+        metrics.increment(SOURCE_BYTES, int(lengths[lengths > 0].sum()), source=source)
         metrics.increment(DECODE_ERRORS, letters.num_rows, source=source)

@@ -1,60 +1,95 @@
 """Records of Kafka by batches, as a broker sends them: columns first, records when asked for.
 
-aiokafka makes an object of eleven fields for each record, which took two thirds of reading. It
-keeps what has arrived in one dictionary of its fetcher, which is replaced here.
+aiokafka makes an object of each record, which took two thirds of reading. It keeps what has arrived
+in one dictionary of its fetcher, which is replaced here, and hides the bytes, which are kept here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, overload
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeAlias, overload
 
 import numpy as np
-from aiokafka import AIOKafkaConsumer
+import numpy.typing as npt
+from aiokafka import AIOKafkaConsumer, codec
+from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.memory_records import MemoryRecords
 
+from tidemill.arrangement.machine_code import has_compiler
 from tidemill.runtime.log import ColumnarRecords, LogRecord, RecordColumns
+from tidemill.runtime.packed_values import PackedValues
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+LOG_APPEND_TIME = 1
+HEADER_BYTES = 61
+"""Bytes of a batch before its records; the last four say how many they are."""
+_LENGTH_AT = 8
+_COUNT_AT = 57
+_RECORD_BYTES_MIN = 7
+_UNPACK: Mapping[int, Any] = {  # functions of a client without types
+    number: unpack
+    for number, unpack, known in (
+        (1, codec.gzip_decode, codec.has_gzip),
+        (2, codec.snappy_decode, codec.has_snappy),
+        (3, codec.lz4_decode, codec.has_lz4),
+        (4, codec.zstd_decode, codec.has_zstd),
+    )
+    if known()
+}
+"""By the number of a compression, what undoes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one partition whose offsets ascend, as aiokafka reads them from a batch."""
+    """Records of one partition whose offsets ascend."""
 
     partition: int
-    records: list[Any]  # aiokafka ships no types
+    offsets: Numbers
+    timestamps: Numbers
+    keys: PackedValues
+    values: PackedValues
+
+    def __len__(self) -> int:
+        return len(self.offsets)
 
     @property
     def first(self) -> int:
         """The offset of the first record."""
-        return int(self.records[0].offset)
+        return int(self.offsets[0])
 
     def cut(self, count: int) -> tuple[Batch, Batch | None]:
         """The first records, and the others if there are any."""
-        if count >= len(self.records):
-            return self, None
-        before, after = self.records[:count], self.records[count:]
-        return replace(self, records=before), replace(self, records=after)
+        return self._at(slice(count)), self._at(slice(count, None)) if count < len(self) else None
 
-    def offsets(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The offset of each record; a batch that nothing was compacted out of has no gaps."""
-        first, count = self.first, len(self.records)
-        if self.records[-1].offset - first + 1 == count:
-            return np.arange(first, first + count, dtype=np.uint64)
-        return np.fromiter((record.offset for record in self.records), np.uint64, count)
+    def since(self, offset: int) -> Batch | None:
+        """The records from an offset on, if there are any."""
+        return self.cut(int(np.searchsorted(self.offsets, offset)))[1]
+
+    def _at(self, some: slice) -> Batch:
+        return Batch(
+            self.partition, self.offsets[some], self.timestamps[some], self.keys[some],
+            self.values[some],
+        )  # fmt: skip
 
 
 class BatchedRecords(ColumnarRecords):
     """The records of some batches, one batch behind the other."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
-        self._records = [record for batch in batches for record in batch.records]
-        sizes = [len(batch.records) for batch in batches]
-        partitions = np.repeat(np.array([batch.partition for batch in batches], np.int64), sizes)
-        offsets = np.concatenate([batch.offsets() for batch in batches])
-        values = [record.value for record in self._records]
-        self._columns = RecordColumns(partitions, offsets, values)
+        self._batches = batches
+        sizes = list(map(len, batches))
+        self._stops = list(accumulate(sizes))
+        self._columns = RecordColumns(
+            np.repeat(np.array([batch.partition for batch in batches], np.int64), sizes),
+            np.concatenate([batch.offsets for batch in batches]).view(np.uint64),
+            PackedValues.joined([batch.values for batch in batches]),
+        )
 
     @property
     def columns(self) -> RecordColumns:
@@ -62,7 +97,7 @@ class BatchedRecords(ColumnarRecords):
         return self._columns
 
     def __len__(self) -> int:
-        return len(self._records)
+        return self._stops[-1]
 
     @overload
     def __getitem__(self, at: int) -> LogRecord: ...
@@ -71,14 +106,39 @@ class BatchedRecords(ColumnarRecords):
     def __getitem__(self, at: int | slice) -> LogRecord | Sequence[LogRecord]:
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
-        record = self._records[at]
-        partition = int(self._columns.partitions[at])
-        return LogRecord(partition, record.offset, record.key, record.value, record.timestamp)
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        number = bisect_right(self._stops, at % len(self))
+        batch = self._batches[number]
+        row = at % len(self) - self._stops[number]
+        return LogRecord(
+            batch.partition, int(batch.offsets[row]), batch.keys[row], batch.values[row],
+            int(batch.timestamps[row]),
+        )  # fmt: skip
+
+
+def prepare_reading() -> None:
+    """Load the loops that read batches, where there is a compiler; for a thread."""
+    if has_compiler():
+        from tidemill.runtime.kafka_record_loops import read_records  # there is a compiler
+
+        read_records(np.frombuffer(b"\0", np.uint8), np.empty((6, 0), np.int64))
 
 
 def read_by_batches(consumer: AIOKafkaConsumer) -> None:
     """Have a consumer that has started return a `Batch` where it returns a record otherwise."""
     consumer._fetcher._records = _Arrived(consumer._fetcher._records)
+
+
+class _KeptBytes(MemoryRecords):  # type: ignore[misc]  # of a client without types
+    """Batches of one answer that remember their bytes; for others what they were."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.data = data
+
+
+fetcher.MemoryRecords = _KeptBytes
 
 
 class _Arrived(dict[Any, Any]):
@@ -96,6 +156,7 @@ class _Batches:
     def __init__(self, partition: int, answer: Any) -> None:
         self._partition = partition
         self._answer = answer
+        self._stop = 0
 
     @property
     def next_fetch_offset(self) -> int:
@@ -108,16 +169,43 @@ class _Batches:
     def __next__(self) -> Batch:
         answer = self._answer
         while answer._records.has_next():
-            batch = answer._records.next_batch()
-            if answer._check_crcs and not batch.validate_crc():
+            start = self._stop
+            size = answer._records.data[start + _LENGTH_AT : start + _LENGTH_AT + 4]
+            self._stop += _LENGTH_AT + 4 + int.from_bytes(size)
+            found = answer._records.next_batch()
+            if answer._check_crcs and not found.validate_crc():
                 raise CorruptRecordException(f"Invalid CRC - {answer._tp}")
-            records = [] if self._is_hidden(batch) else list(batch)
-            if records and records[0].offset < answer.next_fetch_offset:  # a position within it
-                records = [each for each in records if each.offset >= answer.next_fetch_offset]
-            answer.next_fetch_offset = batch.next_offset
-            if records:
-                return Batch(self._partition, records)
+            hidden = self._is_hidden(found)
+            batch = None if hidden else self._read(found, start)
+            if batch is not None and batch.first < answer.next_fetch_offset:  # within the batch
+                batch = batch.since(answer.next_fetch_offset)
+            answer.next_fetch_offset = found.next_offset
+            if batch is not None:
+                return batch
         raise StopIteration
+
+    def _read(self, found: Any, start: int) -> Batch | None:
+        """The records of the batch that begins at a place of the answer, if it has some."""
+        unpack, packed = _UNPACK.get(found.compression_type), found.compression_type != 0
+        if has_compiler() and found.magic == 2 and (unpack is not None or not packed):
+            from tidemill.runtime.kafka_record_loops import read_records  # there is a compiler
+
+            whole = memoryview(self._answer._records.data)[start : self._stop]
+            data = np.frombuffer(
+                unpack(whole[HEADER_BYTES:].tobytes()) if unpack else whole[HEADER_BYTES:], np.uint8
+            )
+            count = int.from_bytes(whole[_COUNT_AT:HEADER_BYTES], signed=True)
+            rows = np.empty((6, min(count, len(data) // _RECORD_BYTES_MIN + 1)), np.int64)
+            if count > 0 and read_records(data, rows):
+                late = found.timestamp_type == LOG_APPEND_TIME
+                stamps = rows[1] + found.first_timestamp
+                return Batch(
+                    self._partition, rows[0] + found.base_offset,
+                    np.full(count, found.max_timestamp) if late else stamps,
+                    PackedValues(data, rows[2], rows[3]), PackedValues(data, rows[4], rows[5]),
+                )  # fmt: skip
+        records = list(found)  # raises what is wrong with it
+        return _batch_of(self._partition, records) if records else None
 
     def _is_hidden(self, batch: Any) -> bool:
         """Whether a batch is a marker of transactions, or of one that was aborted."""
@@ -129,3 +217,14 @@ class _Batches:
             if batch.is_transactional and batch.producer_id in answer._aborted_producers:
                 return True
         return bool(batch.is_control_batch)
+
+
+def _batch_of(partition: int, records: Sequence[Any]) -> Batch:
+    """A batch of records that are objects."""
+    return Batch(
+        partition,
+        np.array([record.offset for record in records], np.int64),
+        np.array([record.timestamp for record in records], np.int64),
+        PackedValues.of([record.key for record in records]),
+        PackedValues.of([record.value for record in records]),
+    )

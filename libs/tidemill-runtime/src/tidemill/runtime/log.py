@@ -55,7 +55,7 @@ class RecordColumns(NamedTuple):
 
     partitions: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.uint64]
-    values: list[bytes | None]
+    values: Sequence[bytes | None]
 
 
 class ColumnarRecords(Sequence[LogRecord]):

@@ -22,7 +22,12 @@ from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 from tidemill.errors import Fenced, TidemillError, UsageError
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.kafka_access import KafkaAccess
-from tidemill.runtime.kafka_batches import Batch, BatchedRecords, read_by_batches
+from tidemill.runtime.kafka_batches import (
+    Batch,
+    BatchedRecords,
+    prepare_reading,
+    read_by_batches,
+)
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
 from tidemill.runtime.kafka_fencing import KafkaFencedWriter
 from tidemill.runtime.kafka_producer import (
@@ -170,6 +175,7 @@ class KafkaLog:
     async def reader(self, topic: str, starts: Mapping[int, int]) -> KafkaReader:
         """A reader of the partitions of `starts`, each from its offset on."""
         await self._check_positions(topic, starts)
+        await asyncio.to_thread(prepare_reading)
         consumer = self._consumer(None)
         with translated(f"opening a reader of {topic}"):
             await self._start(consumer)
@@ -500,8 +506,8 @@ class KafkaReader:
                     if rest is not None:
                         self._cut[partition] = rest
                     taken.append(batch)
-                    wanted -= len(batch.records)
-                    left -= len(batch.records)
+                    wanted -= len(batch)
+                    left -= len(batch)
                 if not wanted:
                     more.append(partition)
             ready = more

@@ -8,7 +8,7 @@ and the columns alone. `rows.RowDecoder` reads the others one at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array, compiled
 from tidemill.runtime.formats.columns import ARROW_TYPES, Column
+from tidemill.runtime.packed_values import Bytes, PackedValues, lengths_of
 
 COLUMNS_MAX = 64
 """Columns of a record at most: one bit each says which were seen."""
@@ -32,7 +33,6 @@ _QUOTE, _ESCAPE, _COMMA, _COLON, _OPEN, _CLOSE = (ord(c) for c in '"\\,:{}')
 _MINUS, _DOT, _ZERO, _NINE, _BIG_E, _SMALL_E = (ord(c) for c in "-.09Ee")
 _A, _T, _N = (ord(c) for c in "atn")
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 LENGTH_BITS = 32
 """The word of a text is the place of its first byte, and its length in so many bits."""
 _LENGTH_MAX = (1 << LENGTH_BITS) - 1
@@ -73,25 +73,23 @@ class PlainJson:
         plain = np.zeros(len(values), np.bool_)
         if packed is not None and len(self._columns) <= COLUMNS_MAX:
             _read_records(
-                *packed, self._names, self._stops, self._leads, self._lead_stops, self._kinds,
+                packed.data, packed.starts, packed.stops, self._names, self._stops, self._leads, self._lead_stops, self._kinds,
                 self._nullable, words, nulls, plain,
             )  # fmt: skip
         return rows_of_words(self._columns, packed, words, nulls, plain)
 
 
-def packed_values(values: Sequence[bytes | None]) -> tuple[Bytes, I64Array] | None:
-    """The bytes of all records, and where each ends; None of more than `BYTES_MAX` together."""
-    present = [value or b"" for value in values]
-    stops = np.zeros(len(present) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, present), np.int64, len(present)), out=stops[1:])
-    if stops[-1] > BYTES_MAX:
+def packed_values(values: Sequence[bytes | None]) -> PackedValues | None:
+    """All records as bytes; None of more than `BYTES_MAX` together."""
+    if np.maximum(lengths_of(values), 0).sum() > BYTES_MAX:
         return None
-    return np.frombuffer(b"".join(present) or b"\0", np.uint8), stops
+    packed = PackedValues.of(values)
+    return packed if packed.data.size <= BYTES_MAX else None
 
 
 def rows_of_words(
     columns: Sequence[Column],
-    packed: tuple[Bytes, I64Array] | None,
+    packed: PackedValues | None,
     words: I64Array,
     nulls: BoolArray,
     plain: BoolArray,
@@ -99,7 +97,7 @@ def rows_of_words(
     """The plain ones of some records, from a word for each cell; texts lie in the bytes of all."""
     if not plain.all():
         words, nulls = words[:, plain], nulls[:, plain]
-    data = packed[0] if packed is not None else np.zeros(1, np.uint8)
+    data = packed.data if packed is not None else np.zeros(1, np.uint8)
     arrays = [_array(column, data, words[at], nulls[at]) for at, column in enumerate(columns)]
     return PlainRows(arrays, plain)
 
@@ -347,6 +345,7 @@ def _read_record(
 @compiled
 def _read_records(
     data: Bytes,
+    starts: I64Array,
     stops: I64Array,
     names: Bytes,
     name_stops: I64Array,
@@ -361,7 +360,7 @@ def _read_records(
     """Fill in the cells of each record that is plain, and say which are. Cost: O(bytes)."""
     word, null = np.zeros(kinds.size, np.int64), np.ones(kinds.size, np.bool_)
     for row in range(plain.size):
-        at, stop = stops[row], stops[row + 1]
+        at, stop = starts[row], stops[row]
         good = _read_expected(data, at, stop, leads, lead_stops, kinds, word, null)
         if not good:
             null[:] = True

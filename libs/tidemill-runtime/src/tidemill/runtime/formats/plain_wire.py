@@ -16,11 +16,11 @@ from tidemill.arrangement.kernels import BoolArray, I64Array, compiled
 from tidemill.runtime.formats.columns import Column
 from tidemill.runtime.formats.plain_json import (
     LENGTH_BITS,
-    Bytes,
     PlainRows,
     packed_values,
     rows_of_words,
 )
+from tidemill.runtime.packed_values import Bytes
 
 INT, FLOAT32, FLOAT64, TEXT, BOOL, INT32, UINT32, UINT64 = range(8)
 """Types of fields; the last three are of Protobuf, of which `INT` has 64 bits and a sign."""
@@ -66,7 +66,7 @@ class PlainAvro:
         words, nulls, plain = _nothing(len(self._columns), len(values))
         if packed is not None:
             _read_avro(
-                *packed, self._header, self._kinds, self._places, self._nulls, self._nullable,
+                packed.data, packed.starts, packed.stops, self._header, self._kinds, self._places, self._nulls, self._nullable,
                 words, nulls, plain,
             )  # fmt: skip
         return rows_of_words(self._columns, packed, words, nulls, plain)
@@ -97,10 +97,10 @@ class PlainProtobuf:
         words, nulls, plain = _nothing(len(self._columns), len(values))
         if packed is not None:
             _read_protobuf(
-                *packed, self._start, self._kinds, self._places, self._absent, self._nullable,
+                packed.data, packed.starts, packed.stops, self._start, self._kinds, self._places, self._absent, self._nullable,
                 words, nulls, plain,
             )  # fmt: skip
-            plain &= np.array([value is not None for value in values], np.bool_)
+            plain &= packed.lengths >= 0
         return rows_of_words(self._columns, packed, words, nulls, plain)
 
 
@@ -186,6 +186,7 @@ def _read_avro_value(data: Bytes, at: int, stop: int, kind: int) -> tuple[int, n
 @compiled
 def _read_avro(
     data: Bytes,
+    starts: I64Array,
     stops: I64Array,
     header: Bytes,
     kinds: I64Array,
@@ -198,7 +199,7 @@ def _read_avro(
 ) -> None:
     """Fill in the cells of each record that is plain, and say which are. Cost: O(bytes)."""
     for row in range(plain.size):
-        at, stop = stops[row], stops[row + 1]
+        at, stop = starts[row], stops[row]
         good = stop - at >= header.size
         for i in range(header.size):
             good = good and data[at + i] == header[i]
@@ -247,6 +248,7 @@ def _read_protobuf_value(data: Bytes, at: int, stop: int, kind: int) -> tuple[in
 @compiled
 def _read_protobuf(
     data: Bytes,
+    starts: I64Array,
     stops: I64Array,
     start: int,
     kinds: I64Array,
@@ -259,7 +261,7 @@ def _read_protobuf(
 ) -> None:
     """Fill in the cells of each record that is plain, and say which are. Cost: O(bytes)."""
     for row in range(plain.size):
-        at, stop = stops[row], stops[row + 1]
+        at, stop = starts[row], stops[row]
         good = stop - at >= start
         if good and start:  # a zero, the number of a schema, and the path of the first message
             good = data[at] == 0 and data[at + start - 1] == 0

@@ -1,0 +1,134 @@
+"""Batches of Kafka read as columns say what the client's own records say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.runtime import kafka_batches
+from tidemill.runtime.kafka_batches import HEADER_BYTES, Batch, BatchedRecords, prepare_reading
+from tidemill.runtime.kafka_record_loops import read_records
+from tidemill.runtime.log import LogRecord, columns_of
+from tidemill.runtime.packed_values import PackedValues, lengths_of
+
+Cells: TypeAlias = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
+"""Key, value, timestamp and headers of a record."""
+
+VALUES = st.lists(st.none() | st.binary(max_size=9), max_size=9)
+RECORDS = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=200),
+        st.none() | st.binary(max_size=200),
+        st.integers(0, 1 << 42),
+        st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def packed(records: Sequence[Cells], compression: int = 0) -> bytes:
+    """A batch as a producer sends it."""
+    builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, 1 << 20)
+    for at, (key, value, stamp, headers) in enumerate(records):
+        assert builder.append(at, timestamp=stamp, key=key, value=value, headers=headers)
+    return bytes(builder.build())
+
+
+def read(data: bytes, position: int = 0) -> list[Batch]:
+    """The batches of an answer of a broker, from a position on."""
+    answer = SimpleNamespace(
+        _records=fetcher.MemoryRecords(data), _check_crcs=True, _isolation_level=0, _tp="t",
+        next_fetch_offset=position,
+    )  # fmt: skip
+    return list(kafka_batches._Batches(3, answer))
+
+
+def no_objects(partition: int, records: Sequence[Any]) -> Batch:
+    raise AssertionError("an object was made of each record")
+
+
+@given(RECORDS, st.integers(0, 4))
+def test_columns_are_the_records_of_the_client(records: list[Cells], compression: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka_batches, "_batch_of", no_objects)
+        (batch,) = read(packed(records, compression))
+    told = BatchedRecords([batch])
+    expected = [LogRecord(3, at, *cells[:3]) for at, cells in enumerate(records)]
+    assert list(told) == [told[at - len(told)] for at in range(len(told))] == expected
+    assert list(columns_of(told).values) == [value for _, value, _, _ in records]
+
+
+@given(RECORDS, st.integers(0, 30))
+def test_a_position_may_lie_within_a_batch(records: list[Cells], position: int) -> None:
+    found = [
+        record.offset
+        for batch in read(packed(records), position)
+        for record in [*BatchedRecords([batch])]
+    ]
+    assert found == list(range(position, len(records)))
+
+
+@given(RECORDS, st.data())
+def test_torn_records_are_corrupt(records: list[Cells], data: st.DataObject) -> None:
+    body = packed(records)[HEADER_BYTES:]
+    torn = body[: data.draw(st.integers(0, len(body) - 1))]
+    for some in (torn, body + b"\0"):
+        rows = np.empty((6, len(records)), np.int64)
+        assert not read_records(np.frombuffer(some or b"\0", np.uint8), rows)
+
+
+@given(st.binary(min_size=1, max_size=60), st.integers(1, 5))
+def test_any_bytes_are_read_or_refused(data: bytes, count: int) -> None:
+    rows = np.empty((6, count), np.int64)
+    if read_records(np.frombuffer(data, np.uint8), rows):
+        starts, lengths = rows[2::2], rows[3::2]
+        assert (lengths >= -1).all()
+        assert (starts + np.maximum(lengths, 0) <= len(data)).all()
+
+
+def test_a_batch_that_cannot_be_read_is_an_error_of_the_client() -> None:
+    data = bytearray(packed([(None, b"v", 1, [])]))
+    data[-2] ^= 1
+    with pytest.raises(CorruptRecordException):
+        read(bytes(data))
+
+
+def test_without_a_compiler_records_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = packed([(b"k", None, 7, []), (None, b"v", 8, [("h", b"x")])], compression=3)
+    expected = list(BatchedRecords(read(data)))
+    monkeypatch.setattr(kafka_batches, "has_compiler", lambda: False)
+    prepare_reading()
+    assert list(BatchedRecords(read(data))) == expected
+    assert expected == [LogRecord(3, 0, b"k", None, 7), LogRecord(3, 1, None, b"v", 8)]
+
+
+@pytest.mark.parametrize("offsets", [[7], [7, 8, 9], [7, 9], [7, 9, 10, 40]])
+def test_offsets_of_a_batch_have_the_gaps_that_compaction_left(offsets: list[int]) -> None:
+    nothing = PackedValues.of([None] * len(offsets))
+    batch = Batch(3, np.array(offsets), np.array(offsets), nothing, nothing)
+    before, after = batch.cut(2)
+    rest = [] if after is None else after.offsets.tolist()
+    assert [*before.offsets.tolist(), *rest] == offsets
+    assert [record.offset for record in BatchedRecords([batch])[-2:]] == offsets[-2:]
+
+
+@given(st.lists(VALUES.filter(len), min_size=1, max_size=4), st.data())
+def test_packed_values_are_the_values(parts: list[list[bytes | None]], data: st.DataObject) -> None:
+    values = [value for part in parts for value in part]
+    found = PackedValues.joined([PackedValues.of([b"before", *part, b"x"])[1:-1] for part in parts])
+    assert PackedValues.of(found) is found
+    assert not found.data.flags.writeable
+    assert [found[at] for at in range(len(values))] == list(found) == values
+    assert lengths_of(found).tolist() == lengths_of(values).tolist()
+    some = slice(data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9)))
+    assert list(found[some]) == values[some]

@@ -13,10 +13,12 @@ from pathlib import Path
 from secrets import token_hex
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.arrangement.updates import concatenate, consolidate
 from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
@@ -40,7 +42,7 @@ from tidemill_compute.views.hydrate_job import hydrate
 from tidemill_compute.views.hydrate_ranges import RANGES_MAX, ranges_for
 from tidemill_compute.views.interval_rows import Failed, error_moves
 from tidemill_compute.views.range_history import RangeHistory
-from tidemill_compute.views.range_wire import Dealt
+from tidemill_compute.views.range_wire import Dealt, intervals_of
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import update_table
@@ -288,6 +290,18 @@ async def test_a_history_of_which_too_much_would_be_in_all_ranges_is_one_task(
     copied = 4 * (24 + 8 * 2) * history.rows
     assert RangeHistory.of(history, 4, copied) is not None
     assert RangeHistory.of(history, 4, copied - 1) is None
+
+
+def test_a_row_that_begins_and_ends_is_one_interval() -> None:
+    endless = END_WORD
+    moves = [(7, 1, 1), (8, 2, 1), (7, 3, -1), (7, 5, 1), (9, 6, -1), (9, 9, 1)]
+    wanted = {(7, 1, 3, 1), (8, 2, endless, 1), (7, 5, endless, 1), (9, 6, endless, -1),
+              (9, 9, endless, 1)}  # fmt: skip
+    for given_ in itertools.permutations(moves):
+        found = intervals_of(np.array(given_, np.int64)).tolist()
+        assert {*map(tuple, found)} == wanted
+        assert len(found) == len(wanted)
+    assert len(intervals_of(np.empty((0, 3), np.int64))) == 0
 
 
 def test_ranges_are_a_power_of_two_and_enough_for_tasks_and_rows() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD
@@ -24,7 +25,14 @@ from tidemill.datalog.placement.sizes import bytes_of
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import Failed, changes_of, updates_of
 from tidemill_compute.views.present_rows import present_rows
-from tidemill_compute.views.range_wire import Dealt, dealt_table, dealt_told, feed_told, table_in
+from tidemill_compute.views.range_wire import (
+    Dealt,
+    dealt_table,
+    dealt_told,
+    feed_told,
+    intervals_of,
+    table_in,
+)
 from tidemill_compute.views.view_updates import moved_rows, update_table
 
 COPIED_MAX = 8 << 30
@@ -187,8 +195,10 @@ class RangeHistory:
             begin = lower + 1
             present = present_rows(between(rows, 0, begin))
             engine.feed(name, changes_of(present, shape, schema, texts, lower))
-        later = between(rows, begin, self.history.upper)
-        engine.feed(name, changes_of(later, shape, schema, texts))
+        later = changes_of(between(rows, begin, self.history.upper), shape, schema, texts)
+        if not shape.timed and not schema.numbered:
+            later = intervals_of(np.delete(later, -2, axis=1))
+        engine.feed(name, later)
 
 
 def _key(rows: pa.Table, shape: PredicateShape, at: int) -> pa.Array:

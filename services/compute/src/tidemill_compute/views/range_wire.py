@@ -19,7 +19,8 @@ from tidemill.datalog.placement import Place
 from tidemill.datalog.placement.column_hashes import ranges_of_columns
 from tidemill.datalog.ranges.packing import pack_fact, unpack_fact
 
-START, DIFF, EXPIRY = "start", "diff", "expiry"
+EXPIRY, START, END, DIFF = "expiry", "start", "end", "diff"
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _TABLE, _RECORDS = b"T", b"R"
 
 
@@ -106,22 +107,41 @@ def decoded(payload: bytes) -> pa.Table:
 
 
 def _table_of(told: Told) -> pa.Table:
-    """Changes as columns: time, arguments, expiry, start, diff."""
-    schema, moves = told.schema, told.moves
-    nulls = moves[:, schema.nulls]
+    """Changes as columns: time, arguments, expiry, start, end, diff."""
+    schema, rows = told.schema, intervals_of(told.moves)
+    nulls = rows[:, schema.nulls]
 
     def array(place: int) -> pa.Array:
-        words = np.ascontiguousarray(moves[:, place])
+        words = np.ascontiguousarray(rows[:, place])
         return column_of(words, schema.kind(place), nulls >> place & 1).to_arrow(told.texts)
 
     arrays = [array(place) for place in range(schema.expiry)]
-    arrays += [_words(moves, schema.expiry), _words(moves, -2), _words(moves, -1)]
-    names = [*map(str, range(schema.expiry)), EXPIRY, START, DIFF]
+    columns = (schema.expiry, -3, -2, -1)
+    arrays += [pa.array(np.ascontiguousarray(rows[:, column])) for column in columns]
+    names = [*map(str, range(schema.expiry)), EXPIRY, START, END, DIFF]
     return pa.Table.from_arrays(arrays, names)
 
 
-def _words(moves: I64Array, column: int) -> pa.Array:
-    return pa.array(np.ascontiguousarray(moves[:, column]))
+def intervals_of(moves: I64Array) -> Change:
+    """Moves (columns, instant, diff) as interval updates: where a row begins and ends, one of both.
+
+    Moves without a partner have no end. Cost: one sort.
+    """
+    hashes = np.zeros(len(moves), np.uint64)
+    with np.errstate(over="ignore"):
+        for column in range(moves.shape[1] - 2):
+            hashes = (hashes ^ moves[:, column].view(np.uint64)) * _SPREAD
+            hashes ^= hashes >> np.uint64(29)
+    ordered = moves[np.lexsort((moves[:, -2], hashes))]
+    alike = (ordered[1:, :-2] == ordered[:-1, :-2]).all(axis=1)
+    opposite = (ordered[:-1, -1] > 0) & (ordered[:-1, -1] == -ordered[1:, -1])
+    pairs = np.append(alike & opposite, False)[: len(moves)]
+    kept = np.append(True, ~pairs)[:-1]  # an end that has its beginning before it is part of that
+    rows = np.empty((len(moves), moves.shape[1] + 1), np.int64)
+    rows[:, :-2], rows[:, -2], rows[:, -1] = ordered[:, :-1], END_WORD, ordered[:, -1]
+    rows[:-1, -2][pairs[:-1]] = ordered[1:, -2][pairs[:-1]]
+    found: Change = rows[kept]
+    return found
 
 
 def _change_of(table: pa.Table, schema: Schema, texts: Texts) -> Change:
@@ -132,8 +152,8 @@ def _change_of(table: pa.Table, schema: Schema, texts: Texts) -> Change:
         if column.nulls is not None:
             rows[:, schema.nulls] |= column.nulls.astype(np.int64) << place
     rows[:, schema.expiry] = table.column(EXPIRY).to_numpy()
-    rows[:, -3], rows[:, -2] = table.column(START).to_numpy(), END_WORD
-    rows[:, -1] = table.column(DIFF).to_numpy()
+    for at, name in enumerate((START, END, DIFF), -3):
+        rows[:, at] = table.column(name).to_numpy()
     return rows
 
 

@@ -10,6 +10,7 @@ const SAMPLES = 600;
 export const state = {
   resources: new Map(),
   collections: new Map(),
+  timelines: new Map(), // by the name of a resource
   asOf: null, // null is the latest instant
   given: false, // whether the address states the instant
   window: 600_000,
@@ -39,18 +40,16 @@ export function maker(collection) {
 export const readsOf = (resource) =>
   (resource.details.reads ?? []).map(maker).filter((each) => each && each !== resource);
 
-export function timelineOf(resource) {
-  const own = state.collections.get(resource.name);
-  if (own) return own.timeline;
-  for (const [id, each] of state.collections) {
-    if (id.startsWith(`${resource.name}/`) && each.kind === "view") return each.timeline;
-  }
-  const read = readsOf(resource)[0];
-  return read ? timelineOf(read) : "system";
+// By resource the timeline of what it makes; a reader that makes nothing is on that of its input.
+export function timelineOf(resource, seen = new Set()) {
+  const own = state.timelines.get(resource.name);
+  if (own) return own;
+  seen.add(resource);
+  const read = readsOf(resource).find((each) => !seen.has(each));
+  return read ? timelineOf(read, seen) : "system";
 }
 
-// The instants between which the slider moves, on the timeline of what is looked at.
-export function range() {
+function bounds() {
   let low = null, high = null, age = 0;
   for (const each of state.collections.values()) {
     if (each.timeline !== state.timeline || each.kind === "deadletters") continue;
@@ -63,6 +62,16 @@ export function range() {
   const begun = state.timeline === "system" ? high - age : 0;
   const span = state.window || high - Math.max(low ?? 0, begun);
   return { low: Math.max(low ?? 0, high - span, 0), high: Math.max(high, 0) };
+}
+
+let looks = 0;
+let kept = { of: "", bounds: null };
+
+// The instants between which the slider moves, on the timeline of what is looked at.
+export function range() {
+  const of = [looks, state.timeline, state.window].join();
+  if (kept.of !== of) kept = { of, bounds: bounds() };
+  return kept.bounds;
 }
 
 // ok, warm, hot or none; as of an instant: whether the answer there is definite.
@@ -104,6 +113,7 @@ function sample(resource, now) {
 async function look() {
   const found = await get("/v1/resources", { documents: false });
   const now = Date.now();
+  looks++;
   state.resources = new Map(found.map((each) => [keyOf(each), each]));
   for (const key of state.samples.keys()) {
     if (!state.resources.has(key)) state.samples.delete(key);
@@ -113,7 +123,11 @@ async function look() {
 
 export async function lookAtCollections() {
   const found = await get("/v1/collections");
+  looks++;
   state.collections = new Map(found.map((each) => [each.id, each]));
+  // A source with event time has parts on the system's timeline, too: the whole name counts.
+  const outputs = found.filter((each) => !each.id.includes("/") || each.kind === "view");
+  state.timelines = new Map(outputs.map((each) => [each.id.split("/")[0], each.timeline]));
 }
 
 let round = 0;

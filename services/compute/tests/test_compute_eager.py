@@ -483,11 +483,13 @@ async def test_c2_a_paused_owner_that_wakes_puts_nothing_down_and_is_refused(
     paused = await live(world, Fuse(None), SqliteSink(path, "calls", "tell"))
     await world.feed(14)
     await paused.early.advance()
-    before = set(paused._known)
+    before = set(paused._fired.known)
     newer = await live(world, Fuse(None), SqliteSink(path, "calls", "tell"))
-    assert set(newer._known) > before, "nothing was put down meanwhile"
+    assert set(newer._fired.known) > before, "nothing was put down meanwhile"
     await paused._step()
-    assert paused._known == newer._known, "it did not learn what the newer one has put down"
+    assert paused._fired.known == newer._fired.known, (
+        "it did not learn what the newer one has put down"
+    )
     await world.feed(LAST)
     await world.feed(LAST + 1)
     await live_without_action(world)

@@ -5,10 +5,9 @@ once.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import pyarrow as pa
@@ -16,22 +15,14 @@ import pyarrow as pa
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
 from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill.catalog.schemas import outbox_schema
-from tidemill.datalog.goals import Goal, action_key
-from tidemill.datalog.records import Record, elements_of, format_record
+from tidemill.datalog.goals import Goal
 from tidemill.errors import Fenced, NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, frontier, sole_time
-from tidemill_compute.actions.corrections import (
-    Correction,
-    changed_after_firing,
-    correction_rows,
-    corrections_told,
-)
+from tidemill_compute.actions.corrections import Correction, correction_rows, corrections_told
+from tidemill_compute.actions.firings import Firings
 from tidemill_compute.actions.outbox import (
-    BEGIN,
-    CHANGE,
-    END,
     Firing,
     Sink,
     firings_of,
@@ -100,21 +91,12 @@ class ActionDriver:
         self._settings = settings
         self._holds = Holds(collections, f"action:{target.name}")
         self._record_of = record_of(target.shape)
-        # Values that ride beside a fact are not in its key. An event that fired may stop matching
-        # while its fact is still there.
-        self._event = replace(target.goal, parafacts=())
-        self._known: Counter[str] = Counter()
-        """Effects so far under each event that has fired."""
+        self._fired = Firings(target.goal, target.follow)
         self.lasting: dict[str, Firing] = {}
         """Of an action that follows its events: what was told last of each that has not ended."""
         self._telling = asyncio.Lock()
         self._carried: set[str] = set()
         """Keys whose effects have happened, of firings that are not marked as done."""
-        self._told: Counter[str] = Counter()
-        self._ahead: dict[str, int] = {}
-        """Of an eager action: keys that have fired and are still to begin, with the instant
-        foreseen for it.
-        """
         self.counts = ActionCounts()
 
     async def hold_watched(self) -> None:
@@ -169,10 +151,10 @@ class ActionDriver:
         upper = sole_time(status.upper)
         if status.since != status.upper:
             put = await self._holds.snapshot(target.outbox, upper - 1)
-            self._known = Counter(put["event" if target.follow else "key"].to_pylist())
+            self._fired.known = Counter(put["event" if target.follow else "key"].to_pylist())
             self.lasting = lasting_in(put) if target.follow else {}
             told = await self._holds.snapshot(target.corrections, upper - 1)
-            self._told = corrections_told(told)
+            self._fired.told = corrections_told(told)
         return upper, upper
 
     async def _definite(self, lower: int) -> int:
@@ -215,52 +197,12 @@ class ActionDriver:
         names = self._target.shape.schema.names
         rows = list(zip(*(changes[name].to_pylist() for name in names), strict=True))
         times, diffs = changes[TIME].to_pylist(), changes[DIFF].to_pylist()
-        gone: dict[tuple[int, str], Record] = {}
-        come: dict[tuple[int, str], Record] = {}
-        for row, time, diff in zip(rows or [()] * len(times), times, diffs, strict=True):
-            record = self._record_of(row)
-            if self._event.bindings(record) is not None:
-                where = (int(time), action_key(self._target.goal.name, record))
-                (come if diff > 0 else gone)[where] = record
-        firings: list[Firing] = []
-        corrections: list[Correction] = []
-        for where in sorted(come.keys() | gone.keys()):
-            (instant, key), old, new = where, gone.get(where), come.get(where)
-            if new is not None and key in self._ahead:
-                del self._ahead[key]  # it begins, as was foreseen
-            elif key in self._known:
-                self.counts.repeated += new is not None
-                corrections += changed_after_firing(key, instant, old, new, self._told)
-                if self._target.follow and (then := self._phase(old, new)):
-                    firings.append(self._followed(key, instant, *then))
-            elif new is not None and self._matches(new) and not self._matches(old):
-                firings.append(self._first(key, instant, new))
-        return firings, corrections
-
-    def _phase(self, old: Record | None, new: Record | None) -> tuple[str, Record] | None:
-        """Phase that a change begins for who follows the event, and its record; None for none."""
-        was, is_there = self._matches(old), self._matches(new)
-        if new is not None and is_there:
-            return None if old == new else (CHANGE if was else BEGIN, new)
-        return (END, old) if old is not None and was else None
-
-    def _first(self, key: str, instant: int, record: Record) -> Firing:
-        if self._target.follow:
-            return self._followed(key, instant, BEGIN, record)
-        self._known[key] = 1
-        return self._firing(key, instant, record)
-
-    def _followed(self, event: str, instant: int, phase: str, record: Record) -> Firing:
-        before = self._known[event]
-        self._known[event] += 1
-        key = f"{event}.{before}" if before else event
-        return replace(self._firing(key, instant, record), event=event, phase=phase)
-
-    def _matches(self, record: Record | None) -> bool:
-        """Whether there is a record, and it is what the goal asks for; one that was so before began
-        before.
-        """
-        return record is not None and self._target.goal.bindings(record) is not None
+        news = self._fired.take(
+            (self._record_of(row), int(time), diff)
+            for row, time, diff in zip(rows or [()] * len(times), times, diffs, strict=True)
+        )
+        self.counts.repeated = self._fired.repeated
+        return news
 
     async def _changes(self, lower: int, upper: int) -> pa.Table:
         """The changes of the watched collection in [lower, upper); its first contents count as
@@ -274,12 +216,6 @@ class ActionDriver:
         if lower + 1 == upper:
             return first
         return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
-
-    def _firing(self, key: str, instant: int, record: Record) -> Firing:
-        arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=elements_of)
-        return Firing(
-            key, self._target.goal.name, instant, format_record(record), arguments, record.time
-        )
 
     async def _due(self, lower: int, upper: int) -> list[tuple[int, Firing]]:
         """The firings of the outbox from [lower, upper), each with its instant, in the order of

@@ -15,7 +15,6 @@ import pyarrow as pa
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
 from tidemill.catalog.record_rows import endless, row_of
 from tidemill.catalog.schemas import OUTBOX_SCHEMA
-from tidemill.datalog.goals import action_key
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.runtime.clock import Clock
@@ -114,23 +113,23 @@ class EagerDriver(ActionDriver):
         rows: list[dict[str, Any]] = []
         if status.since != status.upper:
             rows = (await self._holds.snapshot(target.outbox, self._upper - 1)).to_pylist()
-        self._known = Counter(row["key"] for row in rows if row["key"])
+        self._fired.known = Counter(row["key"] for row in rows if row["key"])
         notes = {row["record"]: int(row["instant"]) for row in rows if not row["key"]}
         self._noted = notes.pop("", None)
-        self._ahead = notes
+        self._fired.ahead = notes
         begins = sole_time((await self._collections.status(target.corrections)).since)
         covered = begins if self._noted is None else self._noted
-        self._told = Counter()
+        self._fired.told = Counter()
         if begins < covered:
             told = await self._holds.snapshot(target.corrections, covered - 1)
-            self._told = corrections_told(told)
+            self._fired.told = corrections_told(told)
         self.early.look_again()
         return self._upper, U64_MAX if covered == _LAST else covered
 
     async def _step(self) -> None:
         """Put down what is definite and what has come, and let the sink do it."""
         lower, reached = self.counts.frontier, await self._read_reached()
-        upper, ahead = max(lower, reached), dict(self._ahead)
+        upper, ahead = max(lower, reached), dict(self._fired.ahead)
         firings: list[Firing] = []
         if lower < upper:
             firings, corrections = self._news(await self._changes(lower, upper))
@@ -166,18 +165,20 @@ class EagerDriver(ActionDriver):
         there: set[str] = set()
         first: dict[str, tuple[int, Record]] = {}
         for presence in sorted(found, key=lambda each: each.start):
-            if not self._matches(presence.record) or endless(presence.record) is not None:
+            if not self._fired.matches(presence.record) or endless(presence.record) is not None:
                 continue
             record = self._record_of(self._row_of(presence.record))
-            key = action_key(self._target.goal.name, record)
+            key = self._fired.key_of(record)
             if presence.start < upper:
                 there.add(key)
-            elif key not in there and key not in self._known:
+            elif key not in there and key not in self._fired.known:
                 first.setdefault(key, (int(presence.start), record))
-        self._known.update(first.keys())
-        self._ahead |= {key: instant for key, (instant, _) in first.items()}
+        self._fired.known.update(first.keys())
+        self._fired.ahead |= {key: instant for key, (instant, _) in first.items()}
         self.foreseen += len(first)
-        return [self._firing(key, instant, record) for key, (instant, record) in first.items()]
+        return [
+            self._fired.firing(key, instant, record) for key, (instant, record) in first.items()
+        ]
 
     def _rows(
         self, firings: Sequence[Firing], ahead: dict[str, int], upper: int, at: int
@@ -188,8 +189,8 @@ class EagerDriver(ActionDriver):
         rows = [{**asdict(firing), DIFF: 1} for firing in firings]
         noted = [] if self._noted is None else [("", self._noted, -1)]
         noted.append(("", upper, 1))
-        noted += [(key, due, -1) for key, due in ahead.items() if key not in self._ahead]
-        noted += [(key, due, 1) for key, due in self._ahead.items() if key not in ahead]
+        noted += [(key, due, -1) for key, due in ahead.items() if key not in self._fired.ahead]
+        noted += [(key, due, 1) for key, due in self._fired.ahead.items() if key not in ahead]
         name = self._target.name
         for record, instant, diff in noted:
             note = Firing("", name, instant, record, "", None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +17,9 @@ from tidemill.runtime.rng import new_rng
 from tidemill_server.trials.cases import CaseFile, case_files, load_cases
 from tidemill_server.trials.limits import CHANGES_MAX
 from tidemill_server.trials.reports import Verdict, write_junit
+
+if TYPE_CHECKING:
+    from tidemill_server.trials.running import Evaluator
 
 
 def run_cases(
@@ -29,6 +34,9 @@ def run_cases(
     only: Annotated[
         str, typer.Option("--only", "-k", help="Only cases whose name has this text.")
     ] = "",
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Run each case on Spark as well; it needs Java.")
+    ] = False,
     record: Annotated[
         str | None,
         typer.Option(help="Write a case of this view of a running server into the folder instead."),
@@ -58,8 +66,9 @@ def run_cases(
     verdicts: list[Verdict] = []
     try:
         files = [load_cases(path) for path in case_files(paths)]
-        for file in files:
-            verdicts += _verdicts(file, seed, only)
+        with _evaluator(spark) as elsewhere:
+            for file in files:
+                verdicts += _verdicts(file, seed, only, elsewhere)
         if not verdicts:
             raise UsageError(f"no case has {only!r} in its name", reason="case")
         if junit is not None:
@@ -99,7 +108,19 @@ def _record(
     raise AssertionError("an error has ended the command")
 
 
-def _verdicts(file: CaseFile, seed: int, only: str) -> list[Verdict]:
+@contextmanager
+def _evaluator(spark: bool) -> Iterator[Evaluator | None]:
+    """The evaluator beside the dataflow, if one is asked for. Raises: UsageError."""
+    if not spark:
+        yield None
+        return
+    from tidemill_server.trials.by_spark import spark_evaluator
+
+    with spark_evaluator() as found:
+        yield found.evaluate
+
+
+def _verdicts(file: CaseFile, seed: int, only: str, elsewhere: Evaluator | None) -> list[Verdict]:
     """Outcomes of the cases of a file; resources that do not fit fail each of them."""
     from tidemill_server.trials.answers import rules_of  # numba
     from tidemill_server.trials.running import differences
@@ -109,7 +130,7 @@ def _verdicts(file: CaseFile, seed: int, only: str) -> list[Verdict]:
     for position, case in chosen:
         began = clock.monotonic_s()
         try:
-            wrong = differences(rules_of(file.resources), case, new_rng(seed))
+            wrong = differences(rules_of(file.resources), case, new_rng(seed), elsewhere)
         except ProgramErrors as error:
             wrong = error.render().splitlines()
         except TidemillError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random  # noqa: TID251  the type of what is handed in
-from typing import Any
+from typing import Any, TypeAlias
 
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.strategy import Strategy
@@ -24,6 +25,9 @@ from tidemill_server.trials.answers import (
 )
 from tidemill_server.trials.cases import Absent, Case
 from tidemill_server.trials.staging import Staged, given_rows, reordered, stage
+
+Evaluator: TypeAlias = "Callable[[CheckedProgram, Facts, int], Facts]"
+"""Presences below an instant of all that a program derives from facts."""
 
 BEYOND_MS = 1_000
 """Milliseconds of the timeline that a case runs past the last instant that it names."""
@@ -63,12 +67,15 @@ class Outcome:
     upper: int
 
 
-def differences(rules: Rules, case: Case, random: Random, runs: Sequence[Run] = RUNS) -> list[str]:
+def differences(
+    rules: Rules, case: Case, random: Random, elsewhere: Evaluator | None = None
+) -> list[str]:
     """Lines that say what a case expects and does not get, or which run gives another answer.
 
-    Raises: UsageError for a case that does not fit the resources.
+    A last run is `elsewhere`, if that is given. Raises: UsageError for a case that does not fit the
+    resources.
     """
-    first, *others = runs
+    first, *others = RUNS
     outcome = run(rules, case, first, random)
     if found := [*_compared(rules, case.expect, outcome)]:
         return found
@@ -80,11 +87,22 @@ def differences(rules: Rules, case: Case, random: Random, runs: Sequence[Run] = 
                 f"the answer depends on the run: {first}, against {other}",
                 *_lines(sorted(wanted - got), sorted(got - wanted)),
             ]
+    if elsewhere is None:
+        return []
+    got = _shown(run(rules, case, first, random, elsewhere))
+    if got != wanted:
+        lines = _lines(sorted(wanted - got), sorted(got - wanted))
+        return ["the answer of Spark is another:", *lines]
     return []
 
 
-def run(rules: Rules, case: Case, how: Run, random: Random) -> Outcome:
-    """Everything that follows from the rows of a case. Raises: UsageError."""
+def run(
+    rules: Rules, case: Case, how: Run, random: Random, elsewhere: Evaluator | None = None
+) -> Outcome:
+    """Everything that follows from the rows of a case, by the dataflow or `elsewhere`.
+
+    Raises: UsageError.
+    """
     unknown = sorted(set(case.given) - set(rules.inputs))
     if unknown:
         there = ", ".join(sorted(rules.inputs)) or "none"
@@ -100,6 +118,9 @@ def run(rules: Rules, case: Case, how: Run, random: Random) -> Outcome:
     inputs: dict[str, Facts] = {}
     for name, view in rules.views.items():
         inputs[name] = facts_of(rules, view, known)
+        if elsewhere is not None:
+            known[name] = elsewhere(view.program, inputs[name], upper)
+            continue
         known[name] = evaluate(
             view.program, inputs[name], upper, strategy=how.strategy, cut=how.cut, random=random
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,33 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, Route, async_playwright, expect
+from playwright.async_api import Page, Route, expect
 
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.testkit.browsing import barriers, browser
 from tidemill.testkit.web import Named, Web, web
 from tidemill_query.web.console import POLICY
 
 pytestmark = pytest.mark.server
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 expect.set_options(timeout=30_000)
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
-
-
-@asynccontextmanager
-async def browser(**settings: Any) -> AsyncIterator[Browser]:
-    """A browser of this machine. Fails where none is installed."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    assert found is not None, "chromium is missing: infra/setup.sh browser"
-    async with async_playwright() as driver:
-        started = await driver.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-gpu"], **settings
-        )
-        try:
-            yield started
-        finally:
-            await started.close()
 
 
 @asynccontextmanager
@@ -59,15 +41,6 @@ async def console(asked: Web, **settings: Any) -> AsyncIterator[Page]:
         yield page
         assert not faults, faults
         assert not foreign, foreign
-
-
-async def barriers(page: Page) -> list[str]:
-    """The findings of axe on the page, with the elements."""
-    found = await Axe().run(page, options=RULES)
-    return [
-        f"{each['id']}: {[node['html'][:200] for node in each['nodes']]}"
-        for each in found.response["violations"]
-    ]
 
 
 async def test_every_screen_is_without_barriers_in_dark_and_light(tmp_path: Path) -> None:

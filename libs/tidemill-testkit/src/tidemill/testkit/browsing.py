@@ -1,0 +1,38 @@
+"""A real browser for tests of pages: Debian's chromium, driven by playwright."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, async_playwright
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+"""Rules of axe that a page has to keep."""
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """A browser of this machine. Fails where none is installed."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    assert found is not None, "chromium is missing: infra/setup.sh browser"
+    async with async_playwright() as driver:
+        started = await driver.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"]
+        )
+        try:
+            yield started
+        finally:
+            await started.close()
+
+
+async def barriers(page: Page) -> list[str]:
+    """The findings of axe on the page, with the elements."""
+    found = await Axe().run(page, options=RULES)
+    return [
+        f"{each['id']}: {[node['html'][:200] for node in each['nodes']]}"
+        for each in found.response["violations"]
+    ]

@@ -300,3 +300,17 @@ async def test_of_several_reads_one_failure_ends_the_others_before_it_is_told() 
     with pytest.raises(Corrupt):
         await all_of([wait(), fail()])
     assert ended == ["other"]
+
+
+async def test_an_upper_is_known_to_be_past_an_instant_without_a_read() -> None:
+    world = World()
+    await world.create()
+    assert not world.there.known_past("c", 0)
+    await world.write(world.here, 0, 10, ("a", 3, 1))
+    assert not world.there.known_past("c", 3)  # another process has not read it yet
+    assert await world.there.wait_for_upper("c", 3, 0.0) == frontier(10)
+    scans = world.consensus.scans
+    assert world.there.known_past("c", 9)
+    assert not world.there.known_past("c", 10)
+    assert not world.there.known_past("none", 0)
+    assert world.consensus.scans == scans

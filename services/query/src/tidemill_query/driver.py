@@ -274,7 +274,7 @@ class QueryDriver:
             with suppress(NotYet, UnknownCollection):
                 if (await self._collections.status(found)).since.less_equal(at):
                     wait_s = self._settings.arranged_wait_s
-                    await self._collections.wait_for_upper(found, at, wait_s)
+                    await definite_instant(self._collections, found, at, wait_s)
                     return found
         return readable.collection
 

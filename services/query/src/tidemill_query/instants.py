@@ -18,7 +18,8 @@ async def definite_instant(
         if status.upper == status.since:
             return await _first_instant(collections, collection, sole_time(status.since), wait_s)
         return sole_time(status.upper) - 1
-    await _wait(collections, collection, as_of, wait_s)
+    if not collections.known_past(collection, as_of):
+        await _wait(collections, collection, as_of, wait_s)
     return as_of
 
 

@@ -295,6 +295,13 @@ class ReadCommands:
         transitions.check_since(state, place.delivered.elements[0])
         return place.delivered.elements[0]
 
+    def known_past(self, collection: str, beyond: int) -> bool:
+        """Whether the upper was past `beyond` when this process last read it: so it is now, since
+        an upper never goes back.
+        """
+        known = self._core.versions.cached(collection)
+        return known is not None and not known.state.upper.less_equal(beyond)
+
     async def wait_for_upper(self, collection: str, beyond: int, deadline_s: float) -> Frontier:
         """The upper, once it is past `beyond`. Raises: NotYet when `deadline_s` is over.
 

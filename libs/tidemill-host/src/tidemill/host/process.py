@@ -465,8 +465,11 @@ class _Running:
         chosen = self._process.context.settings
         port = await self._http.start()
         scheme = "http" if chosen.http_tls.files is None else "https"
-        (chosen.root / "http.address").write_text(f"{scheme}://{chosen.http_host}:{port}\n")
-        log.info("metrics", address=f"{scheme}://{chosen.http_host}:{port}/metrics")
+        address = f"{scheme}://{chosen.http_host}:{port}"
+        (chosen.root / "http.address").write_text(f"{address}\n")
+        log.info("metrics", address=f"{address}/metrics")
+        if "query" in checked(chosen):
+            log.info("console", address=f"{address}/")
         scope.ready()
         await scope.until_stopping()
         await self._http.close()

@@ -287,7 +287,8 @@ async def follow(on: Handlers, asked: Asked) -> HttpReply:
 
     With `Last-Event-ID` the stream goes on behind that event: nothing is missed or repeated. An
     event without a name has changes, one named `progress` has none. One named `problem` says why
-    the stream ends, one named `end` that the collection is closed. Status 204 ends it for good.
+    the stream ends, one named `end` that the collection is closed. Status 204 ends it for good. An
+    `EventSource` of a browser sends no token; with tokens a page reads the stream by `fetch`.
     """
     last, of = _last_id(asked), asked.of
     if last == ENDED or (last.isdecimal() and of.until is not None and int(last) >= of.until):

@@ -41,7 +41,7 @@ from tidemill.manifests.inventory import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-META = "tidemill[sql,spark,kubernetes,demo]"
+META = "tidemill[sql,spark,kubernetes,editor,demo]"
 """Requirement that the bill of materials covers."""
 
 

@@ -5,54 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from tidemill.arrangement.interval_updates.rows import END_WORD, Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change
+from tidemill.arrangement.interval_updates.slots import (
+    BITS,
+    ROW_BITS,
+    TAKEN,
+    is_crowded,
+    link,
+    renumber,
+    spread,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
-
-I32Array = npt.NDArray[np.int32]
+from tidemill.arrangement.kernels.room import grow
 
 _ROWS_MIN = 16
 _SLOTS_BITS_MIN = 5
+_ROW_BITS = 18, 31
+"""Bits of the number of a row: at first, and at most."""
 _COMPACT_ROWS_MIN = 1 << 10
-
-
-@compiled
-def _link(
-    rows: I64Array, columns: I64Array, slots: I32Array, nexts: I32Array,
-    used: I64Array, first: int, last: int,
-) -> int:  # fmt: skip
-    """Put rows[first:last] into an index, each before older rows of its key.
-
-    Returns the first row that is not in, `last` unless half of the slots are taken.
-    """
-    nulls = rows.shape[1] - 3
-    bits = np.uint64(64 - used[1])
-    for row in range(first, last):
-        if 2 * used[0] >= slots.size:
-            return row
-        at = np.int64(hash_of(rows, row, columns) >> bits)
-        while slots[at] >= 0 and not same_columns(
-            rows, row, columns, nulls, rows, np.int64(slots[at]), columns, nulls
-        ):
-            at = (at + 1) & (slots.size - 1)
-        if slots[at] < 0:
-            used[0] += 1
-        nexts[row] = slots[at]
-        slots[at] = row
-    return last
-
-
-@compiled
-def _spread(rows: I64Array, columns: I64Array, old: I32Array, slots: I32Array, bits: int) -> None:
-    """The keys of one table of slots in another."""
-    down = np.uint64(64 - bits)
-    for slot in range(old.size):
-        if old[slot] >= 0:
-            at = np.int64(hash_of(rows, np.int64(old[slot]), columns) >> down)
-            while slots[at] >= 0:
-                at = (at + 1) & (slots.size - 1)
-            slots[at] = old[slot]
 
 
 @compiled
@@ -81,9 +52,8 @@ def _keep(rows: I64Array, count: int, ends: int, since: int, out: I64Array) -> N
 class Index:
     """Rows of an arrangement by the values of `columns`, those of one value from new to old.
 
-    `slots` hold the newest row of each key, -1 for none; `nexts` the next older row of a row.
-    `used` are how many slots are taken, and their number as a power of two. The rows before
-    `linked` are in it.
+    `slots` lead to the newest row of each key; `nexts` hold the next older row of a row, -1 for
+    none. `used` tells of the slots (see `slots`). The rows before `linked` are in it.
     """
 
     __slots__ = ("columns", "linked", "nexts", "slots", "used")
@@ -92,7 +62,7 @@ class Index:
         self.columns = np.array(columns, np.int64)
         self.slots = np.full(1 << _SLOTS_BITS_MIN, -1, np.int32)
         self.nexts = np.empty(0, np.int32)
-        self.used = np.array([0, _SLOTS_BITS_MIN], np.int64)
+        self.used = np.array([0, _SLOTS_BITS_MIN, _ROW_BITS[0]], np.int64)
         self.linked = 0
 
     @property
@@ -103,31 +73,39 @@ class Index:
     def extend(self, rows: I64Array, last: int) -> None:
         """Take in the rows before `last`. Cost: O(rows), and now and then O(keys)."""
         if len(self.nexts) < len(rows):
-            nexts = np.empty(len(rows), np.int32)
-            nexts[: self.linked] = self.nexts[: self.linked]
-            self.nexts = nexts
+            grow(self, "nexts", len(rows), self.linked)
+        if len(rows) > 1 << self.used[ROW_BITS]:
+            bits = min(len(rows).bit_length() + 2, _ROW_BITS[1])
+            renumber(self.slots, self.used, bits)
         while self.linked < last:
-            self.linked = _link(
+            self.linked = link(
                 rows, self.columns, self.slots, self.nexts, self.used, self.linked, last
             )
             if self.linked < last:
-                self.grow(rows)
+                self.grow(rows, last - self.linked)
 
     def clear(self, rows: int) -> None:
         """Forget all rows, with slots for as many keys as there are rows. Cost: O(slots)."""
-        bits = max(_SLOTS_BITS_MIN, (4 * rows).bit_length())
-        if bits < self.used[1] - 1:
-            self.slots, self.used[1] = np.empty(1 << bits, np.int32), bits
+        bits = max(_SLOTS_BITS_MIN, (2 * rows).bit_length())
+        if bits < self.used[BITS]:
+            self.slots, self.used[BITS] = np.empty(1 << bits, np.int32), bits
             self.nexts = np.empty(0, np.int32)
         self.slots.fill(-1)
-        self.used[0] = self.linked = 0
+        self.used[TAKEN] = self.linked = 0
 
-    def grow(self, rows: I64Array) -> None:
-        """Four times as many slots. Cost: O(keys)."""
-        bits = int(self.used[1]) + 2
-        slots = np.full(1 << bits, -1, np.int32)
-        _spread(rows, self.columns, self.slots, slots, bits)
-        self.slots, self.used[1] = slots, bits
+    def grow_if_crowded(self, rows: I64Array, more: int) -> bool:
+        """See `grow`; whether there was not enough room for one more key."""
+        if not is_crowded(int(self.used[TAKEN]), len(self.slots)):
+            return False
+        self.grow(rows, more)
+        return True
+
+    def grow(self, rows: I64Array, more: int) -> None:
+        """Twice as many slots, or four times, where many more rows come. Cost: O(keys)."""
+        self.used[BITS] += 2 if more > len(self.slots) else 1
+        slots = np.full(1 << self.used[BITS], -1, np.int32)
+        spread(rows, self.columns, self.slots, slots, self.used)
+        self.slots = slots
 
 
 class Arrangement:
@@ -188,9 +166,7 @@ class Arrangement:
         if needed <= len(self.rows):
             return
         capacity = max(needed, len(self.rows) + (len(self.rows) >> 1), _ROWS_MIN)
-        rows = np.empty((capacity, self.columns + 2), np.int64)
-        rows[: len(self)] = self.rows[: len(self)]
-        self.rows = rows
+        grow(self, "rows", capacity, len(self))
 
     def append(self, rows: I64Array) -> None:
         """Take in rows with their intervals. Shapes: (n, columns + 2)."""

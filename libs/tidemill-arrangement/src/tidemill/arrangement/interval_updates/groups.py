@@ -7,8 +7,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change, hash_of, same_columns
+from tidemill.arrangement.interval_updates.arranged import Arrangement
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change
+from tidemill.arrangement.interval_updates.slots import (
+    BLOCK,
+    I32Array,
+    find_slot,
+    look_ahead,
+    row_in,
+)
 from tidemill.arrangement.interval_updates.summing import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 
@@ -101,27 +108,24 @@ def finish(
 @compiled
 def _replaced(
     groups: I64Array, since: I64Array, mine: I64Array, facts: I64Array, slots: I32Array,
-    nexts: I32Array, bits: int, theirs: I64Array, places: I64Array, out: I64Array,
+    nexts: I32Array, used: I64Array, theirs: I64Array, in_place: bool, places: I64Array,
+    out: I64Array,
 ) -> int:  # fmt: skip
     """`places`: the group, the row that is next, -2 for the first of its group."""
     width, found = facts.shape[1], 0
-    down = np.uint64(64 - bits)
-    while places[0] < groups.shape[0]:
+    hashes, last = np.empty(BLOCK + 1, np.uint64), groups.shape[0]
+    base, ready = places[0], places[0]
+    while places[0] < last:
         group, row = places[0], places[1]
         if row == -2:
-            at = np.int64(hash_of(groups, group, mine) >> down)
-            while slots[at] >= 0 and not same_columns(
-                groups,
-                group,
-                mine,
-                groups.shape[1] - 3,
-                facts,
-                np.int64(slots[at]),
-                theirs,
-                width - 3,
-            ):
-                at = (at + 1) & (slots.size - 1)
-            row = np.int64(slots[at])
+            if group >= ready:
+                base = group
+                ready = look_ahead(groups, group, last, mine, facts, slots, used, hashes)
+            at = find_slot(
+                groups, group, mine, groups.shape[1] - 3, hashes[group - base], facts, theirs,
+                width - 3, slots, used,
+            )  # fmt: skip
+            row = row_in(slots, at, used)
         while row >= 0:
             start = max(since[group], facts[row, width - 2])
             if start < facts[row, width - 1]:
@@ -132,15 +136,18 @@ def _replaced(
                     out[found, column] = facts[row, column]
                 out[found, width - 2], out[found, width] = start, -1
                 found += 1
+                if in_place:
+                    facts[row, width - 1] = start
             row = np.int64(nexts[row])
         places[0], places[1] = group + 1, -2
     return found
 
 
 def replaced(
-    groups: I64Array, since: I64Array, facts: Arrangement, first: int, last: int
-) -> Change:
-    """Facts of groups, each from an instant of its own on, taken away.
+    groups: I64Array, since: I64Array, facts: Arrangement, first: int, last: int,
+    in_place: bool = False,
+) -> Change:  # fmt: skip
+    """Facts of groups, each from an instant of its own on, taken away; `in_place` they end there.
 
     A group is a row with its columns in front and its nulls before start and end. Facts have the
     group in the columns from `first` to `last`. Cost: O(groups + facts of them).
@@ -152,8 +159,8 @@ def replaced(
     while True:
         out = np.empty((room, facts.columns + 3), np.int64)
         found = _replaced(
-            groups, since, mine, facts.rows, index.slots, index.nexts, int(index.used[1]), theirs,
-            places, out,
+            groups, since, mine, facts.rows, index.slots, index.nexts, index.used, theirs,
+            in_place, places, out,
         )  # fmt: skip
         parts.append(out[:found])
         if places[0] == len(groups):

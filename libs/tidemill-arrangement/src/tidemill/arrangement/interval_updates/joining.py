@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
+from tidemill.arrangement.interval_updates.arranged import Arrangement
+from tidemill.arrangement.interval_updates.rows import Change, Word
+from tidemill.arrangement.interval_updates.slots import (
+    BLOCK,
+    I32Array,
+    find_slot,
+    look_ahead,
+    row_in,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _MANY = 1 << 10
@@ -86,23 +93,24 @@ def _taken(
 @compiled
 def _join(
     left: I64Array, right: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array,
-    bits: int, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
+    used: I64Array, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
     known: int, guards: I64Array, places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Fill `out` from where `places` say: a row of the left, and where its chain goes on."""
     width = left.shape[1] - 3
     nulls, mine, theirs = right.shape[1] - 3, keys[0], keys[1]
-    found = 0
-    down = np.uint64(64 - bits)
+    found, hashes = 0, np.empty(BLOCK + 1, np.uint64)
     i, row = places[0], places[1]
+    base, ready = i, i
     while i < left.shape[0]:
         if row == -2:
-            at = np.int64(hash_of(left, i, mine) >> down)
-            while slots[at] >= 0 and not same_columns(
-                left, i, mine, width - 1, right, np.int64(slots[at]), theirs, nulls
-            ):
-                at = (at + 1) & (slots.size - 1)
-            row = np.int64(slots[at])
+            if i >= ready:
+                last = left.shape[0]
+                base, ready = i, look_ahead(left, i, last, mine, right, slots, used, hashes)
+            at = find_slot(
+                left, i, mine, width - 1, hashes[i - base], right, theirs, nulls, slots, used
+            )
+            row = row_in(slots, at, used)
         while row >= 0:
             start = max(left[i, width], right[row, nulls + 1])
             end = min(left[i, width + 1], right[row, nulls + 2])
@@ -144,7 +152,7 @@ def join(
             require(8 * left.shape[1] * (room + sum(map(len, parts))))
         out = np.empty((room, left.shape[1]), np.int64)
         found = _join(
-            left, right.rows, right.counts, index.slots, index.nexts, int(index.used[1]),
+            left, right.rows, right.counts, index.slots, index.nexts, index.used,
             shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
             shape.guards, places, out,
         )  # fmt: skip
@@ -196,20 +204,21 @@ def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
 @compiled
 def _subtract(
     left: I64Array, columns: I64Array, right: I64Array, slots: I32Array, nexts: I32Array,
-    bits: int, theirs: I64Array, least: tuple[int, int], places: I64Array, stack: I64Array,
+    used: I64Array, theirs: I64Array, least: tuple[int, int], places: I64Array, stack: I64Array,
     out: I64Array,
 ) -> int:  # fmt: skip
     width = left.shape[1] - 3
     nulls = right.shape[1] - 3
     mine, other = least
     found, i, top = 0, places[0], places[1]
-    down = np.uint64(64 - bits)
+    hashes, base, ready = np.empty(BLOCK + 1, np.uint64), i, i
     while i < left.shape[0]:
-        at = np.int64(hash_of(left, i, columns) >> down)
-        while slots[at] >= 0 and not same_columns(
-            left, i, columns, width - 1, right, np.int64(slots[at]), theirs, nulls
-        ):
-            at = (at + 1) & (slots.size - 1)
+        if i >= ready:
+            last = left.shape[0]
+            base, ready = i, look_ahead(left, i, last, columns, right, slots, used, hashes)
+        at = find_slot(
+            left, i, columns, width - 1, hashes[i - base], right, theirs, nulls, slots, used
+        )
         if top < 0:
             stack[0, 0], stack[0, 1] = left[i, width], left[i, width + 1]
             top = 1
@@ -219,7 +228,7 @@ def _subtract(
                 return found
             top -= 1
             start, end = stack[top, 0], stack[top, 1]
-            row = np.int64(slots[at])
+            row = row_in(slots, at, used)
             while row >= 0:
                 first = max(start, right[row, nulls + 1])
                 last = min(end, right[row, nulls + 2])
@@ -264,7 +273,7 @@ def subtract(
     while True:
         out = np.empty((room, left.shape[1]), np.int64)
         found = _subtract(
-            left, columns, right.rows, index.slots, index.nexts, int(index.used[1]), theirs,
+            left, columns, right.rows, index.slots, index.nexts, index.used, theirs,
             least, places, stack, out,
         )  # fmt: skip
         parts.append(out[:found])

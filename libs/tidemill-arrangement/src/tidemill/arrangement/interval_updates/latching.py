@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
+from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.merging import NegativeRow, append_row, cut_row
 from tidemill.arrangement.interval_updates.novelty import Novelty
-from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
+from tidemill.arrangement.interval_updates.slots import I32Array, crowded, find_slot, row_in
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _ROOM = 4
@@ -90,36 +91,37 @@ def _establish(
     width, kept = change.shape[1] - 3, rows.shape[1] - 2
     while places[0] < change.shape[0]:
         i = places[0]
-        if 2 * used[0] + 8 >= slots.size:
+        if crowded(slots, used):
             return _GROW
         if counts[0] + _ROOM > rows.shape[0] or places[2] + _ROOM > out.shape[0]:
             return _FULL
-        slot = np.int64(hash_of(change, i, columns) >> np.uint64(64 - used[1]))
-        while slots[slot] >= 0 and not same_columns(
-            change, i, columns, width - 1, rows, np.int64(slots[slot]), mine, kept - 1
-        ):
-            slot = (slot + 1) & (slots.size - 1)
+        hashed = hash_of(change, i, columns)
+        slot = find_slot(
+            change, i, columns, width - 1, hashed, rows, mine, kept - 1, slots, used
+        )  # fmt: skip
         if places[1] < 0:
-            places[3] = _first_start(rows, slots[slot], nexts)
+            places[3] = _first_start(rows, row_in(slots, slot, used), nexts)
             stack[0, 0], stack[0, 1] = change[i, width], change[i, width + 1]
             places[1] = 1
         if change[i, width + 2] > 0:
             _identify(change, i, columns, expiry, identity, 0)
             start, end = stack[0, 0], stack[0, 1]
-            append_row(identity, 0, start, end, rows, counts, slots, nexts, used, slot)
+            append_row(
+                identity, 0, start, end, rows, counts, slots, nexts, used, slot, hashed
+            )  # fmt: skip
             places[1] = 0
         while places[1] > 0:
             if counts[0] + _ROOM > rows.shape[0] or places[1] + _ROOM > stack.shape[0]:
                 return _FULL
             top = places[1] - 1
             start, end = stack[top, 0], stack[top, 1]
-            row = np.int64(slots[slot])
+            row = row_in(slots, slot, used)
             while row >= 0 and not (rows[row, kept] < end and rows[row, kept + 1] > start):
                 row = np.int64(nexts[row])
             if row < 0:
                 return _NEGATIVE
             first, last = max(start, rows[row, kept]), min(end, rows[row, kept + 1])
-            cut_row(rows, row, first, last, counts, slots, nexts, used, slot)
+            cut_row(rows, row, first, last, counts, slots, nexts, used, slot, hashed)
             places[1] = top
             if start < first:
                 stack[places[1], 0], stack[places[1], 1] = start, first
@@ -127,7 +129,7 @@ def _establish(
             if last < end:
                 stack[places[1], 0], stack[places[1], 1] = last, end
                 places[1] += 1
-        now = _first_start(rows, slots[slot], nexts)
+        now = _first_start(rows, row_in(slots, slot, used), nexts)
         if now != places[3]:
             _say(change, i, expiry, now, 1, out, places)
             _say(change, i, expiry, places[3], -1, out, places)
@@ -207,7 +209,7 @@ class Latch:
             if said == _NEGATIVE:
                 raise NegativeRow(int(places[0]))
             if said == _GROW:
-                index.grow(matches.rows)
+                index.grow(matches.rows, len(change) - int(places[0]))
                 continue
             matches.reserve(len(change) - int(places[0]) + _ROOM)
             index = matches.index(self._mine.tolist())

@@ -12,9 +12,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
+from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.novelty import Novelty
-from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
+from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of
+from tidemill.arrangement.interval_updates.slots import (
+    BLOCK,
+    TAKEN,
+    I32Array,
+    crowded,
+    find_slot,
+    living_row,
+    look_ahead,
+    put_row,
+    row_in,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 from tidemill.errors import UsageError
 
@@ -23,39 +34,24 @@ _ROOM = 4
 """Rows that one piece of work may add to any array."""
 _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 _MANY = 1 << 12
-_BEGIN = np.array([0, -1, 0], np.int64)
-"""Taking in begins here: the first row, nothing on the stack, nothing told."""
-
-
-@inlined
-def _slot_of(
-    change: I64Array, i: Word, change_nulls: Word, rows: I64Array, columns: I64Array,
-    slots: I32Array, bits: Word,
-) -> Word:  # fmt: skip
-    """The slot of the key of a change's row, the free one where it has none yet."""
-    at = np.int64(hash_of(change, i, columns) >> np.uint64(64 - bits))
-    while slots[at] >= 0 and not same_columns(
-        change, i, columns, change_nulls, rows, np.int64(slots[at]), columns, rows.shape[1] - 3
-    ):
-        at = (at + 1) & (slots.size - 1)
-    return at
+_BEGIN = np.array([0, -1, 0, 0], np.int64)
+"""Taking in begins here: the first row, nothing on the stack, nothing told, no part of its diff."""
 
 
 @inlined
 def append_row(
     source: I64Array, i: Word, start: Word, end: Word, rows: I64Array, counts: I64Array,
-    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
+    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64,
 ) -> None:  # fmt: skip
-    """One more row, linked into the index by its key."""
+    """One more row, linked into the index by its key, whose hash is `mine`."""
     row = counts[0]
     width = rows.shape[1] - 2
     for at in range(width):
         rows[row, at] = source[i, at]
     rows[row, width], rows[row, width + 1] = start, end
-    if slots[slot] < 0:
-        used[0] += 1
-    nexts[row] = slots[slot]
-    slots[slot] = row
+    used[TAKEN] += np.int64(slots[slot] < 0)
+    nexts[row] = living_row(rows, nexts, row_in(slots, slot, used))
+    put_row(slots, slot, used, row, mine)
     counts[0] = row + 1
     counts[1] = row + 1
 
@@ -63,7 +59,7 @@ def append_row(
 @inlined
 def cut_row(
     rows: I64Array, row: Word, start: Word, end: Word, counts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, slot: Word,
+    nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64,
 ) -> None:  # fmt: skip
     """Take [start, end), which lies within it, from the interval of a row."""
     width = rows.shape[1] - 2
@@ -73,7 +69,7 @@ def cut_row(
     else:
         rows[row, width + 1] = start
         if end < last:
-            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot)
+            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot, mine)
 
 
 @inlined
@@ -130,25 +126,70 @@ def _met(
 
 
 @compiled
+def _append_new(
+    change: I64Array, columns: I64Array, facts: I64Array, counts: I64Array, slots: I32Array,
+    nexts: I32Array, used: I64Array, first: int,
+) -> int:  # fmt: skip
+    """Let rows from `first` on be facts, up to one that meets a fact of its key.
+
+    Returns that row, or the one at which the table has to grow. There is room for all rows.
+    """
+    width, hashes = change.shape[1] - 3, np.empty(BLOCK + 1, np.uint64)
+    base, ready = first, first
+    for i in range(first, change.shape[0]):
+        plain = change[i, width + 2] == 1 and change[i, width] < change[i, width + 1]
+        if not plain or crowded(slots, used):
+            return i
+        if i >= ready:
+            last = change.shape[0]
+            base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
+        mine = hashes[i - base]
+        slot = find_slot(
+            change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used
+        )
+        row = row_in(slots, slot, used)
+        while row >= 0:
+            met = change[i, width] < facts[row, width + 1]
+            if met and facts[row, width] < min(change[i, width + 1], facts[row, width + 1]):
+                return i
+            row = np.int64(nexts[row])
+        append_row(
+            change, i, change[i, width], change[i, width + 1], facts, counts, slots, nexts, used,
+            slot, mine,
+        )  # fmt: skip
+    return int(change.shape[0])
+
+
+@compiled
 def _merge(
     change: I64Array, expiry: int, columns: I64Array,
     facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array,
     spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
     spare_used: I64Array, best_only: bool, stack: I64Array, places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
-    """Take a change in from where `places` say: (row, work on the stack, rows of `out`)."""
+    """Take a change in from where `places` say: (row, work on the stack, rows of `out`, part of
+    the diff that is done).
+    """
     width = change.shape[1] - 3
+    hashes, base, ready = np.empty(BLOCK + 1, np.uint64), places[0], places[0]
     while places[0] < change.shape[0]:
         i = places[0]
+        if crowded(slots, used) or crowded(spare_slots, spare_used):
+            return _GROW
+        if i >= ready:
+            last = change.shape[0]
+            base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
+        mine = hashes[i - base]
+        slot = find_slot(
+            change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used
+        )
+        diff = change[i, width + 2] - places[3]
         if places[1] < 0:
             places[1] = 0
-            kind = _ADD if change[i, width + 2] > 0 else _TAKE_SPARE
-            if change[i, width + 2] != 0:
+            if diff != 0:
+                kind = _ADD if diff > 0 else _TAKE_SPARE
                 _push(stack, places, kind, change[i, width], change[i, width + 1])
-        if 2 * used[0] + 8 >= slots.size or 2 * spare_used[0] + 8 >= spare_slots.size:
-            return _GROW
-        slot = _slot_of(change, i, width - 1, facts, columns, slots, used[1])
-        other = _slot_of(change, i, width - 1, spare, columns, spare_slots, spare_used[1])
+        other = np.int64(-1)
         while places[1] > 0:
             if (
                 counts[0] + _ROOM > facts.shape[0]
@@ -160,40 +201,50 @@ def _merge(
             places[1] -= 1
             kind = stack[places[1], 0]
             start, end = stack[places[1], 1], stack[places[1], 2]
+            if slots[slot] < 0 and kind == _ADD:
+                append_row(change, i, start, end, facts, counts, slots, nexts, used, slot, mine)
+                _emit(facts, counts[0] - 1, start, end, 1, out, places)
+                continue
+            if other < 0:
+                other = find_slot(
+                    change, i, columns, width - 1, mine, spare, columns, width - 1, spare_slots,
+                    spare_used,
+                )  # fmt: skip
             if kind in (_ADD, _TAKE):
                 if not _in_facts(
                     change, i, expiry, kind, start, end, facts, counts, slots, nexts, used, slot,
-                    spare, spare_counts, spare_slots, spare_nexts, spare_used, other, best_only,
-                    stack, places, out,
+                    spare, spare_counts, spare_slots, spare_nexts, spare_used, other, mine,
+                    best_only, stack, places, out,
                 ):  # fmt: skip
                     return _NEGATIVE
             else:
                 _in_spare(
                     change, i, expiry, kind, start, end, facts, counts, slots, nexts, used, slot,
-                    spare, spare_counts, spare_slots, spare_nexts, spare_used, other,
+                    spare, spare_counts, spare_slots, spare_nexts, spare_used, other, mine,
                     stack, places, out,
                 )  # fmt: skip
-        change[i, width + 2] -= np.sign(change[i, width + 2])
-        if change[i, width + 2] == 0:
-            places[0] = i + 1
+        places[3] += np.sign(diff)
+        if places[3] == change[i, width + 2]:
+            places[0], places[3] = i + 1, 0
         places[1] = -1
     return _DONE
 
 
-@compiled
+@inlined
 def _in_facts(
     change: I64Array, i: int, expiry: int, kind: int, start: int, end: int,
     facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
     spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
-    spare_used: I64Array, other: Word, best_only: bool, stack: I64Array, places: I64Array,
+    spare_used: I64Array, other: Word, mine: np.uint64, best_only: bool, stack: I64Array, places: I64Array,
     out: I64Array,
 ) -> bool:  # fmt: skip
     """Add a piece of a derivation, or take it from the facts; false where it is not there."""
     width = change.shape[1] - 3
-    best = _met(change, i, expiry, kind, start, end, facts, slots[slot], nexts)
+    head = row_in(slots, slot, used)
+    best = _met(change, i, expiry, kind, start, end, facts, head, nexts)
     if best < 0:
         if kind == _ADD:
-            append_row(change, i, start, end, facts, counts, slots, nexts, used, slot)
+            append_row(change, i, start, end, facts, counts, slots, nexts, used, slot, mine)
             _emit(facts, counts[0] - 1, start, end, 1, out, places)
         return bool(kind == _ADD)
     first, last = max(start, facts[best, width]), min(end, facts[best, width + 1])
@@ -201,33 +252,34 @@ def _in_facts(
     _push(stack, places, kind, last, end)
     if kind == _TAKE:
         _emit(facts, best, first, last, -1, out, places)
-        cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
+        cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine)
         _push(stack, places, _PROMOTE, first, last)
         return True
     better = facts[best, expiry] < change[i, expiry]
     if not best_only:
         append_row(
             facts if better else change, best if better else i, first, last, spare,
-            spare_counts, spare_slots, spare_nexts, spare_used, other,
+            spare_counts, spare_slots, spare_nexts, spare_used, other, mine,
         )  # fmt: skip
     if better:
         _emit(facts, best, first, last, -1, out, places)
-        cut_row(facts, best, first, last, counts, slots, nexts, used, slot)
-        append_row(change, i, first, last, facts, counts, slots, nexts, used, slot)
+        cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine)
+        append_row(change, i, first, last, facts, counts, slots, nexts, used, slot, mine)
         _emit(facts, counts[0] - 1, first, last, 1, out, places)
     return True
 
 
-@compiled
+@inlined
 def _in_spare(
     change: I64Array, i: int, expiry: int, kind: int, start: int, end: int,
     facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
     spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
-    spare_used: I64Array, other: Word, stack: I64Array, places: I64Array, out: I64Array,
+    spare_used: I64Array, other: Word, mine: np.uint64, stack: I64Array, places: I64Array, out: I64Array,
 ) -> None:  # fmt: skip
     """Take a piece of a derivation from the spare ones, or let the best of them be a fact."""
     width = change.shape[1] - 3
-    best = _met(change, i, expiry, kind, start, end, spare, spare_slots[other], spare_nexts)
+    head = row_in(spare_slots, other, spare_used)
+    best = _met(change, i, expiry, kind, start, end, spare, head, spare_nexts)
     if best < 0:
         if kind == _TAKE_SPARE:
             _push(stack, places, _TAKE, start, end)
@@ -236,10 +288,10 @@ def _in_spare(
     _push(stack, places, kind, start, first)
     _push(stack, places, kind, last, end)
     if kind == _PROMOTE:
-        append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot)
+        append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot, mine)
         _emit(facts, counts[0] - 1, first, last, 1, out, places)
     cut_row(
-        spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other
+        spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other, mine
     )  # fmt: skip
 
 
@@ -252,8 +304,11 @@ def _drop(
     width = change.shape[1] - 3
     while places[0] < change.shape[0]:
         i = places[0]
-        slot = _slot_of(change, i, width - 1, facts, columns, slots, used[1])
-        row = np.int64(slots[slot])
+        mine = hash_of(change, i, columns)
+        slot = find_slot(
+            change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used
+        )
+        row = row_in(slots, slot, used)
         while row >= 0:
             first = max(change[i, width], facts[row, width])
             last = min(change[i, width + 1], facts[row, width + 1])
@@ -261,7 +316,7 @@ def _drop(
                 if counts[0] + _ROOM > facts.shape[0] or places[2] + _ROOM > out.shape[0]:
                     return _FULL
                 _emit(facts, row, first, last, -1, out, places)
-                cut_row(facts, row, first, last, counts, slots, nexts, used, slot)
+                cut_row(facts, row, first, last, counts, slots, nexts, used, slot, mine)
             row = np.int64(nexts[row])
         places[0] = i + 1
     return _DONE
@@ -334,14 +389,40 @@ class Merged:
         if self._novelty.admit(change):
             self.facts.append(change[:, :-1])
             return change
-        change = _adds_first(change)
+        done = self._append_new(change)
+        if done == len(change):
+            return change
+        rest = change[done:]
+        if bool((rest[:, -1] < 0).any()):
+            rest = _adds_first(rest)
+        return self._merged(change[:done], rest)
+
+    def _append_new(self, change: Change) -> int:
+        """Let the first rows be facts, as long as they meet none of their keys; how many."""
+        facts, done = self.facts, 0
+        facts.reserve(len(change) + _ROOM)
+        mine = facts.index(self._key)
+        while True:
+            known = done
+            done = _append_new(
+                change, mine.columns, facts.rows, facts.counts, mine.slots, mine.nexts, mine.used,
+                known,
+            )  # fmt: skip
+            mine.linked = len(facts)
+            if done == len(change) or not mine.grow_if_crowded(facts.rows, len(change) - done):
+                return done
+
+    def _merged(self, told: Change, change: Change) -> Change:
+        """Take any change in; what it changes of the facts follows after `told`."""
         facts, spare = self.facts, self.spare
         facts.reserve(len(change) + _ROOM)
         spare.reserve(_ROOM)
         mine, other = facts.index(self._key), spare.index(self._key)
         places, stack = self._places, self._stack
         places[:] = _BEGIN
-        out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
+        places[2] = len(told)
+        out = np.empty((len(told) + len(change) + 2 * _ROOM, change.shape[1]), np.int64)
+        out[: len(told)] = told
         while True:
             said = _merge(
                 change, self.expiry, mine.columns,
@@ -349,18 +430,16 @@ class Merged:
                 spare.rows, spare.counts, other.slots, other.nexts, other.used,
                 self._best_only, stack, places, out,
             )  # fmt: skip
-            if said == _DONE:
-                break
-            if said == _NEGATIVE:
-                raise NegativeRow(int(places[0]))
-            if said == _GROW:
-                if 2 * mine.used[0] + 8 >= len(mine.slots):
-                    mine.grow(facts.rows)
-                if 2 * other.used[0] + 8 >= len(other.slots):
-                    other.grow(spare.rows)
-                continue
-            more = min(len(change) - int(places[0]), _MANY) + _ROOM
             mine.linked, other.linked = len(facts), len(spare)
+            if said == _DONE:
+                return out[: places[2]]
+            if said == _NEGATIVE:
+                raise NegativeRow(len(told) + int(places[0]))
+            more = min(len(change) - int(places[0]), _MANY) + _ROOM
+            if said == _GROW:
+                mine.grow_if_crowded(facts.rows, len(change) - int(places[0]))
+                other.grow_if_crowded(spare.rows, more)
+                continue
             facts.reserve(more)
             spare.reserve(more)
             mine, other = facts.index(self._key), spare.index(self._key)
@@ -368,8 +447,6 @@ class Merged:
                 out = np.concatenate([out, np.empty_like(out)])
             if places[1] + _ROOM > len(stack):
                 stack = self._stack = np.concatenate([stack, np.empty_like(stack)])
-        mine.linked, other.linked = len(facts), len(spare)
-        return out[: places[2]]
 
     def cut(self, first: int) -> None:
         """End all derivations at an instant at the latest. Cost: O(derivations)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import I32Array
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
+from tidemill.arrangement.interval_updates.slots import I32Array
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _FEW = 16
@@ -151,16 +151,34 @@ def delayed(moves: I64Array, instants: I64Array, expiry: int) -> Change:
     return out[: _delay(moves, instants, expiry, out)]
 
 
-def net_moves(moves: I64Array) -> I64Array:
+@compiled
+def _looked_over(moves: I64Array) -> tuple[bool, bool]:
+    """Whether the diffs of moves are all 1 or all -1, and whether the moves are in order."""
+    width, alike, ordered = moves.shape[1], True, True
+    for row in range(1, moves.shape[0]):
+        before, at = moves[row - 1, width - 2], moves[row, width - 2]
+        first, diff = moves[row - 1, width - 1], moves[row, width - 1]
+        alike = alike and first == diff
+        ordered = ordered and (before < at or (before == at and first <= diff))
+    return alike and abs(moves[0, width - 1]) == 1, ordered
+
+
+def net_moves(moves: I64Array, of_set: bool = False) -> I64Array:
     """Moves with those of one row and instant added up, by instant; ends before begins.
 
-    The array given is written to. Cost: O(n log n) for the order, which is near O(n) where moves
-    come nearly in order.
+    The array given is written to. Moves `of_set` are those of rows that are there once or not at
+    all: if none of them ends, all of them differ. Cost: O(n log n) for the order, which is near
+    O(n) where moves come nearly in order.
     """
     if len(moves) < _FEW:
         return moves[: _net_few(moves)] if len(moves) > 1 else moves
-    bits = int(2 * len(moves) - 1).bit_length()
-    columns = np.arange(moves.shape[1] - 1)
-    found = moves[: _net(moves, columns, np.full(1 << bits, -1, np.int32), bits)]
-    ordered: I64Array = found[np.lexsort((found[:, -1], found[:, -2]))]
-    return ordered
+    alike, ordered = _looked_over(moves)
+    if not (of_set and alike):
+        bits = int(2 * len(moves) - 1).bit_length()
+        columns = np.arange(moves.shape[1] - 1)
+        moves = moves[: _net(moves, columns, np.full(1 << bits, -1, np.int32), bits)]
+        ordered = False
+    if ordered:
+        return moves
+    in_order: I64Array = moves[np.lexsort((moves[:, -1], moves[:, -2]))]
+    return in_order

@@ -11,8 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, I32Array
-from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of, same_columns
+from tidemill.arrangement.interval_updates.arranged import Arrangement
+from tidemill.arrangement.interval_updates.rows import Change, Word
+from tidemill.arrangement.interval_updates.slots import (
+    BLOCK,
+    TAKEN,
+    I32Array,
+    crowded,
+    find_slot,
+    look_ahead,
+    put_row,
+    row_in,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _LOOKED_AT = 16
@@ -53,32 +63,35 @@ def _alike(sums: I64Array, row: Word, groups: Word, time: Word, expiry: Word, en
 def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
     counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
-    touched: I64Array,
 ) -> tuple[int, int]:  # fmt: skip
-    """Take contributions in from row `first` on; `touched` are the slots of their groups."""
+    """Take contributions in from row `first` on; the row that is next."""
     groups = columns.size
+    hashes, base, ready = np.empty(BLOCK + 1, np.uint64), first, first
     mine, nulls = groups + 2 + values, sums.shape[1] - 3
     for i in range(first, change.shape[0]):
         if counts[0] >= sums.shape[0]:
             return _FULL, i
-        if 2 * used[0] + 2 >= slots.size:
+        if crowded(slots, used):
             return _GROW, i
-        slot = np.int64(hash_of(change, i, columns) >> np.uint64(64 - used[1]))
-        while slots[slot] >= 0 and not same_columns(
-            change, i, columns, mine, sums, np.int64(slots[slot]), columns, nulls
-        ):
-            slot = (slot + 1) & (slots.size - 1)
-        if slots[slot] < 0:
-            used[0] += 1
+        if i >= ready:
+            last = change.shape[0]
+            base, ready = i, look_ahead(change, i, last, columns, sums, slots, used, hashes)
+        slot = find_slot(
+            change, i, columns, mine, hashes[i - base], sums, columns, nulls, slots, used
+        )
+        head = row_in(slots, slot, used)
+        if head < 0:
+            used[TAKEN] += 1
         start, end = change[i, mine + 1], change[i, mine + 2]
         time, expiry = change[i, groups], change[i, groups + 1]
         found, open_, before, looked = np.int64(-1), np.int64(-1), np.int64(-1), 0
-        row = np.int64(slots[slot])
+        row = head
         while row >= 0 and looked < _LOOKED_AT and found < 0:
             following, gone = np.int64(nexts[row]), False
             if _alike(sums, row, groups, time, expiry, end):
-                if sums[row, nulls + 1] == start:
+                if sums[row, nulls + 1] == start or max(sums[row, nulls + 1], start) <= since:
                     found = row
+                    sums[row, nulls + 1] = max(sums[row, nulls + 1], start)
                 elif sums[row, nulls + 1] <= since:
                     if open_ < 0:
                         open_ = row
@@ -105,10 +118,9 @@ def _accumulate(
                 sums[found, column] = change[i, column]
             sums[found, nulls] = change[i, mine] & ((np.int64(1) << (groups + 2)) - 1)
             sums[found, nulls + 1], sums[found, nulls + 2] = start, end
-            nexts[found] = slots[slot]
-            slots[slot] = found
+            nexts[found] = head
+            put_row(slots, slot, used, found, hashes[i - base])
         _add(sums, found, groups, change, i, values, change[i, mine + 3])
-        touched[i] = found
     return _DONE, change.shape[0]
 
 
@@ -127,6 +139,34 @@ def _chain(sums: I64Array, nexts: I32Array, head: int, first: int, rows: I64Arra
     return size
 
 
+@inlined
+def _put_in_order(events: I64Array, many: int, event: Word) -> None:
+    """One more word among some that ascend."""
+    at = many
+    while at > 0 and events[at - 1] > event:
+        events[at] = events[at - 1]
+        at -= 1
+    events[at] = event
+
+
+@compiled
+def _chains_ahead(
+    sums: I64Array, nexts: I32Array, heads: I64Array, first: int, chain: I64Array
+) -> int:
+    """Read the first rows of the next groups, so that the processor has them when they are asked
+    for; the group that comes after these.
+    """
+    last, read = min(first + BLOCK, heads.size), np.int64(0)
+    for group in range(first, last):
+        chain[group - first] = nexts[heads[group]]
+        read ^= sums[heads[group], 0]
+    for group in range(first, last):
+        if chain[group - first] >= 0:
+            read ^= sums[chain[group - first], 0]
+    chain[0] = read
+    return last
+
+
 @compiled
 def _sweep(
     sums: I64Array, nexts: I32Array, heads: I64Array, since: I64Array, groups: int,
@@ -137,9 +177,11 @@ def _sweep(
     `places`: the group, how many rows of `out` are filled. A group of which times or expiries
     differ is left out, and ends the call with _MIXED.
     """
-    width = sums.shape[1]
+    width, ready = sums.shape[1], places[0]
     while places[0] < heads.size:
         group = places[0]
+        if group >= ready:
+            ready = _chains_ahead(sums, nexts, heads, group, chain)
         size = _chain(sums, nexts, heads[group], since[group], chain)
         if size < 0 or 2 * size > out.shape[0] - places[1]:
             return _FULL
@@ -149,10 +191,8 @@ def _sweep(
                     places[0] += 1
                     return _MIXED
         for at in range(size):
-            events[2 * at] = max(since[group], sums[chain[at], width - 2])
-            events[2 * at + 1] = sums[chain[at], width - 1]
-        if size > 1:
-            events[: 2 * size].sort()
+            _put_in_order(events, 2 * at, max(since[group], sums[chain[at], width - 2]))
+            _put_in_order(events, 2 * at + 1, sums[chain[at], width - 1])
         found, base = places[1], places[1]
         for at in range(2 * size - 1):
             start, end = events[at], events[at + 1]
@@ -189,12 +229,18 @@ class Sums:
     group, time, expiry, values and nulls.
     """
 
-    __slots__ = ("_groups", "_values", "rows")
+    __slots__ = ("_groups", "_numbers", "_values", "rows")
 
     def __init__(self, groups: int, values: int) -> None:
         self._groups = groups
         self._values = values
         self.rows = Arrangement(groups + 3 + SUM_WORDS * values + 1)
+        self._numbers: I32Array = np.empty(0, np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all sums and their index."""
+        return self.rows.nbytes + int(self._numbers.nbytes)
 
     def take(self, change: Change, since: int) -> tuple[I64Array, I64Array]:
         """Take contributions in; of each group that they touch a row, and the first instant.
@@ -202,19 +248,27 @@ class Sums:
         Cost: O(change), if a group has few different ends.
         """
         rows, columns = self.rows, np.arange(self._groups)
-        touched = np.empty(len(change), np.int64)
         first = 0
         while first < len(change):
             rows.reserve(min(len(change) - first, 1 << 12))
             index = rows.index(range(self._groups))
             said, first = _accumulate(
                 change, columns, self._values, since, rows.rows, rows.counts, index.slots,
-                index.nexts, index.used, first, touched,
+                index.nexts, index.used, first,
             )  # fmt: skip
             index.linked = len(rows)
             if said == _GROW:
-                index.grow(rows.rows)
-        return _touched_groups(change, rows.rows, columns, index.slots, int(index.used[1]), touched)
+                index.grow(rows.rows, len(change) - first)
+        if len(self._numbers) < len(rows.rows):
+            self._numbers = np.empty(len(rows.rows), np.int32)
+        index = rows.index(range(self._groups))
+        most = min(len(change), int(index.used[TAKEN]))
+        heads, starts = np.empty(most, np.int64), np.empty(most, np.int64)
+        found = _touched_groups(
+            change, rows.rows, columns, self._values, index.slots, index.used, self._numbers,
+            heads, starts,
+        )  # fmt: skip
+        return heads[:found], starts[:found]
 
     def stretches(
         self, heads: I64Array, since: I64Array
@@ -228,7 +282,7 @@ class Sums:
         rows = self.rows
         index = rows.index(range(self._groups))
         places = np.zeros(2, np.int64)
-        size = 64
+        size = BLOCK
         chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
         out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
         parts: list[I64Array] = []
@@ -254,29 +308,27 @@ class Sums:
 
 @compiled
 def _touched_groups(
-    change: I64Array, rows: I64Array, columns: I64Array, slots: I32Array, bits: int,
-    touched: I64Array,
-) -> tuple[I64Array, I64Array]:  # fmt: skip
-    """The newest row of each group that a change touches, and the first instant of the change."""
-    heads = np.empty(touched.size, np.int64)
-    since = np.empty(touched.size, np.int64)
-    table = np.full(max(16, 1 << int(np.ceil(np.log2(2 * touched.size + 1)))), -1, np.int64)
-    mask, nulls, found = table.size - 1, rows.shape[1] - 3, 0
-    for i in range(touched.size):
-        slot = np.int64(hash_of(rows, touched[i], columns) >> np.uint64(64 - bits))
-        while not same_columns(
-            rows, touched[i], columns, nulls, rows, np.int64(slots[slot]), columns, nulls
-        ):
-            slot = (slot + 1) & (slots.size - 1)
-        head = np.int64(slots[slot])
-        at = head & mask
-        while table[at] >= 0 and heads[table[at]] != head:
-            at = (at + 1) & mask
-        start = change[i, change.shape[1] - 3]
-        if table[at] < 0:
-            table[at] = found
-            heads[found], since[found] = head, start
-            found += 1
+    change: I64Array, rows: I64Array, columns: I64Array, values: int, slots: I32Array,
+    used: I64Array, numbers: I32Array, heads: I64Array, since: I64Array,
+) -> int:  # fmt: skip
+    """The newest row of each group that a change touches, and the first instant of the change.
+
+    Returns how many groups there are. `numbers` holds the place of a row among them, and anything for other rows.
+    """
+    many, found = change.shape[0], 0
+    mine, nulls = columns.size + 2 + values, rows.shape[1] - 3
+    hashes, base, ready = np.empty(BLOCK + 1, np.uint64), 0, 0
+    for i in range(many):
+        if i >= ready:
+            base, ready = i, look_ahead(change, i, many, columns, rows, slots, used, hashes)
+        slot = find_slot(
+            change, i, columns, mine, hashes[i - base], rows, columns, nulls, slots, used
+        )
+        head, start = row_in(slots, slot, used), change[i, mine + 1]
+        place = np.int64(numbers[head])
+        if 0 <= place < found and heads[place] == head:
+            since[place] = min(since[place], start)
         else:
-            since[table[at]] = min(since[table[at]], start)
-    return heads[:found].copy(), since[:found].copy()
+            heads[found], since[found], numbers[head] = head, start, found
+            found += 1
+    return found

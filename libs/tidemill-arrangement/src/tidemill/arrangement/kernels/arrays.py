@@ -25,17 +25,21 @@ def compiled(loop: Loop) -> Loop:
 
     A later process uses it while the loop and all that it calls are the same (`kept_code`).
     """
-    return _kept(loop, inline="never")
+    made = _made(loop)
+    made._cache = KeptCode(made.py_func)
+    return cast("Loop", made)
 
 
 def inlined(loop: Loop) -> Loop:
-    """A piece of a compiled loop with a name."""
-    return _kept(loop, inline="always")
+    """A piece of a compiled loop with a name, put in its place by the back end of the compiler.
+
+    Numba's own inlining would count the references to arrays again for each row.
+    """
+    return cast("Loop", _made(loop, forceinline=True))
 
 
-def _kept(loop: Loop, inline: str) -> Loop:
-    made: Any = njit(nogil=True, inline=inline)(loop)  # Any: numba has no types
-    made._cache = KeptCode(made.py_func)
+def _made(loop: Loop, **options: bool) -> Any:
+    made: Any = njit(nogil=True, _nrt=not options, **options)(loop)  # Any: numba has no types
     called = made.get_call_template
 
     def called_without_literals(args: tuple[Any, ...], kws: dict[str, Any]) -> object:
@@ -44,4 +48,4 @@ def _kept(loop: Loop, inline: str) -> Loop:
         return called(tuple(map(types.unliteral, args)), plain)
 
     made.get_call_template = called_without_literals
-    return cast("Loop", made)
+    return made

@@ -127,6 +127,7 @@ def _sources(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
         if isinstance(called, FunctionType) and called.__module__.startswith("tidemill"):
             if called not in seen:
                 yield from _sources(called, seen)
+                yield f"{sorted(getattr(value, 'targetoptions', {}).items())}"
         else:
             yield f"{name}={_constant(called)}"
 

@@ -170,17 +170,27 @@ class DataflowEngine:
             self._reductions[rule.predicate] = rule.reduction
         if any(rule.predicate in loop for loop in self.plan.loops):
             return
+        if rule.reduction is not None:
+            rule.reduction.contributes_ahead = True
         deltas = rule.plan.deltas
         for source in dict.fromkeys(delta.source for delta in deltas):
             mine = [delta for delta in deltas if delta.source == source]
             self._readers.setdefault(source, []).append((rule, mine))
 
     def _make_merged(self) -> dict[str, Merged | Blended]:
-        """The derivations of each collection."""
+        """The derivations of each collection; groups have one fact at most, whatever its time."""
+        grouped = {
+            rule.form.head.predicate
+            for rule in self.plan.rules
+            if rule.reduce is not None and not rule.reduce.by_time
+        }.difference(*self.plan.loops)
         simple = {n for loop in self.plan.loops if not self._grows(loop) for n in loop}
         return {
             name: Blended(schema, self.all_errors, self.texts) if schema.carrying
-            else Merged(schema.columns, schema.key, schema.expiry, best_only=name in simple)
+            else Merged(
+                schema.columns, schema.key[name in grouped :], schema.expiry,
+                best_only=name in simple,
+            )
             for name, schema in self.schemas.items()
         }  # fmt: skip
 
@@ -499,12 +509,15 @@ class DataflowEngine:
     def merge(self, collection: str, change: Change) -> Change:
         """Take in what rules derive of a collection; what that changes of its facts."""
         reduction, opening = self._reductions.get(collection), self._openings.get(collection)
+        merged, gone = self._merged[collection], None
+        self.holdings.reach((merged,))
         if reduction is not None:
-            change = reduction.take(change, self._facts[collection], self._upper)
+            alone = opening is None and isinstance(merged, Merged)
+            gone, change = reduction.take(change, merged.facts, self._upper, in_place=alone)
+            if not alone:
+                gone, change = None, np.concatenate([change, gone])
         if opening is not None:
             change = opening.take(change, self._facts)
-        merged = self._merged[collection]
-        self.holdings.reach((merged,))
         try:
             told = merged.take(change)
         except NegativeRow as error:
@@ -514,6 +527,8 @@ class DataflowEngine:
                 f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
                 "was put in", reason="NegativeMultiplicity",
             ) from error  # fmt: skip
+        if gone is not None and len(gone):
+            told = np.concatenate([gone, told])
         self._limit_rows(collection)
         return told
 

@@ -81,7 +81,7 @@ class Outputs:
 
     def __init__(self, columns: Mapping[str, int]) -> None:
         """`columns` are the number of columns of each collection that is told."""
-        self._outputs = {name: Output(each) for name, each in columns.items()}
+        self._outputs = {name: Output(each, of_set=True) for name, each in columns.items()}
         self._order = {name: at for at, name in enumerate(columns)}
         self._changed: dict[str, None] = {}
         self._later: list[tuple[int, str]] = []

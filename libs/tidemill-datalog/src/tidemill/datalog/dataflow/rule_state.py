@@ -100,8 +100,12 @@ class RuleState:
         """
         began = self._engine.timer()
         self._engine.holdings.reach(self.parts)
-        parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
-        found = self._derived(joined(parts))
+        if self.latch is None and self.sampled is None:
+            parts = [self.matches.solutions(d, change, facts, self._finished) for d in deltas]
+            found = self._noted(joined(parts))
+        else:
+            parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
+            found = self._derived(joined(parts))
         self.figures.add(len(change), len(found), self._engine.timer() - began)
         return found
 
@@ -170,9 +174,15 @@ class RuleState:
         return self._rows(self.latch.take(self.open.restore(rows, lower)))
 
     def _rows(self, matches: Change) -> Change:
-        rows = matches
-        if self.reduction is None and len(matches):
-            rows = self.matches.rows(matches)
+        return self._noted(self._finished(matches))
+
+    def _finished(self, matches: Change) -> Change:
+        """Matches as rows of the predicate, or as its reduction takes them."""
+        if self.reduction is None:
+            return self.matches.rows(matches)
+        return self.reduction.contributed(matches) if self.reduction.contributes_ahead else matches
+
+    def _noted(self, rows: Change) -> Change:
         if self._told is not None:
             self._told.take(rows)
         return rows

@@ -37,6 +37,19 @@ def all_new(changes: Iterable[Row], change: Iterable[Row], key: Sequence[int]) -
     return len(set(new)) == len(new) and known.isdisjoint(new)
 
 
+def rows_by_key(rows: Sequence[Row], columns: Sequence[int]) -> dict[Row, list[int]]:
+    """The numbers of the rows of each key that are not dead, from new to old.
+
+    Shapes: columns, of which the last one has a bit for each null, start, end.
+    """
+    found: dict[Row, list[int]] = {}
+    for number, row in enumerate(rows):
+        if row[-2] < row[-1]:
+            key = (*(row[at] for at in columns), *(row[-3] >> at & 1 for at in columns))
+            found.setdefault(key, []).insert(0, number)
+    return found
+
+
 def lives_of(changes: Iterable[Row], identity: Sequence[int], expiry: int) -> set[tuple[int, ...]]:
     """The matches that live, with their stretches: from when they held first to their expiry.
 

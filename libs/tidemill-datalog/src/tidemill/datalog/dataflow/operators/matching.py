@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -64,17 +64,24 @@ class Matches:
         self._upper = BEGIN_WORD
 
     def solutions(
-        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
-    ) -> Change:
+        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement],
+        then: Callable[[Change], Change] = lambda matches: matches,
+    ) -> Change:  # fmt: skip
         """The matches of a change of which no argument of the head fails, from when they derive it.
 
-        A large change is matched in pieces that stay in the processor's cache.
+        A large change is matched in pieces that stay in the processor's cache, and `then` makes
+        something else of each of these.
         """
+        if any(
+            isinstance(step, Join) and not step.changed and not len(facts[step.collection])
+            for step in delta.steps
+        ):
+            return then(no_change(self.plan.columns.width))
         parts = []
         size = PIECE_ROWS if delta.alone else max(len(change), 1)
         for first in range(0, max(len(change), 1), size):
             matches = self.of_change(delta, change[first : first + size], facts)
-            parts.append(self._solved(matches))
+            parts.append(then(self._solved(matches)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _solved(self, matches: Change) -> Change:
@@ -307,6 +314,8 @@ class Matches:
         """The rows that matches derive of which no argument fails."""
         head = self.plan.head
         schema = self._schemas[self.plan.form.head.predicate]
+        if not len(matches):
+            return no_change(schema.columns)
         found = project(matches, head.copies, schema.columns, TIME, schema.expiry)
         for column, expression, kind in head.computed:
             words, nulls, _ = self.expressions.words(expression, kind, matches)

@@ -14,11 +14,13 @@ class Output:
     """The begins and ends of rows, told when the frontier has passed them.
 
     A *move* is a row: columns, instant, diff. Moves to come lie in runs by instant, each less than
-    half as long as the run before it. Each run has its first instant beside it.
+    half as long as the run before it. Each run has its first instant beside it. Rows `of_set` are
+    there once or not at all at each instant.
     """
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, of_set: bool = False) -> None:
         self._columns = columns
+        self._of_set = of_set
         self._taken: list[Change] = []
         self._runs: list[tuple[int, I64Array]] = []
 
@@ -44,7 +46,7 @@ class Output:
             parts += self._due(upper)
         if not parts:
             return np.empty((0, self._columns + 2), np.int64)
-        return net_moves(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return net_moves(parts[0] if len(parts) == 1 else np.concatenate(parts), self._of_set)
 
     @property
     def soonest(self) -> int | None:

@@ -31,8 +31,8 @@ from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.errors import Errors
-from tidemill.datalog.dataflow.operators.matching import Matches
-from tidemill.datalog.dataflow.operators.regrouping import Regrouped, words_in
+from tidemill.datalog.dataflow.operators.matching import PIECE_ROWS, Matches
+from tidemill.datalog.dataflow.operators.regrouping import Regrouped, Touched, words_in
 from tidemill.datalog.dataflow.plan import Reduce
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.failures import fact_text
@@ -74,32 +74,44 @@ class Reduction:
         self._width = self._groups + 2 + values + 1
         self._contributions = Regrouped(self._width, self._groups)
         self._failing = Failing(schema, errors, matches.plan.form.number, texts, self._first)
+        self.contributes_ahead = False
+        """Whether `take` is given what `contributed` has made of matches, a piece at a time."""
 
     @property
     def nbytes(self) -> int:
         """The bytes of what is kept of the solutions."""
-        sums = self._sums.rows.nbytes if self._sums is not None else 0
+        sums = self._sums.nbytes if self._sums is not None else 0
         return sums + self._contributions.kept.nbytes
 
-    def take(self, matches: Change, facts: Arrangement, since: int) -> Change:
-        """The change of the facts of the head by matches with their times and expiries.
+    def take(
+        self, matches: Change, facts: Arrangement, since: int, in_place: bool
+    ) -> tuple[Change, Change]:
+        """Facts of the head that go, and that come, by matches with their times and expiries.
 
-        `facts` are those of the predicate so far. Cost: of counts and sums O(change); else the
-        solutions of the groups that change.
+        Of matches that `contributes_ahead` these are contributions. `facts` are those of the
+        predicate so far; with `in_place` what goes is taken from them. Cost: of counts and sums
+        O(change); else the solutions of the groups that change.
         """
-        contributions = self._contributed(matches)
+        contributions = matches if self.contributes_ahead else self.contributed(matches)
         if not len(contributions):
-            return no_change(self._schema.columns)
+            nothing = no_change(self._schema.columns)
+            return nothing, nothing
         if self._sums is None:
-            return self._read_again(contributions, facts)
+            touched = self._contributions.take(contributions)
+            gone = self._before(touched.groups, touched.since, facts, in_place)
+            return gone, self._read_again(touched)
         heads, starts = self._sums.take(contributions, since)
-        groups = self._sums.rows.rows[heads]
-        stretches, mixed = self._sums.stretches(heads, starts)
-        self._failing.forget(groups, starts)
-        found = [self._finished(stretches)]
-        for number, rows in mixed:
-            found.append(self._finished(self._mixed(rows, int(starts[number]))))
-        return np.concatenate([*found, self._before(groups, starts, facts)])
+        gone = no_change(self._schema.columns)
+        if len(facts) or self._failing.some:
+            gone = self._before(self._sums.rows.rows[heads], starts, facts, in_place)
+        come = []
+        for first in range(0, len(heads), PIECE_ROWS):
+            last = first + PIECE_ROWS
+            stretches, mixed = self._sums.stretches(heads[first:last], starts[first:last])
+            come.append(self._finished(stretches))
+            for number, rows in mixed:
+                come.append(self._finished(self._mixed(rows, int(starts[first + number]))))
+        return gone, come[0] if len(come) == 1 else np.concatenate(come)
 
     def numbers(self) -> set[int]:
         """Words of the solutions that are kept which may be numbers of values."""
@@ -121,8 +133,10 @@ class Reduction:
         if self._sums is not None:
             self._sums.rows.compact(since)
 
-    def _contributed(self, matches: Change) -> Change:
-        """Matches as contributions; those of which a value fails are errors."""
+    def contributed(self, matches: Change) -> Change:
+        """Matches as contributions; those of which a value fails are errors. Cost: O(matches)."""
+        if not len(matches):
+            return no_change(self._width)
         values: list[tuple[I64Array, BoolArray | None]] = []
         if self._plan.carried:
             numbers, failures = self._injected(matches)
@@ -134,7 +148,7 @@ class Reduction:
             words, nulls, failures = self._matches.expressions.words(terms[0], kind, matches)
             kept = self._matches.fail(failures, matches)
             if kept is not None:
-                return self._contributed(matches[kept])
+                return self.contributed(matches[kept])
             values.append((words, nulls))
         rows = self._matches.rows(matches)
         out = contribute(rows, self._first, self._schema.expiry, self._width)
@@ -172,9 +186,12 @@ class Reduction:
             return Tally(name, END, lambda: {identity: value})
         return tally(name, {identity: value})
 
-    def _before(self, groups: I64Array, since: I64Array, facts: Arrangement) -> Change:
-        """Facts of the groups from an instant on, taken away."""
-        return replaced(groups, since, facts, self._first, self._schema.expiry)
+    def _before(
+        self, groups: I64Array, since: I64Array, facts: Arrangement, in_place: bool
+    ) -> Change:
+        """Facts of the groups and what fails of them, each from an instant on, taken away."""
+        self._failing.forget(groups, since)
+        return replaced(groups, since, facts, self._first, self._schema.expiry, in_place)
 
     # Counts and sums.
 
@@ -250,13 +267,10 @@ class Reduction:
 
     # Other lattices.
 
-    def _read_again(self, contributions: Change, facts: Arrangement) -> Change:
-        touched = self._contributions.take(contributions)
-        self._failing.forget(touched.groups, touched.since)
+    def _read_again(self, touched: Touched) -> Change:
         rows = [self._record(*alive) for alive in touched.stretches()]
         kept = [row for row in rows if row is not None]
-        found = np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
-        return np.concatenate([found, self._before(touched.groups, touched.since, facts)])
+        return np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
 
     def _record(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
         schema, groups = self._schema, self._groups
@@ -346,6 +360,11 @@ class Failing:
         group = (*row[self._first : schema.expiry], nulls >> self._first & mask)
         self._failed.setdefault(group, []).append((text, row[-3], row[-2]))
         self._errors.add(self._rule, text, row[-3], row[-2], 1)
+
+    @property
+    def some(self) -> bool:
+        """Whether anything fails."""
+        return bool(self._failed)
 
     def forget(self, groups: I64Array, since: I64Array) -> None:
         """Take back what was said to fail in groups, each from an instant on."""

@@ -1,0 +1,57 @@
+"""Arrays that grow where they are: pages of memory are moved, and no row is copied."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MAPPED_BYTES = 1 << 20
+"""Smaller arrays are copied."""
+_PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+def grow(holder: object, name: str, rows: int, kept: int) -> None:
+    """Let the array in an attribute have more rows, of which the first `kept` stay.
+
+    Cost: O(1) for a large array that has grown before, while nothing else refers to it; else
+    O(bytes).
+    """
+    array: npt.NDArray[Any] = getattr(holder, name)
+    shape, kind = (rows, *array.shape[1:]), array.dtype
+    size = int(np.prod(shape)) * kind.itemsize
+    memory = _memory_of(array)
+    if memory is not None:
+        setattr(holder, name, array[:0].copy())
+        del array
+        # Others that refer to the array hold its memory, which then stays as it is.
+        with suppress(BufferError, OSError, SystemError, ValueError):
+            memory.resize(size)
+        array = np.frombuffer(memory, kind).reshape(-1, *shape[1:])
+    if memory is None or len(array) < rows:
+        room = np.empty(shape, kind)
+        if size >= MAPPED_BYTES and _PRIVATE:
+            room = np.frombuffer(_mapped(size), kind).reshape(shape)
+        room[:kept] = array[:kept]
+        array = room
+    setattr(holder, name, array)
+
+
+def _mapped(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, flags=_PRIVATE)
+    if _HUGE is not None:
+        memory.madvise(_HUGE)
+    return memory
+
+
+def _memory_of(array: npt.NDArray[Any]) -> mmap.mmap | None:
+    """The mapped memory of an array, if `grow` has made it."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    memory = base.obj if isinstance(base, memoryview) else None
+    return memory if isinstance(memory, mmap.mmap) else None

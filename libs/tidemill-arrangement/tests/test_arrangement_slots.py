@@ -1,0 +1,108 @@
+"""Rows found by their columns, in small tables and in large ones that grow and are renumbered."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from tidemill.arrangement.interval_updates import END_WORD, Arrangement, JoinShape, Merged, join
+from tidemill.arrangement.interval_updates.slots import ROW_BITS
+from tidemill.arrangement.kernels import room
+from tidemill.testkit.twins.interval_updates import rows_by_key
+
+NO_PAIRS = np.empty((2, 0), np.int64)
+MANY = 300_000
+"""Rows beyond the first size of a row's number."""
+
+
+def chains(arranged: Arrangement, columns: tuple[int, ...]) -> list[list[int]]:
+    """The rows in each slot of an index that are not dead, in order of their first row."""
+    index, found = arranged.index(columns), []
+    low = (1 << int(index.used[ROW_BITS])) - 1
+    for word in index.slots.tolist():
+        row, chain = word & low if word >= 0 else -1, []
+        while row >= 0:
+            if arranged.rows[row, -2] < arranged.rows[row, -1]:
+                chain.append(row)
+            row = int(index.nexts[row])
+        found.append(chain)
+    return sorted(chain for chain in found if chain)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_index_has_the_rows_of_each_key_from_new_to_old(seed: int) -> None:
+    """Also where rows die, and where a null has the word of a value."""
+    rng, arranged = Random(seed), Arrangement(4)
+    keys = rng.choice((2, 9, 500))
+    for _ in range(rng.randint(1, 6)):
+        rows = [
+            (rng.randint(0, keys), rng.randint(0, 1), 7, rng.choice((0, 0, 0b1)), 3, 9)
+            for _ in range(rng.randint(0, 90))
+        ]
+        arranged.append(np.array(rows, np.int64).reshape(-1, 6))
+        for _ in range(rng.randint(0, 9)):
+            if len(arranged):
+                arranged.rows[rng.randrange(len(arranged)), -1] = 3
+        columns = rng.choice(((0,), (1, 0), (), (0, 1, 2)))
+        expected = rows_by_key(arranged.rows[: len(arranged)].tolist(), columns)
+        assert chains(arranged, columns) == sorted(expected.values())
+
+
+def some_rows(keys: int, many: int = MANY) -> np.ndarray:
+    """Rows (number, key, expiry, nulls) present for ever, as a change."""
+    rows = np.zeros((many, 7), np.int64)
+    rows[:, 0], rows[:, 2] = np.arange(many), END_WORD
+    rows[:, 1] = np.random.default_rng(keys).integers(0, keys, many)
+    rows[:, -2], rows[:, -1] = END_WORD, 1
+    return rows
+
+
+@pytest.mark.parametrize("keys", [1 << 40, 5_000, 3])
+def test_a_large_index_has_all_rows_of_each_key(keys: int) -> None:
+    arranged, rows = Arrangement(4), some_rows(keys)
+    for first in range(0, MANY, 70_000):
+        arranged.append(rows[first : first + 70_000, :-1])
+        arranged.index((1,))
+    asked = rows[:: 50_000 if keys == 3 else 1_000].copy()
+    asked[:, 0] = -1
+    shape = JoinShape(np.array([[1], [1]]), np.array([[0], [0]]), NO_PAIRS, False, -1)
+    matches = np.zeros((len(asked), 8), np.int64)  # number, key, time, expiry, nulls, interval
+    matches[:, :2], matches[:, -3:] = asked[:, :2], asked[:, -3:]
+    found = join(matches, arranged, shape)
+    wanted = np.concatenate([(rows[:, 1] == key).nonzero()[0] for key in asked[:, 1]])
+    assert sorted(found[:, 0].tolist()) == sorted(wanted.tolist())
+
+
+def test_a_large_change_tells_each_new_fact_once() -> None:
+    """Most rows are new, some meet facts, some go; a second time nothing is new."""
+    merged, rows = Merged(4, (0, 1), 2), some_rows(1 << 40)
+    assert len(merged.take(rows[:1_000])) == 1_000
+    told = merged.take(np.concatenate([rows, rows[5:6], rows[7:9]]))
+    assert np.array_equal(told[np.argsort(told[:, 0])], rows[1_000:])
+    assert len(merged.take(rows)) == 0
+    going = rows.copy()
+    going[:, -1] = -1
+    assert len(merged.take(going)) == 0
+    assert sorted(merged.take(going)[:, 0].tolist()) == sorted(set(range(1_000, MANY)) - {5, 7, 8})
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.rows = np.arange(6, dtype=np.int64).reshape(3, 2)
+
+
+def test_an_array_that_grows_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that refer to it keep what they see."""
+    monkeypatch.setattr(room, "MAPPED_BYTES", 1 << 10)
+    holder, kept = Holder(), 3
+    for rows in (10, 200, 5_000, 6_000, 90_000):
+        seen = holder.rows[:kept] if rows != 6_000 else None
+        before = None if seen is None else seen.copy()
+        room.grow(holder, "rows", rows, kept)
+        assert holder.rows.shape == (rows, 2)
+        assert holder.rows[:kept, 0].tolist() == list(range(0, 2 * kept, 2))
+        holder.rows[:] = np.arange(2 * rows).reshape(rows, 2)
+        kept = rows
+        assert seen is None or np.array_equal(seen, before)

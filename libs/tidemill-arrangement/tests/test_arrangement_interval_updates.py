@@ -210,7 +210,8 @@ def test_sums_are_those_of_the_contributions_at_every_instant(seed: int) -> None
                 row = (rng.randint(0, 1), rng.randint(-5, 5), start, start + rng.choice((2, 900)))
                 held.append(row)
                 change.append((row[0], 0, 99, row[1], 0, row[2], row[3], 1))
-        heads, since = sums.take(matrix(change, 8), low)
+        sums.add(matrix(change, 8), low)
+        heads, since = sums.touched()
         stretches, mixed = sums.stretches(heads, since)
         assert not mixed
         for head, first in zip(heads.tolist(), since.tolist(), strict=True):

@@ -24,7 +24,10 @@ from tidemill.arrangement.interval_updates.slots import (
     row_in,
 )
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+from tidemill.arrangement.kernels.room import grow
 
+_MANY = 1 << 12
+"""There is room for so many rows at a time."""
 _LOOKED_AT = 16
 """So many sums of a group are compared with a contribution before it becomes one of its own."""
 _DONE, _FULL, _GROW, _MIXED = 0, 1, 2, 3
@@ -63,16 +66,22 @@ def _alike(sums: I64Array, row: Word, groups: Word, time: Word, expiry: Word, en
 def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
     counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Take contributions in from row `first` on; the row that is next."""
+    numbers: I32Array, heads: I64Array, firsts: I64Array, many: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Take contributions in from row `first` on; the row that is next, and how many groups of
+    `heads` are touched by now.
+
+    Of each of these `heads` has the newest row, and `firsts` the first instant. `numbers` holds the
+    place of a row among them, and anything for other rows.
+    """
     groups = columns.size
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), first, first
     mine, nulls = groups + 2 + values, sums.shape[1] - 3
     for i in range(first, change.shape[0]):
-        if counts[0] >= sums.shape[0]:
-            return _FULL, i
+        if counts[0] >= sums.shape[0] or many >= heads.size:
+            return _FULL, i, many
         if crowded(slots, used):
-            return _GROW, i
+            return _GROW, i, many
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, sums, slots, used, hashes)
@@ -108,8 +117,9 @@ def _accumulate(
                 before = row
             looked += 1
             row = following
+        newest = head
         if found < 0:
-            found = counts[0]
+            found = newest = counts[0]
             counts[0] += 1
             counts[1] = counts[0]
             for column in range(sums.shape[1]):
@@ -121,7 +131,15 @@ def _accumulate(
             nexts[found] = head
             put_row(slots, slot, used, found, hashes[i - base])
         _add(sums, found, groups, change, i, values, change[i, mine + 3])
-    return _DONE, change.shape[0]
+        place = np.int64(numbers[head]) if head >= 0 else np.int64(-1)
+        if 0 <= place < many and heads[place] == head:
+            firsts[place] = min(firsts[place], start)
+        else:
+            place = np.int64(many)
+            firsts[place] = start
+            many += 1
+        heads[place], numbers[newest] = newest, place
+    return _DONE, change.shape[0], many
 
 
 @compiled
@@ -229,46 +247,48 @@ class Sums:
     group, time, expiry, values and nulls.
     """
 
-    __slots__ = ("_groups", "_numbers", "_values", "rows")
+    __slots__ = ("_firsts", "_groups", "_heads", "_many", "_numbers", "_values", "rows")
 
     def __init__(self, groups: int, values: int) -> None:
         self._groups = groups
         self._values = values
         self.rows = Arrangement(groups + 3 + SUM_WORDS * values + 1)
         self._numbers: I32Array = np.empty(0, np.int32)
+        self._heads, self._firsts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._many = 0
 
     @property
     def nbytes(self) -> int:
         """The bytes of all sums and their index."""
         return self.rows.nbytes + int(self._numbers.nbytes)
 
-    def take(self, change: Change, since: int) -> tuple[I64Array, I64Array]:
-        """Take contributions in; of each group that they touch a row, and the first instant.
-
-        Cost: O(change), if a group has few different ends.
-        """
-        rows, columns = self.rows, np.arange(self._groups)
-        first = 0
+    def add(self, change: Change, since: int) -> None:
+        """Take contributions in. Cost: O(change), if a group has few different ends."""
+        rows, columns, first = self.rows, np.arange(self._groups), 0
         while first < len(change):
-            rows.reserve(min(len(change) - first, 1 << 12))
+            more = min(len(change) - first, _MANY)
+            rows.reserve(more)
             index = rows.index(range(self._groups))
-            said, first = _accumulate(
+            if len(self._numbers) < len(rows.rows):
+                grow(self, "_numbers", len(rows.rows), len(self._numbers))
+            if self._many == len(self._heads):
+                for name in ("_heads", "_firsts"):
+                    grow(self, name, max(more, 2 * self._many), self._many)
+            said, first, self._many = _accumulate(
                 change, columns, self._values, since, rows.rows, rows.counts, index.slots,
-                index.nexts, index.used, first,
+                index.nexts, index.used, first, self._numbers, self._heads, self._firsts,
+                self._many,
             )  # fmt: skip
             index.linked = len(rows)
             if said == _GROW:
                 index.grow(rows.rows, len(change) - first)
-        if len(self._numbers) < len(rows.rows):
-            self._numbers = np.empty(len(rows.rows), np.int32)
-        index = rows.index(range(self._groups))
-        most = min(len(change), int(index.used[TAKEN]))
-        heads, starts = np.empty(most, np.int64), np.empty(most, np.int64)
-        found = _touched_groups(
-            change, rows.rows, columns, self._values, index.slots, index.used, self._numbers,
-            heads, starts,
-        )  # fmt: skip
-        return heads[:found], starts[:found]
+
+    def touched(self) -> tuple[I64Array, I64Array]:
+        """Of each group that was added to since the last call a row, and the first instant."""
+        many, self._many = self._many, 0
+        heads, firsts = self._heads[:many], self._firsts[:many]
+        self._heads, self._firsts = np.empty(0, np.int64), np.empty(0, np.int64)
+        return heads, firsts
 
     def stretches(
         self, heads: I64Array, since: I64Array
@@ -304,31 +324,3 @@ class Sums:
             size *= 2
             chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
             out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
-
-
-@compiled
-def _touched_groups(
-    change: I64Array, rows: I64Array, columns: I64Array, values: int, slots: I32Array,
-    used: I64Array, numbers: I32Array, heads: I64Array, since: I64Array,
-) -> int:  # fmt: skip
-    """The newest row of each group that a change touches, and the first instant of the change.
-
-    Returns how many groups there are. `numbers` holds the place of a row among them, and anything for other rows.
-    """
-    many, found = change.shape[0], 0
-    mine, nulls = columns.size + 2 + values, rows.shape[1] - 3
-    hashes, base, ready = np.empty(BLOCK + 1, np.uint64), 0, 0
-    for i in range(many):
-        if i >= ready:
-            base, ready = i, look_ahead(change, i, many, columns, rows, slots, used, hashes)
-        slot = find_slot(
-            change, i, columns, mine, hashes[i - base], rows, columns, nulls, slots, used
-        )
-        head, start = row_in(slots, slot, used), change[i, mine + 1]
-        place = np.int64(numbers[head])
-        if 0 <= place < found and heads[place] == head:
-            since[place] = min(since[place], start)
-        else:
-            heads[found], since[found], numbers[head] = head, start, found
-            found += 1
-    return found

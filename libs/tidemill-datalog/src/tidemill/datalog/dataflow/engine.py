@@ -276,6 +276,11 @@ class DataflowEngine:
         return instant_of(self._upper)
 
     @property
+    def lower(self) -> int:
+        """The word of the instant from which the step under way goes on."""
+        return self._upper
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all state, with room for more."""
         return self.holdings.nbytes
@@ -410,13 +415,18 @@ class DataflowEngine:
     def _put(self, rule: RuleState, rows: Change) -> None:
         """Rows that a rule derives by itself wait for its predicate."""
         if rule not in self._place:
-            self._pending.put(rule.predicate, rows)
+            self._wait(rule, rows)
         elif len(rows):
             loop, number = self._place[rule]
             iteration = self._iterations[loop]
             assert isinstance(iteration, Growth)
             iteration.wait(number, rows)
             self._pending.wake(loop)
+
+    def _wait(self, rule: RuleState, rows: Change) -> None:
+        self._pending.put(rule.predicate, rows)
+        if rule.waiting:
+            self._pending.wake(rule.predicate)
 
     def note(self, change: Change) -> None:
         """Remember when a change begins and ends to hold after the ticks under way."""
@@ -502,8 +512,10 @@ class DataflowEngine:
             for name, found in iteration.take(self._facts):
                 self._tell(name, found)
             return
+        reduction = self._reductions.get(collection)
+        taken = len(change) + (0 if reduction is None else reduction.waiting)
         told = self.merge(collection, change)
-        self.figures[collection].add(len(change), len(told), self.timer() - began)
+        self.figures[collection].add(taken, len(told), self.timer() - began)
         self._tell(collection, told)
 
     def merge(self, collection: str, change: Change) -> Change:
@@ -578,7 +590,7 @@ class DataflowEngine:
             rows[:, schema.nulls] |= 1
             self._pending.put(name, rows)
         for rule, deltas in self._readers.get(collection, ()):
-            self._pending.put(rule.predicate, rule.take(deltas, change, self._facts))
+            self._wait(rule, rule.take(deltas, change, self._facts))
         for loop, number, delta in self._entries.get(collection, ()):
             self._iterations[loop].put(number, delta, change)
             self._pending.wake(loop)

@@ -41,6 +41,11 @@ class Surroundings(Protocol):
     ticks: I64Array
     sampled: set[str]
 
+    @property
+    def lower(self) -> int:
+        """The word of the instant from which the step under way goes on."""
+        ...
+
     def merged_of(self, collection: str) -> Held:
         """The derivations of a collection."""
         ...
@@ -98,7 +103,7 @@ class RuleState:
 
         Only the sum of all delta plans of a source says what comes and goes.
         """
-        began = self._engine.timer()
+        began, waited = self._engine.timer(), self.waiting
         self._engine.holdings.reach(self.parts)
         if self.latch is None and self.sampled is None:
             parts = [self.matches.solutions(d, change, facts, self._finished) for d in deltas]
@@ -106,8 +111,14 @@ class RuleState:
         else:
             parts = [self.matches.solutions(delta, change, facts) for delta in deltas]
             found = self._derived(joined(parts))
-        self.figures.add(len(change), len(found), self._engine.timer() - began)
+        told = len(found) + self.waiting - waited
+        self.figures.add(len(change), told, self._engine.timer() - began)
         return found
+
+    @property
+    def waiting(self) -> int:
+        """Matches that the reduction has taken in ahead, which wait for their predicate."""
+        return 0 if self.reduction is None else self.reduction.waiting
 
     @property
     def remembers(self) -> bool:
@@ -180,7 +191,9 @@ class RuleState:
         """Matches as rows of the predicate, or as its reduction takes them."""
         if self.reduction is None:
             return self.matches.rows(matches)
-        return self.reduction.contributed(matches) if self.reduction.contributes_ahead else matches
+        if not self.reduction.contributes_ahead:
+            return matches
+        return self.reduction.ahead(matches, self._engine.lower)
 
     def _noted(self, rows: Change) -> Change:
         if self._told is not None:

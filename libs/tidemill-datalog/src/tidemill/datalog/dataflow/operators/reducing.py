@@ -75,7 +75,9 @@ class Reduction:
         self._contributions = Regrouped(self._width, self._groups)
         self._failing = Failing(schema, errors, matches.plan.form.number, texts, self._first)
         self.contributes_ahead = False
-        """Whether `take` is given what `contributed` has made of matches, a piece at a time."""
+        """Whether matches are shown to `ahead` before what that makes of them is taken."""
+        self.waiting = 0
+        """Contributions to sums that wait for `take`."""
 
     @property
     def nbytes(self) -> int:
@@ -88,24 +90,26 @@ class Reduction:
     ) -> tuple[Change, Change]:
         """Facts of the head that go, and that come, by matches with their times and expiries.
 
-        Of matches that `contributes_ahead` these are contributions. `facts` are those of the
-        predicate so far; with `in_place` what goes is taken from them. Cost: of counts and sums
-        O(change); else the solutions of the groups that change.
+        `facts` are those of the predicate so far; with `in_place` what goes is taken from them.
+        Cost: of counts and sums O(change); else the solutions of the groups that change.
         """
-        contributions = matches if self.contributes_ahead else self.contributed(matches)
-        if not len(contributions):
-            nothing = no_change(self._schema.columns)
-            return nothing, nothing
+        change = matches if self.contributes_ahead else self.contributed(matches)
         if self._sums is None:
-            touched = self._contributions.take(contributions)
+            if not len(change):
+                nothing = no_change(self._schema.columns)
+                return nothing, nothing
+            touched = self._contributions.take(change)
             gone = self._before(touched.groups, touched.since, facts, in_place)
             return gone, self._read_again(touched)
-        heads, starts = self._sums.take(contributions, since)
+        if not self.contributes_ahead:
+            self._sums.add(change, since)
+        self.waiting = 0
+        heads, starts = self._sums.touched()
         gone = no_change(self._schema.columns)
         if len(facts) or self._failing.some:
             gone = self._before(self._sums.rows.rows[heads], starts, facts, in_place)
         come = []
-        for first in range(0, len(heads), PIECE_ROWS):
+        for first in range(0, max(len(heads), 1), PIECE_ROWS):
             last = first + PIECE_ROWS
             stretches, mixed = self._sums.stretches(heads[first:last], starts[first:last])
             come.append(self._finished(stretches))
@@ -132,6 +136,15 @@ class Reduction:
         self._contributions.kept.compact(since)
         if self._sums is not None:
             self._sums.rows.compact(since)
+
+    def ahead(self, matches: Change, since: int) -> Change:
+        """What `take` needs of a piece of matches: sums add it up at once. Cost: O(matches)."""
+        change = self.contributed(matches)
+        if self._sums is None:
+            return change
+        self._sums.add(change, since)
+        self.waiting += len(change)
+        return change[:0]
 
     def contributed(self, matches: Change) -> Change:
         """Matches as contributions; those of which a value fails are errors. Cost: O(matches)."""

@@ -512,8 +512,10 @@ class DataflowEngine:
             for name, found in iteration.take(self._facts):
                 self._tell(name, found)
             return
-        reduction = self._reductions.get(collection)
-        taken = len(change) + (0 if reduction is None else reduction.waiting)
+        reduction, taken = self._reductions.get(collection), len(change)
+        if reduction is not None:
+            taken += reduction.waiting
+            self.allowance.take(reduction.waiting_bytes)
         told = self.merge(collection, change)
         self.figures[collection].add(taken, len(told), self.timer() - began)
         self._tell(collection, told)

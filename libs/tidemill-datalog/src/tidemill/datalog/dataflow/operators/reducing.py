@@ -85,6 +85,11 @@ class Reduction:
         sums = self._sums.nbytes if self._sums is not None else 0
         return sums + self._contributions.kept.nbytes
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of the contributions that wait, as they came."""
+        return 8 * self.waiting * (self._width + 3)
+
     def take(
         self, matches: Change, facts: Arrangement, since: int, in_place: bool
     ) -> tuple[Change, Change]:

@@ -130,7 +130,7 @@ def _append_new(
     change: I64Array, columns: I64Array, facts: I64Array, counts: I64Array, slots: I32Array,
     nexts: I32Array, used: I64Array, first: int,
 ) -> int:  # fmt: skip
-    """Let rows from `first` on be facts, up to one that meets a fact of its key.
+    """Append rows from `first` on to the facts, up to one that meets a fact of its key.
 
     Returns that row, or the one at which the table has to grow. There is room for all rows.
     """
@@ -398,7 +398,7 @@ class Merged:
         return self._merged(change[:done], rest)
 
     def _append_new(self, change: Change) -> int:
-        """Let the first rows be facts, as long as they meet none of their keys; how many."""
+        """Append the first rows to the facts, until one meets a fact of its key; how many."""
         facts, done = self.facts, 0
         facts.reserve(len(change) + _ROOM)
         mine = facts.index(self._key)

@@ -1,8 +1,8 @@
 """Tables of slots: rows by a hash of some of their columns.
 
-A slot is -1 if it is free, else the number of a row and, in the bits above it, a *mark* out of the
-row's hash. A row is read only where the mark is the one looked for. Loops read the slots and rows
-of the next few dozen rows ahead, since one wait for memory then is a wait for all of them.
+A slot is -1 if it is free, else the number of a row. In the bits above it stands a *mark* out of
+the row's hash. A row is read only where the mark is the one looked for. Loops read the slots and
+rows of the next few dozen rows ahead. One wait for memory then is a wait for all of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, in
 I32Array: TypeAlias = npt.NDArray[np.int32]
 
 TAKEN, BITS, ROW_BITS = 0, 1, 2
-"""What `used` says of a table: slots that are taken; their number, and that of rows, as powers of
-two.
-"""
+"""Places in `used`: slots that are taken, their number, and that of rows, as powers of two."""
 BLOCK = 64
 """So many rows are looked at ahead."""
 _MARK = 0x7FFF_FFFF

@@ -62,6 +62,40 @@ def _alike(sums: I64Array, row: Word, groups: Word, time: Word, expiry: Word, en
     )
 
 
+@inlined
+def _begin_sum(
+    change: I64Array, i: Word, groups: Word, mine: Word, sums: I64Array, counts: I64Array
+) -> np.int64:
+    """A sum without contributions for the group, times and interval of a contribution."""
+    found, nulls = counts[0], sums.shape[1] - 3
+    counts[0] += 1
+    counts[1] = counts[0]
+    for column in range(sums.shape[1]):
+        sums[found, column] = 0
+    for column in range(groups + 2):
+        sums[found, column] = change[i, column]
+    sums[found, nulls] = change[i, mine] & ((np.int64(1) << (groups + 2)) - 1)
+    sums[found, nulls + 1], sums[found, nulls + 2] = change[i, mine + 1], change[i, mine + 2]
+    return np.int64(found)
+
+
+@inlined
+def _touch(
+    head: Word, newest: Word, start: Word, numbers: I32Array, heads: I64Array, firsts: I64Array,
+    many: int,
+) -> int:  # fmt: skip
+    """Note a group whose row `head` was the newest; how many are noted. See `_accumulate`."""
+    place = np.int64(numbers[head]) if head >= 0 else np.int64(-1)
+    if 0 <= place < many and heads[place] == head:
+        firsts[place] = min(firsts[place], start)
+    else:
+        place = np.int64(many)
+        firsts[place] = start
+        many += 1
+    heads[place], numbers[newest] = newest, place
+    return many
+
+
 @compiled
 def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
@@ -119,26 +153,11 @@ def _accumulate(
             row = following
         newest = head
         if found < 0:
-            found = newest = counts[0]
-            counts[0] += 1
-            counts[1] = counts[0]
-            for column in range(sums.shape[1]):
-                sums[found, column] = 0
-            for column in range(groups + 2):
-                sums[found, column] = change[i, column]
-            sums[found, nulls] = change[i, mine] & ((np.int64(1) << (groups + 2)) - 1)
-            sums[found, nulls + 1], sums[found, nulls + 2] = start, end
+            found = newest = _begin_sum(change, i, groups, mine, sums, counts)
             nexts[found] = head
             put_row(slots, slot, used, found, hashes[i - base])
         _add(sums, found, groups, change, i, values, change[i, mine + 3])
-        place = np.int64(numbers[head]) if head >= 0 else np.int64(-1)
-        if 0 <= place < many and heads[place] == head:
-            firsts[place] = min(firsts[place], start)
-        else:
-            place = np.int64(many)
-            firsts[place] = start
-            many += 1
-        heads[place], numbers[newest] = newest, place
+        many = _touch(head, newest, start, numbers, heads, firsts, many)
     return _DONE, change.shape[0], many
 
 

@@ -16,7 +16,7 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def grow(holder: object, name: str, rows: int, kept: int) -> None:
-    """Let the array in an attribute have more rows, of which the first `kept` stay.
+    """Give the array in an attribute room for more rows, of which the first `kept` stay.
 
     Cost: O(1) for a large array that has grown before, while nothing else refers to it; else
     O(bytes).

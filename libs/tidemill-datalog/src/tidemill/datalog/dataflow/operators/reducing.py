@@ -143,7 +143,10 @@ class Reduction:
             self._sums.rows.compact(since)
 
     def ahead(self, matches: Change, since: int) -> Change:
-        """What `take` needs of a piece of matches: sums add it up at once. Cost: O(matches)."""
+        """Take a piece of matches in where sums move by it, else its contributions.
+
+        Cost: O(matches).
+        """
         change = self.contributed(matches)
         if self._sums is None:
             return change

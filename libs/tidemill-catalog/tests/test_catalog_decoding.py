@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemill.catalog.records.decisions import DECISIONS_SCHEMA, Decision, Decisions
 from tidemill.catalog.records.decoding import RecordDecoder
@@ -14,7 +16,9 @@ from tidemill.catalog.records.schemas import SchemaBook
 from tidemill.errors import Unavailable, UsageError
 from tidemill.reclock import Change, pack_row
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.formats import BadRow
 from tidemill.runtime.formats.avro import AvroReader
+from tidemill.runtime.formats.lengths import too_long
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources import SourceSpec, load_resources
@@ -222,3 +226,62 @@ async def test_of_two_decisions_about_one_subject_the_first_counts(
         found = await decisions.find(Decision("topic", "t"))
         assert found is not None
         assert found.text == "a"
+
+
+KEYS = st.sampled_from([None, b"a", b"b", b"\xc3\xa9", b"\xff", b""])
+VALUES = st.sampled_from(
+    [
+        None, b"", b"{}", b'{"n": 1, "t": "x"}', b'{"n":2,"t":"y"}', b'{"n": null, "t": "z"}',
+        b'{"n": 3}', b'{"n": 4, "t": "' + b"l" * 90 + b'"}', b"tidemill-heartbeat: 7",
+        '{"n": 5, "t": "\u00e9"}'.encode(),
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(KEYS, VALUES), max_size=90))
+def test_keyed_records_are_the_changes_that_each_is_alone(
+    cells: list[tuple[bytes | None, bytes | None]],
+) -> None:
+    """The twin reads one record after the other."""
+    text = (
+        "{apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s}, spec: {kafka: {topic: t}, "
+        "columns: [{name: n, type: int}, {name: k, type: text}, {name: t, type: text, nullable: true}], "
+        "keyFormat: {text: {}}, envelope: {upsert: {key: [k]}}}}"
+    )
+    (resource,) = load_resources(text)
+    assert isinstance(resource.spec, SourceSpec)
+    shape = record_shape(resource.spec, resource.spec.columns, row_bytes=80)
+    decoder = RecordDecoder(shape)
+    given_records = [LogRecord(at % 3, at, *each, 0) for at, each in enumerate(cells)]
+    changes, letters = decoder.decode_now(given_records)
+    expected, reasons = [], {}
+    for record in given_records:
+        try:
+            expected.append((change_of(decoder, record), record.partition, record.offset))
+        except BadRow as reason:
+            reasons[record.offset] = str(reason)
+    found = [tuple(row.values()) for row in changes.to_pylist()]
+    assert found == [(*change, *place) for change, *place in expected]
+    assert (
+        dict(zip(letters["offset"].to_pylist(), letters["reason"].to_pylist(), strict=True))
+        == reasons
+    )
+    assert letters["offset"].to_pylist() == sorted(reasons)
+
+
+def change_of(decoder: RecordDecoder, record: LogRecord) -> Change:
+    """The change that a record of a text key, and of a number and a text, is."""
+    if record.key is None:
+        raise BadRow("the record has no key")
+    assert decoder._keys is not None
+    try:
+        key = decoder._keys.cells(record.key)
+    except BadRow as reason:
+        raise BadRow(f"its key: {reason}") from None
+    if record.value is None:
+        return Change("set", pack_row(key), None, None)
+    number, text = decoder._values.cells(record.value)
+    row = pack_row([number, *key, text])
+    if len(row) > 80:
+        raise BadRow(too_long(len(row), 80))
+    return Change("set", pack_row(key), None, row)

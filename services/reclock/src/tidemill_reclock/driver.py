@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -382,13 +383,14 @@ class ReclockDriver:
         rows, letters = self._rows, self._letters
         wrote = False
         while await self._is_due(rows, reached):
-            applied = keyed.apply(rows.due(reached))
+            due = rows.due(reached)
+            applied = await compute_beside(due.num_rows, partial(keyed.apply, due))
             self.broke(len(applied.broken))
             told = letters_of(applied.broken, self._target.letter_schema)
             while not reached.precedes(letters.upper):
                 # The part of both that is not written yet, whoever wrote what is.
-                due = concatenate([letters.due(reached), _since(told, letters.upper)])
-                await self._append(letters, due, reached)
+                missing = concatenate([letters.due(reached), _since(told, letters.upper)])
+                await self._append(letters, missing, reached)
             wrote = True
             if not await self._append(rows, applied.updates, reached):
                 await self._restore_keyed()

@@ -96,6 +96,11 @@ class BatchedRecords(ColumnarRecords):
         """Partitions, offsets and values."""
         return self._columns
 
+    @property
+    def keys(self) -> PackedValues:
+        """The key of each; copied when asked for."""
+        return PackedValues.joined([batch.keys for batch in self._batches])
+
     def __len__(self) -> int:
         return self._stops[-1]
 

@@ -66,6 +66,11 @@ class ColumnarRecords(Sequence[LogRecord]):
     def columns(self) -> RecordColumns:
         """The columns that every format reads."""
 
+    @property
+    @abstractmethod
+    def keys(self) -> Sequence[bytes | None]:
+        """The key of each."""
+
 
 def columns_of(records: Sequence[LogRecord]) -> RecordColumns:
     """Records as columns. Cost: O(1) for those that are, else some 200 ns a record."""
@@ -77,6 +82,13 @@ def columns_of(records: Sequence[LogRecord]) -> RecordColumns:
         np.fromiter((record.offset for record in records), np.uint64, count),
         [record.value for record in records],
     )
+
+
+def keys_of(records: Sequence[LogRecord]) -> Sequence[bytes | None]:
+    """The key of each record."""
+    if isinstance(records, ColumnarRecords):
+        return records.keys
+    return [record.key for record in records]
 
 
 class LogReader(Protocol):

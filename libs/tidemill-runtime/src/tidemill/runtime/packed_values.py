@@ -56,6 +56,10 @@ class PackedValues(Sequence[bytes | None]):
         """The end of each value."""
         return self.starts + np.maximum(self.lengths, 0)
 
+    def take(self, places: Places) -> PackedValues:
+        """The values at these places, which ascend."""
+        return PackedValues(self.data, self.starts[places], self.lengths[places])
+
     def __len__(self) -> int:
         return len(self.starts)
 

@@ -19,7 +19,7 @@ from tidemill.runtime.formats.schema_memory import (
     no_schema,
     spans,
 )
-from tidemill.runtime.log import LogRecord
+from tidemill.runtime.log import LogRecord, columns_of
 
 
 class SchemaBook:
@@ -47,8 +47,8 @@ class SchemaBook:
         Raises: Unavailable if the registry is away and there is a number that nobody has asked for.
         """
         await self._load()
-        partitions = [record.partition for record in records]
-        offsets = [record.offset for record in records]
+        columns = columns_of(records)
+        partitions, offsets = columns.partitions.tolist(), columns.offsets.tolist()
         refused, undecided = self._memory.sort_out(partitions, offsets, values)
         for number, indexes in undecided.items():
             if not await self._learn(number, spans(number, partitions, offsets, indexes)):

@@ -244,8 +244,11 @@ class RowDecoder:
     def _decode(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
         if isinstance(self._format, JsonFormat):
             return self._decode_json(values, places)
-        if isinstance(self._format, CsvFormat):
-            whole = _whole_csv(self._columns, self.schema, values, self._format.delimiter)
+        if isinstance(self._format, CsvFormat | TextFormat):
+            if isinstance(self._format, TextFormat):
+                whole = _whole_text(self.schema, list(values))
+            else:
+                whole = _whole_csv(self._columns, self.schema, values, self._format.delimiter)
             if whole is not None:
                 return DecodedRows(self._placed_rows(whole, places), LETTER_SCHEMA.empty_table())
         assert self._reader is not None
@@ -508,6 +511,14 @@ def _check_lone_text(columns: tuple[Column, ...], written: str) -> None:
 def _text_row(column: Column, value: bytes | None) -> list[object]:
     """A record as text. Raises: BadRow."""
     return [cell_of(utf8(value), column)]
+
+
+def _whole_text(schema: pa.Schema, values: list[bytes | None]) -> pa.Table | None:
+    """Records of ASCII as their only column; None if a record is anything else."""
+    if any(value is None or not value.isascii() for value in values):
+        return None
+    texts = pa.array(values, pa.binary()).cast(pa.string())
+    return pa.Table.from_arrays([texts], schema=schema)
 
 
 def _bytes_row(encoding: str, value: bytes | None) -> list[object]:

@@ -24,8 +24,8 @@ import pytest
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.record_rows import (
-    ARROW_TYPES,
     PredicateShape,
+    arrow_of,
     row_of,
     shape_of_events,
     shape_of_output,
@@ -184,7 +184,7 @@ class World:
 
     def _input_shape(self, predicate: str) -> PredicateShape:
         fields = [
-            pa.field(f"c{at}", ARROW_TYPES[kind])
+            pa.field(f"c{at}", arrow_of(kind))
             for at, (_, kind) in enumerate(self.program.columns[predicate])
         ]
         fields += [pa.field("time", pa.int64()), pa.field("expires", pa.int64())]

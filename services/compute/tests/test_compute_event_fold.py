@@ -194,5 +194,5 @@ def test_s4_a_letter_from_before_a_column_was_gained_is_read_with_a_null() -> No
     """S4: why-not of a view over such a stream ended in a KeyError."""
     reason, raw = "late: time 15 is before the event frontier 20", '{"host": "z", "n": 4}'
     letters = pa.table({"reason": [reason], "raw": [raw]})
-    (event,) = late_events(letters, "ping", ("host", "n", "gained"))
+    (event,) = late_events(letters, "ping", [("host", "text"), ("n", "int"), ("gained", "int")])
     assert event == Record("ping", ("z", 4, None), 15)

@@ -112,7 +112,7 @@ class BatchDecoder:
     """The decoder of the live path, for batches of records of a log."""
 
     def __init__(self, recipe: Recipe) -> None:
-        columns = [Column(c.name, c.kind, c.nullable) for c in recipe.columns]  # type: ignore[arg-type]  # kinds were checked when the resource was applied
+        columns = [Column(c.name, c.kind, c.nullable) for c in recipe.columns]
         self._memory: SchemaMemory | None = None
         reader = None
         if recipe.schemas is not None:

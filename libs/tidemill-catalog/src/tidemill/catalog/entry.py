@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.catalog.directory import Readable, SourceOf
 from tidemill.catalog.late_events import late_events
 from tidemill.catalog.record_rows import (
@@ -25,7 +26,6 @@ from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.records import Record
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.errors import UsageError
-from tidemill.runtime.formats import ARROW_TYPES
 from tidemill.runtime.problems import field_name
 from tidemill.runtime.resources import ColumnSpec, Resource, SourceSpec, TableSpec
 
@@ -55,7 +55,7 @@ class CatalogEntry:
         if (unknown := self.shape.unknown) is not None:
             raise UsageError(
                 f"{self.name} is read by no program: its column {unknown.name} is {unknown.type}, and "
-                "programs know int64, double, string and bool; ask for it by SQL, or create it with those",
+                "programs know the types that columns of tables have; ask for it by SQL, or create it with those",
                 reason="ColumnType",
             )
         columns = self.shape.argument_columns
@@ -80,7 +80,7 @@ class CatalogEntry:
 
         late = None
         if self.kind == "Source" and self.shape.timed:
-            arguments = names[: self.shape.arguments]
+            arguments = self.shape.argument_columns
             late = (
                 f"{self.collection}/deadletters",
                 lambda letters: late_events(letters, self.shape.predicate, arguments),
@@ -137,7 +137,7 @@ def own_prefix(stored: Stored, version: int) -> str:
 
 def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
     """The data columns of a source or table."""
-    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in columns])
+    return pa.schema([pa.field(c.name, arrow_type(c.type), c.nullable) for c in columns])
 
 
 def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:

@@ -7,39 +7,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import arrow_type, column_type
 from tidemill.datalog.carrying import MARK, NEVER_NULL, surely_carried
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.failures import fact_text
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record, format_value, parse_record
 from tidemill.datalog.values import OVERFLOW
+from tidemill.time.typed import Json, fitting
 
 Row: TypeAlias = "tuple[object, ...]"
 
-ARROW_TYPES = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "text": pa.string(),
-    "bool": pa.bool_(),
-    "set": pa.string(),
-    "any": pa.string(),
-}
-"""Types of the language as columns.
 
-Sets travel in their text form, lattices of several values too.
-"""
+def arrow_of(kind: ColumnType) -> pa.DataType:
+    """A type of the language as that of a column.
+
+    Sets travel in their text form, lattices of several values too.
+    """
+    return pa.string() if kind in ("set", "any") else arrow_type(kind)
+
 
 NODE = "node"
 """The column that says which node of a view derives a row."""
-
-COLUMN_TYPES: dict[pa.DataType, ColumnType] = {
-    pa.int64(): "int", pa.float64(): "float", pa.string(): "text", pa.bool_(): "bool",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +78,14 @@ class PredicateShape:
         lacks.
         """
         return tuple(
-            (field.name, "set" if at in self.written else COLUMN_TYPES.get(field.type, "any"))
+            (field.name, "set" if at in self.written else column_type(field.type) or "any")
             for at, field in enumerate(self.schema)
         )
 
     @property
     def unknown(self) -> pa.Field | None:
         """The first column of a type that the language lacks."""
-        return next((field for field in self.schema if field.type not in COLUMN_TYPES), None)
+        return next((field for field in self.schema if column_type(field.type) is None), None)
 
     def with_node(self) -> PredicateShape:
         """The shape with the node that says it as first argument."""
@@ -107,7 +103,7 @@ def shape_of_output(
     Cost: O(columns).
     """
     columns = checked.columns[predicate]
-    fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in columns]
+    fields = [pa.field(name, arrow_of(kind)) for name, kind in columns]
     written = {at for at, (_, kind) in enumerate(columns) if kind == "set"}
     arguments = len(fields)
     timed = predicate in checked.carries_time
@@ -119,7 +115,7 @@ def shape_of_output(
         lattices.append((lattice, types))
         if len(types) > 1 or types[0] == "set":
             written.add(len(fields))
-        kind = ARROW_TYPES[types[0]] if len(types) == 1 else pa.string()
+        kind = arrow_of(types[0]) if len(types) == 1 else pa.string()
         fields.append(pa.field(lattice, kind))
     sure = surely_carried(checked, {}) if sure is None else sure
     marked = tuple(
@@ -146,6 +142,17 @@ def shape_of_events(predicate: str, schema: pa.Schema) -> PredicateShape:
 
 def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
     """A function from a record of this shape to its row."""
+    typed = _typed_columns(shape)
+    if typed:
+        write = row_of(replace(shape, schema=_bare(shape.schema)))
+
+        def row_of_typed(record: Record) -> Row:
+            values = list(write(record))
+            for at, _ in typed:
+                values[at] = _stored(values[at])
+            return tuple(values)
+
+        return row_of_typed
     plain = not shape.timed and not shape.lattices
     sets = {i for i in range(shape.arguments) if shape.schema.field(i).type == pa.string()}
 
@@ -185,6 +192,17 @@ def endless(record: Record) -> str | None:
 def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
     """A function from a row of this shape to its record."""
     n, predicate, written = shape.arguments, shape.predicate, sorted(shape.written)
+    if typed := _typed_columns(shape):
+        bare = record_of(replace(shape, schema=_bare(shape.schema)))
+
+        def read_typed(row: Row) -> Record:
+            values = list(row)
+            for at, make in typed:
+                if values[at] is not None:
+                    values[at] = make(values[at])
+            return bare(tuple(values))
+
+        return read_typed
     if written:
         plain = record_of(replace(shape, written=frozenset()))
 
@@ -214,6 +232,33 @@ def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
         return Record(predicate, row[:n], time, expires, lattices)  # type: ignore[arg-type]
 
     return record
+
+
+_MADE: Mapping[str, Callable[[Any], object]] = {
+    "uuid": lambda data: UUID(bytes=data), "json": Json, "decimal": fitting,
+    "timestamp": lambda moment: moment.astimezone(UTC),
+}  # fmt: skip
+"""Values of the language from what Arrow has in their place, by type."""
+
+
+def _typed_columns(shape: PredicateShape) -> list[tuple[int, Callable[[Any], object]]]:
+    """The columns whose values in Arrow are not those of the language, and how these are made."""
+    kinds = enumerate(
+        (column_type(field.type) or "any").partition("(")[0] for field in shape.schema
+    )
+    return [(at, _MADE[kind]) for at, kind in kinds if kind in _MADE and at not in shape.written]
+
+
+def _bare(schema: pa.Schema) -> pa.Schema:
+    """The same names without types that have to be made."""
+    return pa.schema([pa.field(name, pa.null()) for name in schema.names])
+
+
+def _stored(value: object) -> object:
+    """A value of the language as Arrow takes it."""
+    if isinstance(value, UUID):
+        return value.bytes
+    return value.text if isinstance(value, Json) else value
 
 
 def table_of(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:

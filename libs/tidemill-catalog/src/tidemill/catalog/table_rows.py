@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.catalog.typed_rows import typed_column
 from tidemill.errors import UsageError
 from tidemill.shard.conforming import DIFF_MAX
 from tidemill.shard.incoming import normal_column, refused
@@ -66,6 +67,8 @@ def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
     """The values as the type of the column, where that changes none. Raises: UsageError."""
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if field.type not in _FITS:
+        return typed_column(array, field, table)
     word, fits = _FITS[field.type]
     if not (fits(array.type) or pt.is_null(array.type)):
         raise refused(table, field.name, f"is {array.type}, not {word}")

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.csv
 
+from tidemill.arrangement.column_types import shown_as_text
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
-from tidemill.client.rendering import binary_output, cell, flat, plain
+from tidemill.client.rendering import binary_output, cell, flat, row_objects
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes, Event, Progress
 from tidemill.time import Frontier
@@ -117,7 +118,7 @@ def _print_progress(upper: Frontier) -> None:
 
 
 def _print_lines(table: pa.Table) -> None:
-    for row in table.to_pylist():
+    for row in shown_as_text(table, "uuid", "decimal").to_pylist():
         time, diff = row.pop("_time"), row.pop("_diff")
         values = ", ".join(f"{name}={cell(value)}" for name, value in row.items())
         print(f"{shown(time)}  {diff:+d}  {values}")
@@ -126,8 +127,8 @@ def _print_lines(table: pa.Table) -> None:
 def _print_json(event: Event) -> None:
     match event:
         case Changes(table):
-            for row in table.to_pylist():
-                print(json.dumps(plain(row), ensure_ascii=False))
+            for row in row_objects(table):
+                print(json.dumps(row, ensure_ascii=False))
             sys.stdout.flush()
         case Progress(upper):
             print(json.dumps({"progress": list(upper)}), flush=True)

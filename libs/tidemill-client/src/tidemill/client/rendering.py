@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,12 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.arrangement.column_types import column_type, shown_as_text
 from tidemill.client.alignment import aligned, printable
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.client.multiplicity import DIFF
 from tidemill.errors import UsageError
 from tidemill.time import Frontier
+from tidemill.time.typed import write_instant, write_span
 
 
 def console() -> Console:
@@ -58,7 +60,7 @@ def print_rows(
                     name: {"since": list(since), "upper": list(upper)}
                     for name, (since, upper) in frontiers.items()
                 },
-                "rows": plain(table.to_pylist()),
+                "rows": row_objects(table),
             }
             print(json.dumps(answer, ensure_ascii=False))
         case Rows.csv:
@@ -79,6 +81,16 @@ def write_arrow(table: pa.Table) -> None:
     output.flush()
 
 
+def row_objects(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows as objects of JSON: UUIDs as text, JSON as it is, the others as `plain` has them."""
+    rows: list[dict[str, Any]] = plain(shown_as_text(table, "uuid", "bytes").to_pylist())
+    for field in table.schema:
+        if column_type(field.type) == "json":
+            for row in rows:
+                row[field.name] = row[field.name] and json.loads(row[field.name])
+    return rows
+
+
 def plain(value: object) -> Any:
     """`value` as JSON can hold it: dates as ISO-8601, bytes as text, decimals as numbers."""
     match value:
@@ -87,7 +99,11 @@ def plain(value: object) -> Any:
         case list() | tuple():
             return [plain(inner) for inner in value]
         case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
+            return f"{value:f}"
+        case timedelta():
+            return write_span(value)
+        case datetime() if value.tzinfo is not None:
+            return write_instant(value.astimezone(UTC))
         case datetime() | date() | time():
             return value.isoformat()
         case bytes():
@@ -129,7 +145,9 @@ def _print_table(table: pa.Table) -> None:
         return
     columns = [
         [printable(name), *(cell(value) for value in column.to_pylist())]
-        for name, column in zip(table.column_names, table.columns, strict=True)
+        for name, column in zip(
+            table.column_names, shown_as_text(table, "uuid", "decimal").columns, strict=True
+        )
     ]
     lines = aligned(columns, [_numeric(field.type) for field in table.schema])
     console().print(Text(next(lines), style="bold"), no_wrap=True, overflow="ignore", crop=False)
@@ -158,7 +176,7 @@ def _print_footer(
 def flat(table: pa.Table) -> pa.Table:
     """Columns that CSV can hold; nested ones and decimals as text."""
     columns = []
-    for column in table.columns:
+    for column in shown_as_text(table, "uuid", "duration", "bytes", "decimal").columns:
         kind = column.type
         if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind):
             texts = [None if value is None else cell(value) for value in column.to_pylist()]

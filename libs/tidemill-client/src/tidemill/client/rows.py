@@ -18,6 +18,8 @@ import pyarrow.parquet
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import ColumnInfo
 
+_PLAIN = (pa.int64(), pa.float64(), pa.string(), pa.bool_())
+"""Types that readers of Arrow make by themselves; the server makes the others of texts."""
 FORMATS = ("csv", "jsonl", "parquet", "arrow")
 
 
@@ -40,7 +42,8 @@ def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
 
 def _column(name: str, values: Sequence[object]) -> pa.Array:
     try:
-        return pa.array(values)
+        # An object or a list is a value of JSON: rows need not have the same members.
+        return pa.array([json.dumps(v) if isinstance(v, dict | list) else v for v in values])
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise UsageError(f"the column {name} fits no type: {error}", reason="rows") from error
 
@@ -93,10 +96,14 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
                 # Only what is left empty is null, as in a source; `nan` is no number of the
                 # language.
                 options = pa.csv.ConvertOptions(
-                    column_types=types, strings_can_be_null=False, null_values=[""]
+                    column_types={n: t if t in _PLAIN else pa.string() for n, t in types.items()},
+                    strings_can_be_null=False,
+                    null_values=[""],
                 )
                 return pa.csv.read_csv(source, convert_options=options)
             case "jsonl":
+                if any(kind not in _PLAIN for kind in types.values()):
+                    return table_of([parse_row(line.decode()) for line in source if line.strip()])
                 fields = [pa.field(name, kind) for name, kind in types.items()]
                 parse = pa.json.ParseOptions(explicit_schema=pa.schema(fields) if fields else None)
                 return pa.json.read_json(io.BytesIO(source.read()), parse_options=parse)
@@ -112,9 +119,10 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
 
 
 def _types(columns: Sequence[ColumnInfo]) -> dict[str, pa.DataType]:
-    """The types that have a name; what has none, such as a list, is left to the reader."""
+    """The types of the columns; what has no short name is read as it is written."""
     types: dict[str, pa.DataType] = {}
     for column in columns:
+        types[column.name] = pa.null()
         with suppress(ValueError):
             types[column.name] = pa.type_for_alias(column.type)
     return types

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from tidemill.time.typed import DIGITS_MAX, SCALE_MAX
+from tidemill.time.typed import SCALE_MAX, WHOLE_DIGITS_MAX
 
 InputKind: TypeAlias = Literal["relation", "events"]
 ColumnType: TypeAlias = str
@@ -37,7 +37,7 @@ def decimal(digits: int, scale: int) -> ColumnType:
 
 def exact(scale: int) -> ColumnType:
     """The type of all decimal numbers with so many digits behind the point."""
-    return decimal(DIGITS_MAX, scale)
+    return decimal(WHOLE_DIGITS_MAX + scale, scale)
 
 
 def scale_of(kind: ColumnType) -> int | None:

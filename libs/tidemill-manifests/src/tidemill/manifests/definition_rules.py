@@ -55,6 +55,11 @@ FORMS: Mapping[str, Form] = {
     "dns-label": Form(f"^{_LABEL}$", 63),
     "predicate": Form(f"^{_PREDICATE}$", 255, excluded=_RESERVED),
     "column": Form(r"^[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_.-]*$", 255),
+    "column-type": Form(
+        r"^(int|float|text|bool|timestamp|date|duration|bytes|uuid|json"
+        r"|decimal\( *[0-9]{1,2} *, *[0-9]{1,2} *\))$",
+        40,
+    ),
     "topic": Form("^[A-Za-z0-9._-]{1,249}$", 249, excluded=(".", "..")),
     "table-name": Form("^[A-Za-z_][A-Za-z0-9_]{0,254}$", 255),
     "header-name": Form("^[A-Za-z0-9-]{1,255}$", 255),
@@ -129,8 +134,8 @@ _EVENT_COLUMNS = Rule(
 def _time_column(field: str) -> Rule:
     return Rule(
         f"!has(self.eventTime) || !has(self.eventTime.{field}) || !has(self.columns) || "
-        f"self.columns.exists(c, c.name == self.eventTime.{field} && c.type in ['int', 'text'])",
-        f"eventTime.{field} names no column that is int (milliseconds) or text (ISO 8601)",
+        f"self.columns.exists(c, c.name == self.eventTime.{field} && c.type in ['timestamp', 'int', 'text'])",
+        f"eventTime.{field} names no column that is timestamp, int (milliseconds) or text (ISO 8601)",
         ".eventTime",
     )
 

@@ -6,6 +6,7 @@ Python has a class for each type but JSON. Instants have a zone, and it is UTC.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -297,6 +298,13 @@ TYPE_NAMES: Mapping[type, str] = {
     bytes: "bytes", Json: "json",
 }  # fmt: skip
 """Class of Python → the name of its type."""
+
+
+def plain(value: Typed) -> Any:
+    """A value as JSON has it: bytes as base64, JSON as it is, others in their text form."""
+    if isinstance(value, Json):
+        return json.loads(value.text)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else write_typed(value)
 
 
 def write_typed(value: Typed) -> str:

@@ -6,10 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
+from tidemill.time.typed import plain
 from tidemill_compute.actions.corrections import Correction, changed_after_firing
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 
@@ -77,7 +78,7 @@ class Firings:
 
     def firing(self, key: str, instant: int, record: Record) -> Firing:
         """The firing of a record that begins at an instant."""
-        arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=elements_of)
+        arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=_plain)
         return Firing(key, self._goal.name, instant, format_record(record), arguments, record.time)
 
     def _phase(self, old: Record | None, new: Record | None) -> tuple[str, Record] | None:
@@ -98,3 +99,8 @@ class Firings:
         self.known[event] += 1
         key = f"{event}.{before}" if before else event
         return replace(self.firing(key, instant, record), event=event, phase=phase)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the language that JSON lacks, as an action tells it."""
+    return elements_of(value) if isinstance(value, frozenset) else plain(value)

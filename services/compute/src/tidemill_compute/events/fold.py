@@ -6,7 +6,6 @@ instant. Neither depends on how the fold was cut into steps, so a resumed fold d
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
-from tidemill.catalog.late_events import late_reason
+from tidemill.catalog.late_events import late_reason, raw_rows
 from tidemill.catalog.schemas import EVENT_MAP_SCHEMA
 from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.time import heartbeat
@@ -195,11 +194,7 @@ class EventFold:
     def _refuse(self, instant: int, refused: Sequence[Refused]) -> None:
         for some in refused:
             data = self.buffer.schema.names[:-2]
-            raws = [
-                json.dumps(row, sort_keys=False, ensure_ascii=False)
-                for row in some.rows.select(data).to_pylist()
-            ]
-            self._write(instant, some.rows, some.reasons, raws)
+            self._write(instant, some.rows, some.reasons, raw_rows(some.rows.select(data)))
 
     def _write(
         self, instant: int, rows: pa.Table, reasons: Sequence[str], raws: Sequence[str]

@@ -103,6 +103,9 @@ def _milliseconds(column: pa.ChunkedArray) -> tuple[Times, Flags]:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return _parsed(column)
     known = np.asarray(column.is_valid().to_numpy(), dtype=np.bool_)
+    if column.type == pa.timestamp("us", "UTC"):
+        micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+        return np.asarray(micros, dtype=np.int64) // 1_000, known
     if pa.types.is_integer(column.type):
         return np.asarray(pc.fill_null(column, 0).to_numpy(), dtype=np.int64), known
     if pa.types.is_floating(column.type):

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import (
-    ARROW_TYPES,
     PredicateShape,
     endless,
     record_of,
     row_of,
 )
-from tidemill.datalog.columns.column import Column
+from tidemill.datalog.columns.column import Column, Unsuited
+from tidemill.datalog.columns.spelling import MOMENTS, SPELLED
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import Schema, Told
 from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
@@ -57,7 +57,7 @@ def changes_of(
         array = updates.column(column)
         whole = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
         if pa.types.is_null(whole.type):
-            whole = whole.cast(ARROW_TYPES[kind.value])
+            whole = whole.cast(shape.schema.field(column).type)
         found = _column(kind, whole, texts)
         if found is None:
             raise Corrupt(
@@ -124,6 +124,11 @@ def _column(kind: Type, array: pa.Array, texts: Texts) -> Column | None:
         nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         flags = array.fill_null(False).to_numpy(zero_copy_only=False)
         return Column(kind, flags, nulls)
+    if kind in MOMENTS or kind in SPELLED:
+        try:
+            return Column.of_arrow(kind, array, texts)
+        except Unsuited:
+            return None
     wanted = {Type.INT: (pa.int64(),), Type.FLOAT: (pa.float64(), pa.int64())}
     if array.type not in wanted.get(kind, (pa.string(),)):
         return None

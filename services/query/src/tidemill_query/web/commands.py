@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from tidemill.catalog.typed_rows import nested_as_text
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.identity import caller
@@ -190,7 +191,7 @@ def table_of_json(body: bytes, rows_max: int) -> pa.Table:
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         try:
-            columns[name] = pa.array([row.get(name) for row in rows])
+            columns[name] = pa.array(nested_as_text([row.get(name) for row in rows]))
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             says = f"rows refused: the values of {name} have no common type: {error}"
             raise UsageError(says, reason="rows") from None

@@ -1,6 +1,7 @@
 """Forms of rows over HTTP, chosen by `Accept`: JSON, NDJSON, CSV, Arrow.
 
-JSON has numbers as numbers, instants as RFC 3339, bytes as base64, and null for what is no number.
+JSON has numbers as numbers, instants as RFC 3339, bytes as base64, UUIDs and durations as text, and
+null for what is no number.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
+from tidemill.arrangement.column_types import column_type, shown_as_text
 from tidemill.rpc.codecs import PART_BYTES_MAX, parts, table_out
 from tidemill.rpc.turns import beside
 
@@ -56,7 +59,18 @@ def _weight(parameters: list[str]) -> float:
 
 def json_rows(table: pa.Table) -> bytes:
     """The rows as objects of JSON with commas between."""
-    return _JSON.encode(table.to_pylist())[1:-1]
+    return _JSON.encode(_objects(table))[1:-1]
+
+
+def _objects(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows as objects, in which UUIDs and durations are texts, and JSON is what it is."""
+    rows: list[dict[str, Any]] = shown_as_text(table, "uuid", "duration").to_pylist()
+    for field in table.schema:
+        if column_type(field.type) == "json":
+            for row in rows:
+                if (text := row[field.name]) is not None:
+                    row[field.name] = msgspec.Raw(text.encode())
+    return rows
 
 
 def json_of(value: object) -> bytes:
@@ -81,7 +95,7 @@ def written(form: str, head: dict[str, object], table: pa.Table) -> Iterator[byt
             pa.csv.write_csv(_flat(part), sink, options)
             yield sink.getvalue().to_pybytes()
         elif form == NDJSON:
-            yield _JSON.encode_lines(part.to_pylist())
+            yield _JSON.encode_lines(_objects(part))
         elif part.num_rows:
             yield (b"," if begun else b"") + json_rows(part)
         begun = True
@@ -125,7 +139,7 @@ def _arrow(table: pa.Table) -> Iterator[bytes]:
 def _flat(table: pa.Table) -> pa.Table:
     """Columns that CSV can hold; nested ones and bytes as JSON, decimals as text."""
     columns = []
-    for column in table.columns:
+    for column in shown_as_text(table, "uuid", "duration", "bytes").columns:
         kind = column.type
         if pa.types.is_decimal(kind):
             column = column.cast(pa.string())

@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.datalog.logical.forms import Type
 from tidemill.time.typed import (
     DAY_MAX,
@@ -45,10 +46,8 @@ LIMITS: Mapping[Type, tuple[int, int]] = {
 }  # fmt: skip
 """The least and the greatest word of each of the `MOMENTS`."""
 ARROW: Mapping[Type, pa.DataType] = {
-    Type.TIMESTAMP: pa.timestamp("us", "UTC"), Type.DATE: pa.date32(),
-    Type.DURATION: pa.duration("us"), Type.BYTES: pa.binary(), Type.UUID: pa.binary(16),
-    Type.JSON: pa.large_string(),
-}  # fmt: skip
+    kind: arrow_type(kind.value) for kind in MOMENTS | SPELLED if kind is not Type.DECIMAL
+}
 """Types in Arrow; that of decimal numbers says their digits."""
 
 _WORD: Mapping[Type, Callable[[Any], int]] = {

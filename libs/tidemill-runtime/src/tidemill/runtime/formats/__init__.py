@@ -8,7 +8,6 @@ column. `avro`, `protobuf` and `registry` are imported by whoever needs them.
 """
 
 from tidemill.runtime.formats.columns import (
-    ARROW_TYPES,
     NESTING_MAX,
     BadRow,
     Column,
@@ -29,7 +28,6 @@ from tidemill.runtime.formats.rows import LETTER_SCHEMA, DecodedRows, RowDecoder
 __all__ = [
     "Column",
     "ColumnKind",
-    "ARROW_TYPES",
     "RecordFormat",
     "JsonFormat",
     "CsvFormat",

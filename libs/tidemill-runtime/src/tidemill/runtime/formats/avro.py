@@ -341,14 +341,14 @@ def _leaf(schema: Schema, column: Column) -> Take:
     if zoned in ("timestamp", "local-timestamp") and unit in _PER_MS:
         mark = "Z" if zoned == "timestamp" else ""
         return lambda value: _instant(value, _PER_MS[unit], mark, column)
-    if logical == "date" and column.kind == "text":
+    if logical == "date" and column.kind in ("text", "date"):
         return lambda value: _iso(column, days=value)[:10]
     return lambda value: value
 
 
 def _instant(value: int, per_ms: int, mark: str, column: Column) -> object:
     """Milliseconds in a column of whole numbers, ISO 8601 in one of text."""
-    if column.kind != "text":
+    if column.kind not in ("text", "timestamp"):
         return value // per_ms
     return _iso(column, microseconds=value * 1_000 // per_ms) + mark
 

@@ -12,22 +12,19 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.errors import UsageError
+from tidemill.runtime.formats.typed_cells import is_typed, typed_cell
 from tidemill.time import MARKS_MAX, normal
 
-ColumnKind: TypeAlias = Literal["int", "float", "text", "bool"]
+ColumnKind: TypeAlias = str
+"""The name of a type, as `column_types.type_named` gives it."""
 
-ARROW_TYPES: Mapping[str, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "text": pa.string(),
-    "bool": pa.bool_(),
-}
 SHOWN_CHARACTERS_MAX = 60
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
 NESTING_MAX = 100
@@ -55,7 +52,7 @@ class Column:
 
     def field(self) -> pa.Field[pa.DataType]:
         """The column in an Arrow schema."""
-        return pa.field(self.name, ARROW_TYPES[self.kind], self.nullable)
+        return pa.field(self.name, arrow_type(self.kind), self.nullable)
 
 
 class BadRow(Exception):
@@ -84,7 +81,21 @@ def cell_of(value: object, column: Column) -> object:
             return _normal(value, column)
         case "bool" if isinstance(value, bool):
             return value
+        case kind if is_typed(kind):
+            return _typed(value, column)
     raise BadRow(f"the column {column.name} is {_kind_of(value)}, not {column.kind}")
+
+
+def _typed(value: object, column: Column) -> object:
+    """The cell of a column of times, decimal numbers, bytes, UUIDs or JSON. Raises: BadRow."""
+    null = isinstance(value, msgspec.Raw) and bytes(value) == b"null"
+    if null and (column.nullable or column.kind != "json"):
+        return cell_of(None, column)
+    found = typed_cell(value, column.kind)
+    if found is None:
+        shown = bytes(value).decode(errors="replace") if isinstance(value, msgspec.Raw) else value
+        raise BadRow(f"the column {column.name} is not {column.kind}: {_brief(str(shown))}")
+    return found
 
 
 def _kind_of(value: object) -> str:
@@ -105,6 +116,10 @@ def parsed_cell(written: str, column: Column) -> object:
     if column.kind == "text":
         return _normal(written, column)
     word = written.strip(" \t")
+    if column.kind == "json":
+        return _typed(msgspec.Raw(written.encode()), column)
+    if is_typed(column.kind):
+        return _typed(word, column)
     if column.kind == "int" and INT_TEXT.fullmatch(word):
         return (
             cell_of(int(word), column) if len(word) <= DIGITS_MAX else cell_of(INT_MAX + 1, column)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.arrangement.kernels import BoolArray, I64Array, compiled
-from tidemill.runtime.formats.columns import ARROW_TYPES, Column
+from tidemill.runtime.formats.columns import Column
 from tidemill.runtime.packed_values import Bytes, PackedValues, lengths_of
 
 COLUMNS_MAX = 64
@@ -113,7 +114,7 @@ def _array(column: Column, data: Bytes, words: I64Array, nulls: BoolArray) -> An
     mask = nulls if column.nullable else None
     if column.kind != "text":
         cells = {"float": words.view(np.float64), "bool": words != 0}.get(column.kind, words)
-        return pa.array(cells, ARROW_TYPES[column.kind], mask=mask)
+        return pa.array(cells, arrow_type(column.kind), mask=mask)
     stops = np.zeros(len(words) + 1, np.int32)
     np.cumsum(words & _LENGTH_MAX, out=stops[1:])
     copied = np.empty(int(stops[-1]), np.uint8)

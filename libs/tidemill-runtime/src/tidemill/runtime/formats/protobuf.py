@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
@@ -20,6 +21,7 @@ from google.protobuf.message import DecodeError
 from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import NO_VALUE, BadRow, Column, cell_of
 from tidemill.runtime.formats.kinds import ProtobufFormat
+from tidemill.runtime.formats.typed_cells import is_typed
 
 if TYPE_CHECKING:
     from tidemill.runtime.formats.plain_wire import Field, PlainProtobuf
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Take: TypeAlias = Callable[[Any], object]  # a message → a cell; raises BadRow
 
 TIMESTAMP = "google.protobuf.Timestamp"
+DURATION = "google.protobuf.Duration"
 EPOCH = datetime(1970, 1, 1)
 _WELL_KNOWN = "google/protobuf/"
 _WRAPPERS = {
@@ -212,8 +215,11 @@ def _converting(field: FieldDescriptor, column: Column) -> Take:
     if described is None:
         return _scalar(field, column)
     if described.full_name == TIMESTAMP:
-        _check_fits(column, ("int", "text"), TIMESTAMP)
+        _check_fits(column, ("int", "text", "timestamp"), TIMESTAMP)
         return lambda value: _instant(value, column)
+    if described.full_name == DURATION:
+        _check_fits(column, ("int", "duration"), DURATION)
+        return lambda value: _span(value, column)
     if described.full_name in _WRAPPERS:
         inner = _scalar(described.fields_by_name["value"], column)
         return lambda value: inner(value.value)
@@ -225,7 +231,14 @@ def _converting(field: FieldDescriptor, column: Column) -> Take:
 
 
 def _scalar(field: FieldDescriptor, column: Column) -> Take:
-    _check_fits(column, _FITTING.get(field.cpp_type, ("int", "float")), field.full_name)
+    kinds = _FITTING.get(field.cpp_type, ("int", "float"))
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        kinds = ("text", "bytes")
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING and is_typed(column.kind):
+        kinds = (*kinds, column.kind)
+    _check_fits(column, kinds, field.full_name)
+    if column.kind == "json":
+        return lambda value: msgspec.Raw(value.encode())
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda value: base64.b64encode(value).decode()
     if field.enum_type is not None and column.kind == "text":
@@ -259,6 +272,12 @@ def _instant(value: Any, column: Column) -> object:  # a Timestamp of a pool of 
             f"the column {column.name} is a time before the year 1 or after the year 9999"
         ) from None
     return f"{moment.isoformat()}Z"
+
+
+def _span(value: Any, column: Column) -> object:  # a Duration of a pool of our own
+    """Milliseconds in a column of whole numbers, else the text of a duration."""
+    micros = value.seconds * 1_000_000 + int(value.nanos / 1_000)
+    return int(micros / 1_000) if column.kind == "int" else f"{'-' * (micros < 0)}{abs(micros)}us"
 
 
 def _unframed(value: bytes) -> bytes:

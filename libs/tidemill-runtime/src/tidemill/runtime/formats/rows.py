@@ -11,6 +11,8 @@ import base64
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -22,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.arrangement.machine_code import has_compiler
 from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import (
-    ARROW_TYPES,
     NESTING_MAX,
     NO_VALUE,
     NOT_JSON,
@@ -48,7 +50,9 @@ from tidemill.runtime.formats.kinds import (
     TextFormat,
 )
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX, long_records, long_rows
+from tidemill.runtime.formats.typed_cells import is_typed
 from tidemill.time import heartbeat_until, is_heartbeat, is_normal
+from tidemill.time.typed import EPOCH
 
 if TYPE_CHECKING:
     from tidemill.runtime.formats.plain_json import PlainJson, PlainRows
@@ -93,9 +97,16 @@ HEARTBEAT = "_heartbeat"
 """The column of the instants that heartbeats name; null in rows."""
 _NOTHING: Mapping[str, object] = {"int": 0, "float": 0.0, "text": "", "bool": False}
 """Values of a heartbeat's columns that may not be null, by type."""
+_NO_TIME = {"timestamp": EPOCH, "date": EPOCH.date(), "duration": timedelta()}
 _UNPLAIN = (b'"', b"\r", b"0x", b"0X", b"\xef\xbb\xbf", b"\0")
 NOT_A_HEARTBEAT = "a heartbeat names one instant, in whole milliseconds: tidemill-heartbeat: 1000"
 _PYTHON_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
+
+
+def _nothing(kind: str) -> object:
+    """A value of a type in the place of one that is not there."""
+    empty = {"bytes": b"", "uuid": bytes(16), "json": "null"}
+    return {**_NOTHING, **_NO_TIME, **empty}.get(kind, Decimal(0))
 
 
 class DecodedRows(NamedTuple):
@@ -202,7 +213,7 @@ class RowDecoder:
         None where no compiler is installed. The image of ingest has none, and is smaller by a third
         for it.
         """
-        if not has_compiler():
+        if not has_compiler() or any(is_typed(column.kind) for column in self._columns):
             return None
         if isinstance(self._format, JsonFormat):
             return plain_reader(self._columns)
@@ -232,7 +243,7 @@ class RowDecoder:
         named = {at: heartbeat_until(values[at] or b"") for at in beats}
         good = [at for at in beats if named[at] is not None]
         arrays = [
-            pa.array([None if c.nullable else _NOTHING[c.kind]] * len(good), ARROW_TYPES[c.kind])
+            pa.array([None if c.nullable else _nothing(c.kind)] * len(good), arrow_type(c.kind))
             for c in self._columns
         ]
         bare = pa.Table.from_arrays(arrays, schema=self.schema)
@@ -338,7 +349,7 @@ class RowDecoder:
             for held, cell in zip(cells, row, strict=True):
                 held.append(cell)
         arrays = [
-            pa.array(held, ARROW_TYPES[column.kind])
+            pa.array(held, arrow_type(column.kind))
             for held, column in zip(cells, self._columns, strict=True)
         ]
         kept = (places[0][good], places[1][good])
@@ -402,9 +413,15 @@ def _row_type(columns: tuple[Column, ...]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     renamed = {}
     for index, column in enumerate(columns):
-        kind: Any = _PYTHON_TYPES[column.kind]
+        # NB: the digits of decimal numbers and the text of JSON are only in what is not decoded.
+        kind: Any = _PYTHON_TYPES.get(column.kind, msgspec.Raw)
         renamed[f"c{index}"] = column.name
-        fields.append((f"c{index}", kind | None, None) if column.nullable else (f"c{index}", kind))
+        if column.nullable and kind is msgspec.Raw:
+            fields.append((f"c{index}", kind, None))  # a null is Raw, too
+        elif column.nullable:
+            fields.append((f"c{index}", kind | None, None))
+        else:
+            fields.append((f"c{index}", kind))
     return msgspec.defstruct("Row", fields, rename=renamed, kw_only=True, gc=False)
 
 
@@ -414,9 +431,14 @@ def _json_decoder(columns: tuple[Column, ...]) -> msgspec.json.Decoder[Any]:
 
 
 def _whole_column(cells: list[Any], column: Column) -> Any:
-    """The column as an array; None if a whole number is too big or a text not in normal form."""
+    """The column as an array; None if a whole number is too big or a text not in normal form.
+
+    Cells of other types than numbers, texts and truths are made one by one.
+    """
+    if is_typed(column.kind):
+        return None
     try:
-        array = pa.array(cells, ARROW_TYPES[column.kind])
+        array = pa.array(cells, arrow_type(column.kind))
     except (pa.ArrowInvalid, OverflowError):
         return None
     if column.kind == "text" and not all(cell is None or is_normal(cell) for cell in cells):
@@ -437,11 +459,13 @@ def _whole_csv(
     """
     if not values or any(value is None or b"\n" in value for value in values):
         return None
+    if any(is_typed(column.kind) for column in columns):
+        return None
     lines = b"\n".join(value or b"" for value in values) + b"\n"
     if any(trace in lines for trace in _UNPLAIN) or not delimiter.isascii():
         return None
     names = [str(index) for index in range(len(columns))]
-    types = {str(i): ARROW_TYPES[column.kind] for i, column in enumerate(columns)}
+    types = {str(i): arrow_type(column.kind) for i, column in enumerate(columns)}
     try:
         table = arrow_csv.read_csv(
             io.BytesIO(lines),

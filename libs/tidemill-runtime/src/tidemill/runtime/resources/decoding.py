@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import type_named
 from tidemill.runtime.formats import (
     AvroFormat,
     BytesFormat,
@@ -56,7 +57,10 @@ class RecordShape:
 
 def columns_of(stated: Sequence[ColumnSpec]) -> tuple[Column, ...]:
     """The columns that a decoder takes."""
-    return tuple(Column(column.name, column.type, column.nullable) for column in stated)
+    return tuple(
+        Column(column.name, type_named(column.type) or column.type, column.nullable)
+        for column in stated
+    )
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:

@@ -79,9 +79,9 @@ def _event_time_fits(spec: SpecDocument) -> Iterator[Broken]:
         name = event.get(field)
         if name is not None and name not in types:
             yield Broken(("eventTime", field), f'no column "{name}"', did_you_mean(name, types))
-        elif name is not None and types[name] not in ("int", "text"):
+        elif name is not None and types[name] not in ("int", "text", "timestamp"):
             says = f'the column "{name}" is {types[name]}'
-            hint = "a time is int (milliseconds) or text (ISO 8601)"
+            hint = "a time is timestamp, int (milliseconds) or text (ISO 8601)"
             yield Broken(("eventTime", field), says, hint)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from tidemill.runtime.durations import Milliseconds
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
-ColumnType: TypeAlias = Literal["int", "float", "text", "bool"]
+ColumnType: TypeAlias = str
 
 SECOND = Milliseconds(1_000)
 TEN_MINUTES = Milliseconds(600_000)

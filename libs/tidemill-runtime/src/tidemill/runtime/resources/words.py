@@ -12,6 +12,7 @@ from typing import cast
 
 from jsonschema import FormatChecker
 
+from tidemill.arrangement.column_types import COLUMN_TYPE_RULE, type_named
 from tidemill.runtime.durations import DURATION_RULE, parse_duration
 from tidemill.runtime.templates import NAMES, is_template
 
@@ -103,6 +104,7 @@ _form(
     "a column is letters, digits, '_', '.' or '-', and begins with a letter",
     _matches(COLUMN),
 )
+_form("column-type", COLUMN_TYPE_RULE, lambda value: type_named(str(value)) is not None)
 _form("table-name", "a table is 1 to 255 letters, digits and '_', no digit first", _matches(TABLE))
 _form("header-name", "a header is 1 to 255 letters, digits and '-'", _matches(HEADER))
 _form(

@@ -1,0 +1,92 @@
+"""Cells of times, decimal numbers, bytes, UUIDs and JSON, from the values of records."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from tidemill.time.typed import (
+    BYTES_MAX,
+    Typed,
+    fitting,
+    json_of,
+    read_date,
+    read_decimal,
+    read_instant,
+    read_json,
+    read_span,
+    read_uuid,
+)
+
+
+def _bytes(text: str) -> bytes | None:
+    if len(text) > 2 * BYTES_MAX:
+        return None
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return data if len(data) <= BYTES_MAX else None
+
+
+def _uuid(text: str) -> bytes | None:
+    found = read_uuid(text)
+    return None if found is None else found.bytes
+
+
+_READ: Mapping[str, Callable[[str], Typed | None]] = {
+    "timestamp": read_instant, "date": read_date, "duration": read_span, "decimal": read_decimal,
+    "bytes": _bytes, "uuid": _uuid,
+}  # fmt: skip
+
+
+def is_typed(kind: str) -> bool:
+    """Whether a column has one of these types."""
+    return kind.startswith("decimal") or kind in _READ or kind == "json"
+
+
+def typed_cell(value: object, kind: str) -> object:
+    """The cell that a value of a record is, None for a value that is none of the type.
+
+    Times, durations, UUIDs and bytes (in base64) are texts, decimal numbers are texts or numbers.
+    JSON is any value: `value` is its text where it is Raw. A decimal number with too many digits is
+    none.
+    """
+    if kind == "json":
+        found = read_json(_text(value)) if isinstance(value, msgspec.Raw) else json_of(value)
+        return None if found is None else found.text
+    if isinstance(value, msgspec.Raw):
+        value = _scalar(_text(value))
+    if kind.startswith("decimal"):
+        return _decimal(value, kind)
+    return _READ[kind](value) if isinstance(value, str) else None
+
+
+def _text(raw: msgspec.Raw) -> str:
+    return bytes(raw).decode(errors="replace")
+
+
+def _scalar(text: str) -> object:
+    """The text, or the number, that a value of JSON is; numbers keep their digits."""
+    if text.startswith('"'):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return None
+    return read_decimal(text)
+
+
+def _decimal(value: Any, kind: str) -> Decimal | None:
+    if isinstance(value, bool):
+        return None
+    found = fitting(value) if isinstance(value, Decimal) else read_decimal(str(value))
+    if found is None:
+        return None
+    digits, scale = map(int, kind[8:-1].split(","))
+    exponent = found.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return found if -exponent <= scale and found.adjusted() < digits - scale else None

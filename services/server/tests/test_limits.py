@@ -349,3 +349,17 @@ async def test_s9_a_capability_without_a_lease_has_the_longest_one(tmp_path: Pat
         for each in held:
             assert each.lease_end_ms is not None
             assert each.lease_end_ms <= now_ms + 60_000
+
+
+@pytest.mark.parametrize(("size", "again"), [(0, 50_000), (1 << 28, 0)])
+async def test_decoded_rows_stay_in_memory_up_to_a_limit(
+    tmp_path: Path, size: int, again: int
+) -> None:
+    """`again`: rows of the part that a read decodes anew; they are too long for the log."""
+    async with limited(tmp_path, cache_bytes=size) as (process, client):
+        at = await apply_table(client, "many", [f"{n:030d}" for n in range(50_000)])
+        collections = process.context.collections
+        reader, _ = await collections.acquire("many", owner="test")
+        before = collections.stages.rows["read"]
+        assert (await collections.snapshot(reader, at)).num_rows == 50_000
+        assert collections.stages.rows["read"] - before == again

@@ -207,7 +207,9 @@ async def _context(
         open_blob(chosen.blob_place, random_id),
         clock,
         random_id,
-        limits=Limits(row_bytes_max=chosen.limits.row_bytes_max),
+        limits=Limits(
+            row_bytes_max=chosen.limits.row_bytes_max, cache_bytes_max=chosen.limits.cache_bytes
+        ),
     )
     stack.push_async_callback(collections.close)
     catalog, store = Catalog(chosen.limits.plugin_load_s), ResourceStore(collections, clock)

@@ -21,6 +21,7 @@ from tidemill.runtime.kafka_access import KafkaFiles
 from tidemill.runtime.places import PlaceSettings
 from tidemill.shard.claims import LEASE_S
 from tidemill.shard.conforming import INCOMING_BYTES_MAX, ROW_BYTES_MAX
+from tidemill.shard.part_store import CACHE_BYTES_MAX
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 
@@ -214,6 +215,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     view_bytes: int = 4 << 30
     """Memory of a view by its own count: rows, matches, columns, inputs. Beyond it the view is
     `Exhausted` and tried again later; other views go on."""
+
+    cache_bytes: int = CACHE_BYTES_MAX
+    """Memory of decoded rows that are kept for further reads, those just written among them; the
+    ones that were not read for longest make room."""
 
     history_bytes: int = 16 << 30
     """Memory, by the same count, of a job that evaluates the history of a view, with all changes of

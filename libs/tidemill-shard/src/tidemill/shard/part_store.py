@@ -27,6 +27,8 @@ from tidemill.shard.ports import Blob
 from tidemill.shard.stages import StageTimes
 from tidemill.shard.state import Description
 
+CACHE_BYTES_MAX = 256 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -40,7 +42,7 @@ class Limits:
 
     inline_bytes_max: int = INLINE_BYTES_MAX
     part_bytes_max: int = PART_BYTES_MAX
-    cache_bytes_max: int = 256 * 1024 * 1024
+    cache_bytes_max: int = CACHE_BYTES_MAX
     row_bytes_max: int = ROW_BYTES_MAX
     diff_max: int | None = DIFF_MAX
 

@@ -35,6 +35,7 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views import range_wire
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.history_spec import pack_history, unpack_history
@@ -260,8 +261,9 @@ def by_ranges(history: History, ranges: int, written: World) -> dict[str, pa.Tab
 @pytest.mark.parametrize("start", [0, 23])
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_what_ranges_write_together_is_what_the_view_writes(
-    tmp_path: Path, name: str, start: int
+    tmp_path: Path, name: str, start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(range_wire, "PAYLOAD_ROWS", 3)  # rows of one range come in several pieces
     world = World(tmp_path, PROGRAMS[name])
     await world.create(start)
     found = by_ranges(await world.history(start), 3, world)

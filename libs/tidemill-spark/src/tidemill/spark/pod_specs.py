@@ -11,6 +11,7 @@ import msgspec
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import Job
 from tidemill.spark.pod_settings import PodSettings
+from tidemill.spark.session import BATCH_BYTES_MAX
 
 Json: TypeAlias = dict[str, Any]
 """A document of the API."""
@@ -219,6 +220,7 @@ def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(settings.executors * settings.executor_cores),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_MAX),
         "spark.python.worker.reuse": "true",
         **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
         **settings.spark,

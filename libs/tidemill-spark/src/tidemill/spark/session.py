@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+BATCH_BYTES_MAX = 128 << 20
+"""Bytes of a batch between the JVM and Python: rows may hold tables, and a batch 2 GiB."""
+
+
 def local_session(app: str, settings: LocalSettings) -> SparkSession:
     """A session whose driver, executors and Python workers all run here, on loopback only.
 
@@ -37,6 +41,7 @@ def local_session(app: str, settings: LocalSettings) -> SparkSession:
         .config("spark.sql.shuffle.partitions", str(settings.cores))
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES_MAX))
         .config("spark.python.worker.reuse", "true")
     )
     jars = jars_in(Path(settings.jars)) if settings.jars else ()

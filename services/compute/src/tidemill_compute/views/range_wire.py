@@ -20,6 +20,7 @@ from tidemill.datalog.placement.column_hashes import ranges_of_columns
 from tidemill.datalog.ranges.packing import pack_fact, unpack_fact
 
 EXPIRY, START, END, DIFF = "expiry", "start", "end", "diff"
+PAYLOAD_ROWS = 1 << 18
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _TABLE, _RECORDS = b"T", b"R"
 
@@ -40,17 +41,23 @@ def dealt_table(
     if not table.num_rows:
         return
     if place.everywhere or not place.positions:
-        payload = _TABLE + encoded(table)
-        for number in range(ranges if place.everywhere else 1):
-            yield Dealt(stage, number, name, payload)
+        for payload in _payloads(table):
+            for number in range(ranges if place.everywhere else 1):
+                yield Dealt(stage, number, name, payload)
         return
     numbers = ranges_of_columns(key, ranges)
     order = np.argsort(numbers, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     for begin, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-        payload = _TABLE + encoded(table.slice(begin, end - begin))
-        yield Dealt(stage, int(numbers[begin]), name, payload)
+        for payload in _payloads(table.slice(begin, end - begin)):
+            yield Dealt(stage, int(numbers[begin]), name, payload)
+
+
+def _payloads(table: pa.Table) -> Iterator[bytes]:
+    """The rows of a table in pieces: whoever passes one holds it whole."""
+    for begin in range(0, table.num_rows, PAYLOAD_ROWS):
+        yield _TABLE + encoded(table.slice(begin, PAYLOAD_ROWS))
 
 
 def dealt_told(
@@ -72,7 +79,9 @@ def dealt_told(
         for number in place.ranges_of(record, ranges):
             found.setdefault(number, []).append(row)
     for number, rows in sorted(found.items()):
-        yield Dealt(stage, number, name, _RECORDS + msgspec.msgpack.encode(rows))
+        for begin in range(0, len(rows), PAYLOAD_ROWS):
+            packed = msgspec.msgpack.encode(rows[begin : begin + PAYLOAD_ROWS])
+            yield Dealt(stage, number, name, _RECORDS + packed)
 
 
 def feed_told(engine: DataflowEngine, name: str, payloads: Sequence[bytes], texts: Texts) -> None:

@@ -39,6 +39,17 @@ kind: Action
 metadata: {name: tell}
 spec: {view: delays, goal: "late(p, d)", fireFrom: beginning, sink: {file: {path: late.jsonl}}}
 """
+INFERRED = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: planes}
+spec: {file: {path: planes.csv, format: csv}, infer: {}, retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: makers}
+spec: {retain: all, program: "made(maker: m) @count(p) := planes(plane: p, maker: m);"}
+"""
 VIEW = """
 apiVersion: tidemill.dev/v1alpha1
 kind: View
@@ -61,7 +72,8 @@ LATE = ['{"plane":"N4","delay":60,"at":4000}', '{"plane":"N9","delay":5,"at":200
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     folder = tmp_path_factory.mktemp("up")
-    (folder / "all.yaml").write_text(f"{SOURCES}---{VIEW}")
+    (folder / "all.yaml").write_text(f"{SOURCES}---{INFERRED}---{VIEW}")
+    (folder / "planes.csv").write_text("plane,maker\nN1,a\nN2,b\nN3,b\n")
     with up_process(folder, "-f", "all.yaml") as process:
 
         def pushed(client: Client) -> bool:
@@ -128,6 +140,13 @@ def test_a_new_view_and_one_over_a_new_source_are_previewed(client: Client) -> N
     other = SOURCES.split("---")[0].replace("name: flights", "name: trains")
     text = text.replace("name: calm", "name: slow").replace("flight: flights", "flight: trains")
     assert told(planned(client, f"{other}---{text}"))["slow", "calm"] == ([], [], 0)
+
+
+def test_a_view_over_a_source_that_infers_its_columns_is_previewed(client: Client) -> None:
+    client.query("makers/made")
+    text = INFERRED.partition("---")[2].replace("maker: m);", 'maker: m) if m != \\"a\\";')
+    more, fewer, alike = told(planned(client, text))["makers", "made"]
+    assert (more, fewer, alike) == ([], ['made("a") @count(1)'], 1)
 
 
 def test_too_much_history_is_refused_with_what_to_do(client: Client) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random  # noqa: TID251  the type of what is handed in
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from tidemill.catalog.apply.plan import plan_reader
@@ -58,7 +59,11 @@ class Rules:
         return names[0], compile_goal(written, checked)
 
 
-def rules_of(resources: Sequence[Resource]) -> Rules:
+Columns: TypeAlias = "Mapping[str, Sequence[Mapping[str, object]]]"
+"""Columns of sources whose resources state none, by the name of the source."""
+
+
+def rules_of(resources: Sequence[Resource], inferred: Columns = MappingProxyType({})) -> Rules:
     """Plan resources, views after what they read. Raises: UsageError, ProgramErrors."""
     found = Rules()
     readers: list[Stored] = []
@@ -66,7 +71,12 @@ def rules_of(resources: Sequence[Resource]) -> Rules:
         stored = Stored(resource, 0)
         if isinstance(resource.spec, SourceSpec | TableSpec):
             if isinstance(resource.spec, SourceSpec) and not resource.spec.columns:
-                raise UsageError(f"{resource.position}: a case needs the columns of {resource}")
+                if resource.name not in inferred:
+                    raise UsageError(
+                        f"{resource.position}: {resource} infers its columns from rows: state them",
+                        reason="columns",
+                    )
+                stored = Stored(resource, 0, resolved={"columns": inferred[resource.name]})
             found.catalog.plan(stored)
             found.inputs[resource.name] = stored, found.catalog.named(resource.name)
         elif isinstance(resource.spec, ViewSpec | ActionSpec):

@@ -14,9 +14,13 @@ from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes
-from tidemill.runtime.resources import Resource, load_resources
+from tidemill.runtime.formats import ARROW_TYPES
+from tidemill.runtime.resources import Resource, SourceSpec, load_resources
 from tidemill.time import sole_time
-from tidemill_server.trials.answers import Rules
+from tidemill_server.trials.answers import Columns, Rules
+
+_BASES = ("Source", "Table")
+_TYPES = {str(arrow): name for name, arrow in ARROW_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,25 @@ def resources_on(client: Client) -> list[Resource]:
         if status.document_yaml
         for resource in load_resources(status.document_yaml, f"{status.kind}/{status.name}")
     ]
+
+
+def columns_on(client: Client, resources: Sequence[Resource]) -> Columns:
+    """Columns that the server has found for sources whose resources state none."""
+    wanted = {
+        each.name: each.spec.event_time is not None
+        for each in resources
+        if isinstance(each.spec, SourceSpec) and not each.spec.columns
+    }
+    found: dict[str, Sequence[Mapping[str, object]]] = {}
+    for info in client.collections() if wanted else ():
+        name = info.id.partition("~")[0]
+        if name in wanted:
+            data = info.columns[:-2] if wanted[name] else info.columns
+            found[name] = [
+                {"name": each.name, "type": _TYPES[each.type], "nullable": each.nullable}
+                for each in data
+            ]
+    return found
 
 
 def bases_of(rules: Rules, view: str) -> list[str]:
@@ -73,10 +96,9 @@ def stretch_of(
 
     Raises: UsageError where there is none.
     """
-    known = {each.id: each for each in client.collections()}
-    infos = [known[name] for name in collections if name in known]
-    ends = [sole_time(each.upper) for each in infos if not each.upper.empty]
-    begins = [sole_time(each.since) for each in infos if not each.since.empty]
+    infos = [each for each in client.get() if each.name in collections and each.kind in _BASES]
+    ends = [sole_time(each.upper) for each in infos if each.upper and not each.upper.empty]
+    begins = [sole_time(each.since) for each in infos if each.since and not each.since.empty]
     last = min(ends, default=1) - 1 if at is None else at
     first = max(begins, default=0) if start is None else start
     if first > last:

@@ -15,6 +15,7 @@ from tidemill_server.trials.history import (
     Stretch,
     all_facts,
     bases_of,
+    columns_on,
     readers_of,
     resources_on,
     stretch_of,
@@ -65,8 +66,10 @@ def previews(
         for each in documents
         if (held := named.get((each.kind, each.name))) is None or held.spec != each.spec
     ]
-    old = planned(there)
-    new = planned([*{**named, **{(each.kind, each.name): each for each in documents}}.values()])
+    inferred = columns_on(client, there)
+    old = planned(there, inferred)
+    whole = {**named, **{(each.kind, each.name): each for each in documents}}
+    new = planned([*whole.values()], inferred)
     views = [each.name for each in changed if isinstance(each.spec, ViewSpec)]
     for view in readers_of(new, views):
         bases = bases_of(new, view)

@@ -17,6 +17,7 @@ from tidemill_server.trials.answers import Rules, rules_of
 from tidemill_server.trials.history import (
     all_facts,
     bases_of,
+    columns_on,
     resources_on,
     stretch_of,
     views_below,
@@ -49,7 +50,7 @@ def record(
     Expected records are those that the server has. Raises: UnknownCollection, UsageError.
     """
     there = resources_on(client)
-    rules = rules_of(there)
+    rules = rules_of(there, columns_on(client, there))
     if view not in rules.views:
         raise UnknownCollection(f"there is no view {view}", name=view)
     bases = bases_of(rules, view)

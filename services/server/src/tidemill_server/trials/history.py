@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.record_rows import record_of
@@ -14,13 +15,13 @@ from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes
-from tidemill.runtime.formats import ARROW_TYPES
 from tidemill.runtime.resources import Resource, SourceSpec, load_resources
 from tidemill.time import sole_time
 from tidemill_server.trials.answers import Columns, Rules
 
 _BASES = ("Source", "Table")
-_TYPES = {str(arrow): name for name, arrow in ARROW_TYPES.items()}
+_TYPES = {str(arrow_type(name)): name for name in ("int", "float", "text", "bool")}
+"""Types that are inferred, by the name of their Arrow type."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,9 @@ def record(
         _, entry = rules.inputs[name]
         lines.append(f"    {name}:")
         given = _rows(entry, facts[name][name], stretch.start)
-        lines += [f"    - {json.dumps(row, ensure_ascii=False)}" for row in given] or ["      []"]
+        lines += [f"    - {json.dumps(row, ensure_ascii=False, default=str)}" for row in given] or [
+            "      []"
+        ]
     lines += ["  expect:", "    asOf:", f"      {stretch.at}:"]
     for predicate in rules.views[view].outputs:
         texts = _answers(client, rules, view, predicate, stretch.at)

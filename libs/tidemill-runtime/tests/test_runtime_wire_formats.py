@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
 
@@ -31,6 +32,7 @@ from tidemill.runtime.formats import (
 from tidemill.runtime.formats.avro import AvroReader
 
 INSTANT = 1_372_932_000_123
+MOMENT = datetime(2013, 7, 4, 10, 0, 0, 123_000, tzinfo=UTC)
 ORDER = {
     "type": "record",
     "name": "Order",
@@ -84,6 +86,8 @@ def decoded(columns: list[Column], value: bytes | None, schema: object = ORDER) 
         ("day", "int", 15_890), ("day", "text", "2013-07-04"), ("state", "text", "PAID"),
         ("raw", "text", base64.b64encode(b"\0\xff").decode()), ("was", "text", "NEW"),
         ("address.city", "text", "Oslo"), ("either", "int", 3), ("gone", "bool", None),
+        ("price", "decimal(6,2)", Decimal("12.50")), ("at", "timestamp", MOMENT),
+        ("day", "date", MOMENT.date()), ("raw", "bytes", b"\0\xff"), ("id", "decimal(6,2)", Decimal("7.00")),
     ],
 )  # fmt: skip
 def test_a_type_of_avro_becomes_what_the_table_says(
@@ -101,6 +105,8 @@ def test_a_type_of_avro_becomes_what_the_table_says(
         ("address.lines", "text", "the column address.lines is an array"),
         ("price", "int", "the column price is 12.50, not a whole number"),
         ("either", "text", "the column either is int, not text"),
+        ("price", "decimal(6,0)", "the column price is not decimal(6,0): 12.50"),
+        ("note", "date", "the column note is not date: ä"),
     ],
 )
 def test_what_fits_no_column_is_refused(name: str, kind: ColumnKind, reason: str) -> None:
@@ -206,7 +212,7 @@ def from_message(columns: list[Column], value: bytes, form: ProtobufFormat = PRO
         ("id", "int", 7), ("id", "float", 7.0), ("share", "float", 0.5), ("state", "text", "PAID"),
         ("state", "int", 1), ("raw", "text", "AP8="), ("at", "int", INSTANT),
         ("at", "text", "2013-07-04T10:00:00.123000Z"), ("address.city", "text", "Oslo"),
-        ("late", "bool", False),
+        ("late", "bool", False), ("raw", "bytes", b"\0\xff"), ("at", "timestamp", MOMENT),
     ],
 )  # fmt: skip
 def test_a_field_of_a_message_becomes_what_the_table_says(

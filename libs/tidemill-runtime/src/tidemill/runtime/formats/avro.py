@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import fastavro
+import msgspec
 
 from tidemill.runtime.formats.avro_skimming import Skimming, skimming_of
 from tidemill.runtime.formats.columns import (
@@ -341,6 +342,8 @@ def _leaf(schema: Schema, column: Column) -> Take:
     if zoned in ("timestamp", "local-timestamp") and unit in _PER_MS:
         mark = "Z" if zoned == "timestamp" else ""
         return lambda value: _instant(value, _PER_MS[unit], mark, column)
+    if kind == "string" and column.kind == "json":
+        return lambda value: msgspec.Raw(value.encode())
     if logical == "date" and column.kind in ("text", "date"):
         return lambda value: _iso(column, days=value)[:10]
     return lambda value: value

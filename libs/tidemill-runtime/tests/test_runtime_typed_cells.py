@@ -1,0 +1,92 @@
+"""Cells of times, decimal numbers, bytes, UUIDs and JSON, in records of JSON and CSV."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
+
+MOMENT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+UUID_BYTES = bytes.fromhex("6f9619ff8b86d011b42d00c04fc964ff")
+READ = [
+    ("timestamp", '"2026-01-01T13:00:00+01:00"', "2026-01-01T13:00:00+01:00", MOMENT),
+    ("timestamp", '"2026-01-01 12:00"', "2026-01-01 12:00", MOMENT),
+    ("date", '"2026-01-01"', "2026-01-01", date(2026, 1, 1)),
+    ("duration", '"PT1.5S"', "1s500ms", timedelta(seconds=1.5)),
+    (
+        "decimal(20,2)",
+        "12345678901234567.89",
+        "12345678901234567.89",
+        Decimal("12345678901234567.89"),
+    ),
+    ("decimal(4,2)", '"12.5"', "12.5", Decimal("12.50")),
+    ("bytes", '"AP8="', "AP8=", b"\0\xff"),
+    (
+        "uuid",
+        '"6F9619FF8B86D011B42D00C04FC964FF"',
+        "6f9619ff-8b86-d011-b42d-00c04fc964ff",
+        UUID_BYTES,
+    ),
+    ("json", '{"b": [1.0], "a": null}', '{"b": [1.0], "a": null}', '{"a":null,"b":[1]}'),
+]
+REFUSED = [
+    ("timestamp", "1767268800000"), ("timestamp", '"now"'), ("date", '"2026-02-30"'), ("duration", "5"),
+    ("decimal(4,2)", "12.505"), ("decimal(4,2)", "100"), ("decimal(4,2)", "true"), ("bytes", '"?"'),
+    ("uuid", '"1"'), ("timestamp", "{}"),
+]  # fmt: skip
+
+
+def cells(kind: str, value: bytes, form: Any) -> Any:
+    """The cell of one record alone, and among many others; or why it is none."""
+    found = []
+    for company in (1, 100):
+        columns = [Column("x", kind), Column("n", "int", True)]
+        rows, letters = RowDecoder(columns, form).decode(
+            [0] * company, range(company), [value] * company
+        )
+        told = letters["reason"] if letters.num_rows else rows["x"]
+        assert len(told) == company
+        found += told.to_pylist()[:1]
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize(("kind", "written", "csv", "cell"), READ)
+def test_a_record_of_json_and_one_of_csv_have_one_cell(
+    kind: str, written: str, csv: str, cell: object
+) -> None:
+    assert cells(kind, f'{{"x": {written}}}'.encode(), JsonFormat()) == cell
+    quoted = csv.replace('"', '""')
+    assert cells(kind, f'"{quoted}",1'.encode(), CsvFormat(",")) == cell
+
+
+@pytest.mark.parametrize(("kind", "written"), REFUSED)
+def test_what_is_none_of_a_type_is_a_letter(kind: str, written: str) -> None:
+    assert cells(kind, f'{{"x": {written}}}'.encode(), JsonFormat()) == (
+        f"the column x is not {kind}: {written}"
+    )
+
+
+def test_null_is_null_where_it_may_be_and_a_value_of_json_where_it_may_not() -> None:
+    for nullable in (True, False):
+        columns = [Column("j", "json", nullable), Column("t", "date", True)]
+        rows, _ = RowDecoder(columns, JsonFormat()).decode([0], [0], [b'{"j": null, "t": null}'])
+        assert rows["j"].to_pylist() == [None if nullable else "null"]
+        assert rows["t"].to_pylist() == [None]
+    rows, letters = RowDecoder([Column("t", "date")], JsonFormat()).decode(
+        [0], [0], [b'{"t": null}']
+    )
+    assert letters["reason"].to_pylist() == ["the column t is null"]
+
+
+def test_a_heartbeat_has_values_of_every_type() -> None:
+    columns = [Column(f"c{at}", kind) for at, (kind, *_) in enumerate(READ)]
+    rows, letters = RowDecoder(columns, JsonFormat(), heartbeats=True).decode(
+        [0], [0], [b"tidemill-heartbeat: 5"]
+    )
+    assert (rows.num_rows, letters.num_rows) == (1, 0)
+    assert all(rows[column.name][0].is_valid for column in columns)

@@ -367,8 +367,11 @@ async def test_an_input_without_a_view_is_gone() -> None:
     every = shared.inputs()
     assert [each.readers for each in every] == [3, 3]
     assert all(each.reads < each.wanted for each in every)
+    stores = {rows.store for view in views for rows in view._maintainer._engine.shared.values()}  # type: ignore[attr-defined]
+    assert [len(store.readers) for store in stores] == [3, 3], "rows were kept more than once"
     await world.stop(views[0], tasks[0])
     assert [each.readers for each in every] == [2, 2]
+    assert [len(store.readers) for store in stores] == [2, 2]
     for view, task in zip(views[1:], tasks[1:], strict=True):
         await world.stop(view, task)
     assert all(each.readers == 0 for each in every)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.arrangement.interval_updates import END_WORD, Sharing
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
@@ -52,6 +52,7 @@ class DataflowMaintainer:
         self._endless = matches_ends(target.program)
         self._changes_max = settings.step_changes_max
         self._texts = Texts()
+        self._kept: dict[str, Sharing] = {}
         self._engine: DataflowEngine
         self._first: Mapping[str, _Found] = {}
         self._lower = 0
@@ -63,8 +64,13 @@ class DataflowMaintainer:
 
     @property
     def outdated(self) -> bool:
-        """Whether the texts are numbered anew: most of those known are of rows that are gone."""
-        return self._shared.texts(self._alive()) is not self._texts
+        """Whether it has to begin again.
+
+        Texts are numbered anew once most of them are of rows that are gone. Rows that it shares may
+        not be kept for it any more.
+        """
+        lost = any(rows.outdated for rows in self._engine.shared.values())
+        return lost or self._shared.texts(self._alive()) is not self._texts
 
     def _alive(self) -> int:
         return sum(self._engine.rows(name) for name in self._inputs)
@@ -73,15 +79,16 @@ class DataflowMaintainer:
         """Go on from a start. Raises: NotInDataflow, Exhausted, Corrupt."""
         target = self._target
         self._inputs, self._lower = inputs, start.lower
-        self._allowance = target.allowance.apart()
+        self._allowance, self._kept = target.allowance.apart(), {}
         self._texts = self._shared.texts(sum(living.alive for living in inputs.values()))
         self._engine = DataflowEngine(
             target.program, strategy=target.strategy, texts=self._texts, limits=target.limits,
-            allowance=self._allowance, told=target.outputs, keeps_state=True,
+            allowance=self._allowance, told=target.outputs, keeps_state=True, shares=True,
         )  # fmt: skip
         if not start.fresh:
             self._engine.restore(start.state, start.lower)
         for name, living in inputs.items():
+            self._share(name, living)
             present = living.take_present()
             if present.num_rows:
                 self._feed(name, living, present, living.lower - 1)
@@ -96,7 +103,25 @@ class DataflowMaintainer:
             self._engine.tell_errors()
             self._engine.tell_state()
         self._shared.texts_begun(self._texts)
+        self._meet()
         self._count()
+
+    def _share(self, name: str, living: InputState) -> None:
+        """Begin to keep an input, together with other views where these have its rows."""
+        rows = self._engine.shared_of(name)
+        living.keep_in(rows)
+        schema = self._engine.schema_of(name)
+        if rows is not None and schema is not None:
+            self._kept[name] = living.shared.kept(self._texts, schema.kinds)
+            self._kept[name].begin(rows, living.lower)
+            rows.go_to(living.lower)
+
+    def _meet(self) -> None:
+        """Go on with the rows that other views keep, where these serve as well."""
+        for name, kept in self._kept.items():
+            rows = self._engine.shared_of(name)
+            assert rows is not None
+            kept.meet(rows)
 
     def _feed(self, name: str, living: InputState, rows: pa.Table, at: int | None = None) -> None:
         schema = self._engine.schema_of(name)
@@ -126,6 +151,7 @@ class DataflowMaintainer:
                 self._feed(name, living, due)
         told = self._engine.step(min(upper, END_WORD))
         self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
+        self._meet()
         self._count()
         return Step(upper, self._updates(told, upper))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt
 from tidemill_compute.views.input_rows import CountedRow, InputRows, Row
 from tidemill_compute.views.shared_inputs import SharedInput
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.arrangement.interval_updates import RowsAsOf
 
 Times: TypeAlias = npt.NDArray[np.uint64]
 NO_TIMES: Times = np.empty(0, dtype=np.uint64)
@@ -38,6 +41,7 @@ class InputState:
         """Whether changes come as they are stored, in no order of time; see `take_updates`."""
         self.kept = 0
         """Number of rows that the engine keeps."""
+        self._rows_kept: RowsAsOf | None = None
         self._names = tuple(shape.schema.names)
         self._snapshot: pa.Table | None = None
         self._rows: InputRows | None = None
@@ -65,10 +69,17 @@ class InputState:
         self._changes, self._times = [], NO_TIMES
         self.lower = self.upper = lower
 
+    def keep_in(self, rows: RowsAsOf | None) -> None:
+        """An engine keeps the rows here from now on, and elsewhere no more."""
+        if self._rows_kept is not None:
+            self._rows_kept.leave()
+        self._rows_kept = rows
+
     def let_go(self) -> None:
         """Hold nothing any more, so that nothing is kept for it, until it is shared and restarted
         again.
         """
+        self.keep_in(None)
         self.shared.leave(self)
         self.shared = SharedInput()
         self.restart(no_rows(self.shape), 0)

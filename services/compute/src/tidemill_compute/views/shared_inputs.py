@@ -19,7 +19,8 @@ from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.logical.scans import Scan
 from tidemill_compute.views.input_log import InputLog
 
-if TYPE_CHECKING:  # importing it imports numba
+if TYPE_CHECKING:  # importing them imports numba
+    from tidemill.arrangement.interval_updates import Sharing
     from tidemill.datalog.columns.texts import Texts
 
 TEXTS_MAX = 1 << 22
@@ -58,11 +59,23 @@ class SharedInput:
         self._reading = asyncio.Lock()
         self.log = InputLog()
         """The rows that were read, as far as a reader may need them."""
+        self._kept: dict[Hashable, tuple[Texts, Sharing]] = {}
+        self._keeping = Lock()
 
     @property
     def readers(self) -> int:
         """Number of views that read it."""
         return len(self._readers)
+
+    def kept(self, texts: Texts, kinds: Hashable) -> Sharing:
+        """The meeting place of engines with one numbering of texts and columns of these kinds."""
+        from tidemill.arrangement.interval_updates import Sharing
+
+        with self._keeping:
+            known = self._kept.get(kinds)
+            if known is None or known[0] is not texts:
+                known = self._kept[kinds] = texts, Sharing()
+            return known[1]
 
     def join(self, reader: InputReader) -> None:
         """A view reads it from now on."""

@@ -3,7 +3,7 @@
 Importing it imports numba.
 """
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, Index
+from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
 from tidemill.arrangement.interval_updates.groups import (
     COUNT,
     MEAN,
@@ -33,11 +33,12 @@ from tidemill.arrangement.interval_updates.rows import (
     Change,
     no_change,
 )
+from tidemill.arrangement.interval_updates.shared import RowsAsOf, SharedRows, Sharing
 from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 
 __all__ = [
     "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
-    "SUM_WORDS", "Arrangement", "Change", "Index", "JoinShape", "Latch", "Merged", "NegativeRow",
-    "Sums", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
+    "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "Latch", "Merged",
+    "NegativeRow", "RowsAsOf", "SharedRows", "Sharing", "Sums", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
     "replaced", "subtract", "tick",
 ]  # fmt: skip

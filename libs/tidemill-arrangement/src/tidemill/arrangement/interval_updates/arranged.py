@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from tidemill.arrangement.interval_updates.slots import (
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 from tidemill.arrangement.kernels.room import grow
 
+AsOf = tuple[int, int]
+"""The place of a reader, and the column that says until when a row lasts; see `end_as_of`."""
+ALL_KNOWN: AsOf = (END_WORD, -1)
 _ROWS_MIN = 16
 _SLOTS_BITS_MIN = 5
 _ROW_BITS = 18, 31
@@ -108,6 +112,46 @@ class Index:
         self.slots = slots
 
 
+class Facts(Protocol):
+    """Rows that matches are completed by: an arrangement, or what a reader may see of one."""
+
+    def __len__(self) -> int:
+        """Number of rows, those that the reader does not see among them."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """Number of columns."""
+        ...
+
+    @property
+    def rows(self) -> I64Array:
+        """The rows with start and end."""
+        ...
+
+    @property
+    def counts(self) -> I64Array:
+        """Rows, and rows before the first negative one."""
+        ...
+
+    @property
+    def as_of(self) -> AsOf:
+        """The part of each row that the reader sees."""
+        ...
+
+    def hold(self, columns: Sequence[int]) -> Index:
+        """The index by some columns. Until `release` rows and index are changed by nobody."""
+        ...
+
+    def release(self) -> None:
+        """The rows are not read any more."""
+        ...
+
+    def living(self) -> I64Array:
+        """The rows that the reader sees, on the intervals that it sees. Cost: O(rows)."""
+        ...
+
+
 class Arrangement:
     """Updates of one collection with their intervals, all of them with diff 1.
 
@@ -129,6 +173,18 @@ class Arrangement:
 
     def __len__(self) -> int:
         return int(self.counts[0])
+
+    @property
+    def as_of(self) -> AsOf:
+        """All is known to those who read it."""
+        return ALL_KNOWN
+
+    def hold(self, columns: Sequence[int]) -> Index:
+        """The index by some columns; nobody else changes an arrangement."""
+        return self.index(columns)
+
+    def release(self) -> None:
+        """The rows are not read any more."""
 
     @property
     def nbytes(self) -> int:
@@ -159,6 +215,17 @@ class Arrangement:
         if known.linked < count or len(known.nexts) < len(self.rows):
             known.extend(self.rows, count)
         return known
+
+    def complete(self, columns: Sequence[int]) -> Index | None:
+        """The index by some columns if nothing has to be done for it."""
+        known = self._indexes.get(tuple(columns))
+        if known is None or known.linked < len(self) or len(known.nexts) < len(self.rows):
+            return None
+        return known
+
+    def useful(self, since: int) -> int:
+        """The number of rows that are of use from an instant on. Cost: O(rows)."""
+        return _useful(self.rows, len(self), self._ends, since)
 
     def reserve(self, more: int) -> None:
         """Have room for more rows. Cost: amortised O(1) for each row that comes."""
@@ -206,4 +273,4 @@ class Arrangement:
         return rows[rows[:, -2] < rows[:, -1]]
 
 
-__all__ = ["END_WORD", "Arrangement", "Index"]
+__all__ = ["END_WORD", "Arrangement", "AsOf", "Facts", "Index"]

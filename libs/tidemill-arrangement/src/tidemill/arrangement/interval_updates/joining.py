@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement
-from tidemill.arrangement.interval_updates.rows import Change, Word
+from tidemill.arrangement.interval_updates.arranged import AsOf, Facts
+from tidemill.arrangement.interval_updates.rows import Change, Word, end_as_of
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
@@ -94,9 +94,10 @@ def _taken(
 def _join(
     left: I64Array, right: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array,
     used: I64Array, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
-    known: int, guards: I64Array, places: I64Array, out: I64Array,
+    known: int, guards: I64Array, as_of: AsOf, places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Fill `out` from where `places` say: a row of the left, and where its chain goes on."""
+    place, lasts = as_of
     width = left.shape[1] - 3
     nulls, mine, theirs = right.shape[1] - 3, keys[0], keys[1]
     found, hashes = 0, np.empty(BLOCK + 1, np.uint64)
@@ -113,7 +114,7 @@ def _join(
             row = row_in(slots, at, used)
         while row >= 0:
             start = max(left[i, width], right[row, nulls + 1])
-            end = min(left[i, width + 1], right[row, nulls + 2])
+            end = min(left[i, width + 1], end_as_of(right, row, place, lasts))
             if start < end:
                 if found == out.shape[0]:
                     places[0], places[1] = i, row
@@ -133,7 +134,7 @@ def _join(
 
 
 def join(
-    left: Change, right: Arrangement, shape: JoinShape,
+    left: Change, right: Facts, shape: JoinShape,
     require: Callable[[int], None] = lambda wanted: None,
 ) -> Change:  # fmt: skip
     """The matches of `left`, each completed by a row of the right side that agrees with it.
@@ -143,23 +144,25 @@ def join(
     """
     if not len(left) or not len(right):
         return left[:0]
-    index = right.index(shape.keys[1].tolist())
     places = np.array([0, -2], np.int64)
     parts: list[Change] = []
     room = 2 * len(left) + 16
-    while True:
-        if room > _MANY:
-            require(8 * left.shape[1] * (room + sum(map(len, parts))))
-        out = np.empty((room, left.shape[1]), np.int64)
-        found = _join(
-            left, right.rows, right.counts, index.slots, index.nexts, index.used,
-            shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
-            shape.guards, places, out,
-        )  # fmt: skip
-        parts.append(out[:found])
-        if places[0] == len(left):
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
-        room *= 2
+    index = right.hold(shape.keys[1].tolist())
+    try:
+        while places[0] < len(left):
+            if room > _MANY:
+                require(8 * left.shape[1] * (room + sum(map(len, parts))))
+            out = np.empty((room, left.shape[1]), np.int64)
+            found = _join(
+                left, right.rows, right.counts, index.slots, index.nexts, index.used,
+                shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
+                shape.guards, right.as_of, places, out,
+            )  # fmt: skip
+            parts.append(out[:found])
+            room *= 2
+    finally:
+        right.release()
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @compiled
@@ -204,12 +207,13 @@ def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
 @compiled
 def _subtract(
     left: I64Array, columns: I64Array, right: I64Array, slots: I32Array, nexts: I32Array,
-    used: I64Array, theirs: I64Array, least: tuple[int, int], places: I64Array, stack: I64Array,
-    out: I64Array,
+    used: I64Array, theirs: I64Array, least: tuple[int, int], as_of: AsOf,
+    places: I64Array, stack: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     width = left.shape[1] - 3
     nulls = right.shape[1] - 3
     mine, other = least
+    place, lasts = as_of
     found, i, top = 0, places[0], places[1]
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), i, i
     while i < left.shape[0]:
@@ -231,7 +235,7 @@ def _subtract(
             row = row_in(slots, at, used)
             while row >= 0:
                 first = max(start, right[row, nulls + 1])
-                last = min(end, right[row, nulls + 2])
+                last = min(end, end_as_of(right, row, place, lasts))
                 if first < last and (mine < 0 or right[row, other] >= left[i, mine]):
                     break
                 row = np.int64(nexts[row])
@@ -254,7 +258,7 @@ def _subtract(
 
 
 def subtract(
-    left: Change, right: Arrangement, columns: I64Array, theirs: I64Array,
+    left: Change, right: Facts, columns: I64Array, theirs: I64Array,
     least: tuple[int, int] = (-1, -1),
 ) -> Change:  # fmt: skip
     """Each match outside the intervals of the rows that agree with it.
@@ -265,22 +269,24 @@ def subtract(
     """
     if not len(left) or not len(right):
         return left
-    index = right.index(theirs.tolist())
     places = np.array([0, -1], np.int64)
     stack = np.empty((16, 2), np.int64)
     parts = []
     room = len(left) + 16
-    while True:
-        out = np.empty((room, left.shape[1]), np.int64)
-        found = _subtract(
-            left, columns, right.rows, index.slots, index.nexts, index.used, theirs,
-            least, places, stack, out,
-        )  # fmt: skip
-        parts.append(out[:found])
-        if places[0] == len(left):
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
-        room *= 2
-        stack = np.concatenate([stack, np.empty_like(stack)])
+    index = right.hold(theirs.tolist())
+    try:
+        while places[0] < len(left):
+            out = np.empty((room, left.shape[1]), np.int64)
+            found = _subtract(
+                left, columns, right.rows, index.slots, index.nexts, index.used, theirs,
+                least, right.as_of, places, stack, out,
+            )  # fmt: skip
+            parts.append(out[:found])
+            room *= 2
+            stack = np.concatenate([stack, np.empty_like(stack)])
+    finally:
+        right.release()
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @compiled

@@ -354,7 +354,7 @@ class Merged:
     With `best_only` spare derivations are not kept, and derivations cannot be taken away.
     """
 
-    __slots__ = ("_best_only", "_key", "_novelty", "_places", "_stack", "expiry", "facts", "spare")
+    __slots__ = ("_best_only", "_places", "_stack", "expiry", "facts", "key", "novelty", "spare")
 
     def __init__(
         self,
@@ -368,9 +368,9 @@ class Merged:
         self.facts = Arrangement(columns, ends)
         self.spare = Arrangement(columns)
         self.expiry = expiry
-        self._key = tuple(key)
+        self.key = tuple(key)
         self._places, self._stack = _BEGIN.copy(), np.empty((16, 3), np.int64)
-        self._novelty = Novelty(self._key[:1] if self._key[:1] == (0,) else (), self._key)
+        self.novelty = Novelty(self.key[:1] if self.key[:1] == (0,) else (), self.key)
 
     @property
     def nbytes(self) -> int:
@@ -386,7 +386,7 @@ class Merged:
         """
         if not len(change):
             return change
-        if self._novelty.admit(change):
+        if self.novelty.admit(change):
             self.facts.append(change[:, :-1])
             return change
         done = self._append_new(change)
@@ -401,7 +401,7 @@ class Merged:
         """Append the first rows to the facts, until one meets a fact of its key; how many."""
         facts, done = self.facts, 0
         facts.reserve(len(change) + _ROOM)
-        mine = facts.index(self._key)
+        mine = facts.index(self.key)
         while True:
             known = done
             done = _append_new(
@@ -417,7 +417,7 @@ class Merged:
         facts, spare = self.facts, self.spare
         facts.reserve(len(change) + _ROOM)
         spare.reserve(_ROOM)
-        mine, other = facts.index(self._key), spare.index(self._key)
+        mine, other = facts.index(self.key), spare.index(self.key)
         places, stack = self._places, self._stack
         places[:] = _BEGIN
         places[2] = len(told)
@@ -442,7 +442,7 @@ class Merged:
                 continue
             facts.reserve(more)
             spare.reserve(more)
-            mine, other = facts.index(self._key), spare.index(self._key)
+            mine, other = facts.index(self.key), spare.index(self.key)
             if places[2] + _ROOM > len(out):
                 out = np.concatenate([out, np.empty_like(out)])
             if places[1] + _ROOM > len(stack):
@@ -459,12 +459,12 @@ class Merged:
         Spare derivations do not replace them. The diffs of the change have no meaning. Cost:
         O(change + rows with their keys).
         """
-        facts, columns = self.facts, np.array(self._key, np.int64)
+        facts, columns = self.facts, np.array(self.key, np.int64)
         places = np.zeros(3, np.int64)
         out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
         while len(change):
             facts.reserve(min(len(change) - int(places[0]), _MANY) + _ROOM)
-            index = facts.index(self._key)
+            index = facts.index(self.key)
             said = _drop(
                 change, self.expiry, columns, facts.rows, facts.counts, index.slots, index.nexts,
                 index.used, places, out,

@@ -92,6 +92,10 @@ class Novelty:
         self._latest = BEGIN_WORD
         self._dated = len(times) > 0
 
+    def follow(self, other: Novelty) -> None:
+        """Know what another one knows."""
+        self._latest, self._dated = other._latest, other._dated
+
     def admit(self, change: Change) -> bool:
         """Whether all rows of a change are new, different and added, on intervals that are not
         empty. False if that is not sure.

@@ -40,6 +40,22 @@ def hash_of(rows: I64Array, row: Word, columns: I64Array) -> np.uint64:
 
 
 @inlined
+def end_as_of(rows: I64Array, row: Word, place: Word, lasts: Word) -> Word:
+    """The end of a row for a reader that knows nothing of what comes from `place` on.
+
+    A row that comes later ends before all starts. A row that is cut later goes on to the word in
+    the column `lasts`. With -1 for `lasts` all is known.
+    """
+    start, end = rows.shape[1] - 2, np.int64(rows[row, rows.shape[1] - 1])
+    if lasts >= 0:
+        if rows[row, start] >= place:
+            end = np.int64(BEGIN_WORD)
+        elif end >= place:
+            end = np.int64(rows[row, lasts])
+    return end
+
+
+@inlined
 def same_columns(
     left: I64Array, i: Word, left_columns: I64Array, left_nulls: Word,
     right: I64Array, j: Word, right_columns: I64Array, right_nulls: Word,

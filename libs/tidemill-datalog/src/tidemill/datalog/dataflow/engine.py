@@ -10,10 +10,11 @@ import numpy as np
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     END_WORD,
-    Arrangement,
     Change,
+    Facts,
     Merged,
     NegativeRow,
+    RowsAsOf,
     no_change,
     project,
     subtract,
@@ -43,6 +44,7 @@ from tidemill.datalog.dataflow.schema import (
     rows_of_presences,
     rows_of_records,
 )
+from tidemill.datalog.dataflow.sharing import kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told
 from tidemill.datalog.failures import ErrorPresence
@@ -65,7 +67,7 @@ class _Grown:
         self._engine = engine
 
     @property
-    def facts(self) -> Arrangement:
+    def facts(self) -> Facts:
         """The facts."""
         return self._engine._facts[self._collection]
 
@@ -104,13 +106,14 @@ class DataflowEngine:
         carrying: Iterable[str] = (),
         whole: Iterable[str] = (),
         timer: Callable[[], float] = lambda: 0.0,
+        shares: bool = False,
     ) -> None:
         """Changes are told of `told`, by default all derived predicates, and of `watch`.
 
         Facts of the inputs in `carrying` may carry any lattice, those of others what their schema
         says. Those of `whole` keep the contributions to their tallies. With `keep` history is kept.
-        With `keeps_state` `tell_state` has to be asked each step. In a `ticked` engine only what
-        holds at ticks counts; a ticker runs it.
+        With `keeps_state` `tell_state` has to be asked each step. A ticker runs a `ticked` engine.
+        With `shares` its inputs are kept for others too.
         """
         logical = plan_of(checked) if plan is None else given_apart(plan)
         self.ticked, self.keeps_state, self.timer = ticked, keeps_state, timer
@@ -124,11 +127,11 @@ class DataflowEngine:
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
         self._keep, self._limits = keep, limits or Limits()
         self.plan.values.set_values_max = self._limits.set_values
-        self._merged = self._make_merged()
+        self._merged = self._make_merged(shares)
         self.holdings = Holdings()
         self.figures = {name: Figures() for name in self.schemas}
         """Work of each collection: its derivations merged and, where it has groups, reduced."""
-        self._facts: dict[str, Arrangement] = {n: m.facts for n, m in self._merged.items()}
+        self._facts: dict[str, Facts] = {n: m.facts for n, m in self._merged.items()}
         self._readers: dict[str, list[tuple[RuleState, list[DeltaPlan]]]] = {}
         self._openings = self._make_openings()
         self._restored: dict[str, Change] = {}
@@ -177,22 +180,11 @@ class DataflowEngine:
             mine = [delta for delta in deltas if delta.source == source]
             self._readers.setdefault(source, []).append((rule, mine))
 
-    def _make_merged(self) -> dict[str, Merged | Blended]:
-        """The derivations of each collection; groups have one fact at most, whatever its time."""
-        grouped = {
-            rule.form.head.predicate
-            for rule in self.plan.rules
-            if rule.reduce is not None and not rule.reduce.by_time
-        }.difference(*self.plan.loops)
+    def _make_merged(self, shares: bool) -> dict[str, Merged | Blended | RowsAsOf]:
+        """The derivations of each collection."""
+        self.shared = shared_inputs(self.plan) if shares else {}
         simple = {n for loop in self.plan.loops if not self._grows(loop) for n in loop}
-        return {
-            name: Blended(schema, self.all_errors, self.texts) if schema.carrying
-            else Merged(
-                schema.columns, schema.key[name in grouped :], schema.expiry,
-                best_only=name in simple,
-            )
-            for name, schema in self.schemas.items()
-        }  # fmt: skip
+        return kept_derivations(self.plan, self.shared, simple, self.all_errors, self.texts)
 
     def _make_pending(self, strategy: Strategy) -> Pending:
         """The order in which changes are taken."""
@@ -285,7 +277,7 @@ class DataflowEngine:
         """The bytes of all state, with room for more."""
         return self.holdings.nbytes
 
-    def merged_of(self, collection: str) -> Merged | Blended:
+    def merged_of(self, collection: str) -> Merged | Blended | RowsAsOf:
         """The derivations of a collection."""
         return self._merged[collection]
 
@@ -306,6 +298,10 @@ class DataflowEngine:
     def schema_of(self, predicate: str) -> Schema | None:
         """The columns in which an input is fed, None where no rule reads it."""
         return self.schemas.get(self._named(predicate))
+
+    def shared_of(self, predicate: str) -> RowsAsOf | None:
+        """The rows of an input that other engines may share, None where it has none."""
+        return self.shared.get(self._named(predicate))
 
     def feed(self, predicate: str, change: Change) -> None:
         """Add input rows on their intervals, or take them away.
@@ -348,6 +344,8 @@ class DataflowEngine:
                 f"step refused: {upper} is below the upper {self._upper}; ask for a later instant",
                 reason="BelowUpper", at=upper, upper=self._upper,
             )  # fmt: skip
+        for each in self.shared.values():
+            each.go_to(upper)
         self._release(upper)
         self.settle()
         self.finish(upper)
@@ -372,6 +370,8 @@ class DataflowEngine:
     def finish(self, upper: int) -> None:
         """Everything below an instant is done. Raises: as `Allowance.settle`."""
         self._upper = upper
+        for each in self.shared.values():
+            each.arrive()
         self.holdings.finish(None if self._keep else upper, self.allowance)
 
     def moves(self, predicate: str, upper: int) -> I64Array:
@@ -526,6 +526,7 @@ class DataflowEngine:
         merged, gone = self._merged[collection], None
         self.holdings.reach((merged,))
         if reduction is not None:
+            assert not isinstance(merged, RowsAsOf)
             alone = opening is None and isinstance(merged, Merged)
             gone, change = reduction.take(change, merged.facts, self._upper, in_place=alone)
             if not alone:
@@ -556,7 +557,8 @@ class DataflowEngine:
 
     def cut(self, collection: str, first: int) -> Change:
         """Forget what holds of a collection from an instant on; rows of lives that this has cut."""
-        self._merged[collection].cut(first)
+        if isinstance(merged := self._merged[collection], Merged | Blended):
+            merged.cut(first)
         reduction = self._reductions.get(collection)
         if reduction is not None:
             reduction.cut(first)

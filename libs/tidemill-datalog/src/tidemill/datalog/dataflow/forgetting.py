@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidemill.arrangement.interval_updates import Merged
+from tidemill.arrangement.interval_updates import Merged, RowsAsOf
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.holdings import Outputs
@@ -26,7 +26,7 @@ class Forgetting:
         self,
         values: Values,
         schemas: Mapping[str, Schema],
-        merged: Mapping[str, Merged | Blended],
+        merged: Mapping[str, Merged | Blended | RowsAsOf],
         outputs: Outputs,
         rules: Sequence[RuleState],
         openings: Mapping[str, Opening],
@@ -65,6 +65,7 @@ class Forgetting:
 
     def _of_collection(self, name: str, columns: Sequence[int]) -> set[int]:
         merged = self._merged[name]
+        assert not isinstance(merged, RowsAsOf)  # it has no such columns
         needed = self._outputs.words(name, columns)
         if name in self._openings:
             needed |= self._openings[name].words(columns)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Arrangement, Change, Latch, Merged, no_change
+from tidemill.arrangement.interval_updates import Change, Facts, Latch, Merged, no_change
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.texts import Texts
@@ -97,7 +97,7 @@ class RuleState:
             )  # fmt: skip
 
     def take(
-        self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Arrangement]
+        self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Facts]
     ) -> Change:
         """A change of the predicate of the head: rows, or matches to be reduced.
 
@@ -148,7 +148,7 @@ class RuleState:
         kept = (self._told.facts, self._told.spare)
         return {word for each in kept for word in words_in(each.rows[: len(each)], columns)}
 
-    def again(self, asked: Change, facts: Mapping[str, Arrangement]) -> Change:
+    def again(self, asked: Change, facts: Mapping[str, Facts]) -> Change:
         """Rows of facts of the head that still have a derivation, and maybe others that hold."""
         assert self.plan.again is not None
         self._engine.holdings.reach(self.parts)
@@ -158,7 +158,7 @@ class RuleState:
         """The change by matches that the ticks see begin or end by themselves."""
         return self._derived(no_change(self.plan.columns.width))
 
-    def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
+    def go_on(self, upper: int, facts: Mapping[str, Facts]) -> Change:
         """The change of the predicate by ticks that a later frontier has reached."""
         self._engine.holdings.reach(self.parts)
         return self._derived(self.matches.go_on(upper, facts))

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Arrangement, Change, net_moves
+from tidemill.arrangement.interval_updates import Change, Facts, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.operators.iterating import Derive
 from tidemill.datalog.dataflow.plan import DeltaPlan
@@ -24,7 +24,7 @@ class Grown(Protocol):
     """One predicate of the recursion: derivations are taken in, and facts change."""
 
     @property
-    def facts(self) -> Arrangement:
+    def facts(self) -> Facts:
         """The facts."""
         ...
 
@@ -95,7 +95,7 @@ class Growth:
         if len(rows):
             self._waiting.setdefault(self._rules[rule][0], []).append(rows)
 
-    def take(self, facts: Mapping[str, Arrangement]) -> Iterable[tuple[str, Change]]:
+    def take(self, facts: Mapping[str, Facts]) -> Iterable[tuple[str, Change]]:
         """Take in all that waits; what that changes of the predicates.
 
         Raises: LimitPassed beyond the rounds that are allowed. Cost: the matches that come; where
@@ -112,7 +112,7 @@ class Growth:
                 told[name] = [before[name], after]
         return [(name, net_moves(np.concatenate(parts))) for name, parts in told.items()]
 
-    def _begin_again(self, first: int, facts: Mapping[str, Arrangement]) -> dict[str, Change]:
+    def _begin_again(self, first: int, facts: Mapping[str, Facts]) -> dict[str, Change]:
         """Forget what holds from an instant on, and what waits, and match the inputs again."""
         before, living = {}, {}
         for name, grown in self._grown.items():

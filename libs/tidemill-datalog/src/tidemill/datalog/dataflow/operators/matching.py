@@ -12,6 +12,7 @@ from tidemill.arrangement.interval_updates import (
     END_WORD,
     Arrangement,
     Change,
+    Facts,
     begin,
     join,
     no_change,
@@ -64,7 +65,7 @@ class Matches:
         self._upper = BEGIN_WORD
 
     def solutions(
-        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement],
+        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts],
         then: Callable[[Change], Change] = lambda matches: matches,
     ) -> Change:  # fmt: skip
         """The matches of a change of which no argument of the head fails, from when they derive it.
@@ -87,9 +88,7 @@ class Matches:
     def _solved(self, matches: Change) -> Change:
         return self.timed(self.sound(matches)) if len(matches) else matches
 
-    def of_change(
-        self, delta: DeltaPlan, change: Change, facts: Mapping[str, Arrangement]
-    ) -> Change:
+    def of_change(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts]) -> Change:
         """The matches that come and go with the change of the source of a delta plan."""
         matches = begin(change, delta.begin.template, delta.begin.shape)
         if delta.sign < 0:
@@ -98,7 +97,7 @@ class Matches:
 
     def _completed(
         self, matches: Change, steps: Sequence[Operator], change: Change,
-        facts: Mapping[str, Arrangement],
+        facts: Mapping[str, Facts],
     ) -> Change:  # fmt: skip
         """Matches completed by steps; `change` is what changed in the first place."""
         changed: Arrangement | None = None
@@ -109,7 +108,7 @@ class Matches:
                 case Join():
                     right = facts[step.collection]
                     if step.changed:
-                        changed = right = changed or Arrangement.of_change(change)
+                        right = changed = changed or Arrangement.of_change(change)
                     matches = join(matches, right, step.shape, self._allowance.require)
                 case Subtract():
                     matches = subtract(matches, facts[step.collection], step.columns, step.theirs)
@@ -180,7 +179,7 @@ class Matches:
             known.upper = self._upper
         return known
 
-    def go_on(self, upper: int, facts: Mapping[str, Arrangement]) -> Change:
+    def go_on(self, upper: int, facts: Mapping[str, Facts]) -> Change:
         """The solutions by ticks that a later frontier has reached.
 
         It is called before the facts of the step are told. Cost: the matches of clocks without an

@@ -17,8 +17,8 @@ import numpy as np
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     END_WORD,
-    Arrangement,
     Change,
+    Facts,
     JoinShape,
     join,
     net_moves,
@@ -65,7 +65,7 @@ class Opening:
         self._restored: dict[_Key, StateRow] = {}
         self._kept: dict[_Key, StateRow] = {}
 
-    def take(self, touched: Change, facts: Mapping[str, Arrangement]) -> Change:
+    def take(self, touched: Change, facts: Mapping[str, Facts]) -> Change:
         """What changes of the lives that rows touch, each from the first instant of one on.
 
         Cost: the rows of these matches from then on.
@@ -141,7 +141,7 @@ class Opening:
             return known
 
     def _found(
-        self, since: Mapping[_Key, int], name: str, facts: Mapping[str, Arrangement]
+        self, since: Mapping[_Key, int], name: str, facts: Mapping[str, Facts]
     ) -> dict[_Key, list[_Part]]:
         """The rows of some matches in a collection, each from an instant on."""
         schema, size = self._schemas[name], self._size
@@ -174,7 +174,7 @@ class Opening:
         nulls = key[-1] << 1 | null
         return [word, *key[:-1], part.expiry, *carried, nulls, start, part.end, diff]
 
-    def ended_at(self, first: int, facts: Arrangement) -> Change:
+    def ended_at(self, first: int, facts: Facts) -> Change:
         """The rows that have been cut at an instant, for `take`: it says how they go on."""
         rows = facts.living()
         found = np.ones((int((rows[:, -1] == first).sum()), rows.shape[1] + 1), np.int64)

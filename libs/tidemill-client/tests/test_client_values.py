@@ -5,14 +5,22 @@ one.
 from __future__ import annotations
 
 import io
+import json
 import math
 import sys
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
 import tidemill.client
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.client import Client
+from tidemill.client.formats import Rows
+from tidemill.client.rendering import print_rows
 from tidemill.client.rows import read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
 from tidemill.errors import Exhausted, UsageError
@@ -74,12 +82,62 @@ def test_s9_sql_that_wants_more_memory_than_it_may_is_refused_and_says_so() -> N
         select("select 1", {}, "much")
 
 
+def test_sql_knows_times_decimals_uuids_and_json() -> None:
+    one = UUID("6f9619ff-8b86-d011-b42d-00c04fc964ff")
+    table = pa.table(
+        {
+            "u": pa.array([one.bytes], arrow_type("uuid")),
+            "t": pa.array([datetime(2026, 1, 1, tzinfo=UTC)], arrow_type("timestamp")),
+            "s": pa.array([timedelta(seconds=90)], arrow_type("duration")),
+            "p": pa.array([Decimal("1.50")], arrow_type("decimal(5,2)")),
+            "j": pa.array(['{"a":1}'], arrow_type("json")),
+        }
+    )
+    text = (
+        f"select u, p * 2 as p, t + interval 1 day as t from orders where u = '{one}' "
+        "and t > '2025-12-31T00:00:00Z' and s > interval 1 minute and j->>'a' = '1'"
+    )
+    (row,) = select(text, {TableName("", "orders"): table}).to_pylist()
+    assert (row["u"], row["p"]) == (str(one), Decimal("3.00"))
+    assert row["t"] == datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "json_value", "shown"),
+    [
+        ("uuid", bytes(16), "00000000-0000-0000-0000-000000000000", None),
+        ("timestamp", datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z", None),
+        ("duration", timedelta(seconds=90), "1m30s", None),
+        ("json", '{"a":[1]}', {"a": [1]}, '{"a":[1]}'),
+        ("bytes", b"\xff", "/w==", None),
+        ("date", date(2026, 1, 1), "2026-01-01", None),
+    ],
+)
+def test_typed_values_are_shown_as_text_and_json_as_it_is(
+    kind: str, value: object, json_value: object, shown: str | None, capsys: Any
+) -> None:
+    table = pa.table({"x": pa.array([value, None], arrow_type(kind))})
+    print_rows(table, Rows.json, 5, {})
+    assert [row["x"] for row in json.loads(capsys.readouterr().out)["rows"]] == [json_value, None]
+    if kind != "bytes":
+        print_rows(table, Rows.table, 5, {})
+        assert capsys.readouterr().out.split("\n")[1].strip() == (shown or json_value)
+
+
+def test_rows_of_a_table_with_other_types_are_left_to_the_server() -> None:
+    columns = [ColumnInfo("p", "decimal128(5, 2)"), ColumnInfo("j", "large_string")]
+    rows = read_rows(io.BytesIO(b'{"p": "1.50", "j": {"a": 1}}\n{"j": [2]}\n'), "jsonl", columns)
+    assert rows.to_pylist() == [{"p": "1.50", "j": '{"a": 1}'}, {"p": None, "j": "[2]"}]
+    rows = read_rows(io.BytesIO(b"p,j\n1.50,2\n"), "csv", columns)
+    assert rows.to_pylist() == [{"p": "1.50", "j": "2"}]
+
+
 def test_sql_without_duckdb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     monkeypatch.delitem(sys.modules, "tidemill.client.sql")
     monkeypatch.delattr(tidemill.client, "sql")
     with (
         Client("127.0.0.1:1") as client,
-        pytest.raises(UsageError, match=r"duckdb is not installed: install tidemill-client\[sql\]"),
+        pytest.raises(UsageError, match=r"duckdb is not installed: pip install 'tidemill\[sql\]'"),
     ):
         client.sql("select 1")

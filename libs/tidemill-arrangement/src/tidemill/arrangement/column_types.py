@@ -17,6 +17,8 @@ _ARROW: Mapping[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "duration": pa.duration("us"),
     "bytes": pa.binary(), "uuid": pa.binary(16), "json": pa.large_string(),
 }  # fmt: skip
+TYPE_NAMES = tuple(_ARROW)
+"""The types that are one word."""
 _NAMES = {kind: name for name, kind in _ARROW.items()}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
 COLUMN_TYPE_RULE = (

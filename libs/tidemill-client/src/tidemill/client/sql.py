@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import shown_as_text
 from tidemill.errors import Exhausted, UsageError
 
 
@@ -63,7 +64,8 @@ def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB")
         _limit(connection, memory)
         for number, (name, table) in enumerate(tables.items()):
             _refuse_alike(name, table)
-            connection.register(f"{prefix}{number}", table)
+            # SQL compares UUIDs as text: 16 bytes would be a blob to it.
+            connection.register(f"{prefix}{number}", shown_as_text(table, "uuid"))
             if name.schema:
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name.schema)}")
             place = ".".join(_quoted(part) for part in (name.schema, name.table) if part)

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
+from tidemill.arrangement.column_types import TYPE_NAMES
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.documents import PROBLEMS_MAX, Document
 from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_name, shortened
@@ -159,7 +160,9 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             yield Problem(place, field, f"{_shown(value)} is not allowed", hint)
         case "format":
             said = bare_url(value) if str(rule).endswith("-url") else value
-            yield Problem(place, field, f"{_shown(said)} is not allowed", str(error.cause))
+            meant = did_you_mean(value, TYPE_NAMES) if rule == "column-type" else ""
+            hint = meant if meant.startswith("did") else str(error.cause)
+            yield Problem(place, field, f"{_shown(said)} is not allowed", hint)
         case "minimum" | "maximum":
             side = "least" if error.validator == "minimum" else "most"
             yield Problem(place, field, f"{_shown(value)} is not allowed", f"at {side} {rule}")

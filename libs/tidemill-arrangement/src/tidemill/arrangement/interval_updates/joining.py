@@ -236,7 +236,14 @@ def _subtract(
             while row >= 0:
                 first = max(start, right[row, nulls + 1])
                 last = min(end, end_as_of(right, row, place, lasts))
-                if first < last and (mine < 0 or right[row, other] >= left[i, mine]):
+                if first < last and (
+                    mine < 0
+                    or right[row, other] > left[i, mine]
+                    or (
+                        right[row, other] == left[i, mine]
+                        and right[row, nulls] & ~left[i, width - 1] == 0
+                    )
+                ):
                     break
                 row = np.int64(nexts[row])
             if row >= 0:
@@ -264,8 +271,9 @@ def subtract(
     """Each match outside the intervals of the rows that agree with it.
 
     Shapes: `columns` of the match are compared with `theirs` of the rows. With `least`, (column of
-    the match, column of the row), rows with a lesser word there do not count. Cost: O(left + rows
-    of the right with the key of one on the left, and again for each piece).
+    the match, column of the row), rows with a lesser word there do not count. Of equal words a row
+    with a null that the match lacks does not count. Cost: O(left + rows of the right with the key
+    of one on the left, and again for each piece).
     """
     if not len(left) or not len(right):
         return left

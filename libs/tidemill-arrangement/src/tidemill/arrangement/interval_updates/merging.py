@@ -1,9 +1,9 @@
 """Alternative derivations of one fact: at each instant the one that ends last.
 
 A *derivation* is a row: the columns of the fact, its expiry, its nulls, and when it holds. The
-*facts* have at each instant one derivation of each fact, the one with the greatest expiry; the
-others are *spare*. Both together are all derivations, so nothing is kept twice. Values that ride
-beside a fact stand between its expiry and its nulls.
+*facts* have at each instant one derivation of each fact, the one with the greatest expiry. Of those
+alike it is one without a null. The others are *spare*. Both together are all derivations, so
+nothing is kept twice. Values that ride beside a fact stand between its expiry and its nulls.
 """
 
 from __future__ import annotations
@@ -256,6 +256,8 @@ def _in_facts(
         _push(stack, places, _PROMOTE, first, last)
         return True
     better = facts[best, expiry] < change[i, expiry]
+    if facts[best, expiry] == change[i, expiry]:
+        better = facts[best, width - 1] > change[i, width - 1]
     if not best_only:
         append_row(
             facts if better else change, best if better else i, first, last, spare,

@@ -58,6 +58,12 @@ class RuleColumns(Protocol):
     own: dict[tuple[int, int], int]
     asked: dict[tuple[int, int], int]
 
+    ages: tuple[int, int]
+    """Columns of the age of a fact that is asked for, and of one that it is derived from.
+
+    In the change of an ordered fact, the second has the order of what it is derived from.
+    """
+
     widened: dict[int, list[tuple[str, str]]]
     """Whole numbers of an atom that are floats elsewhere: their variables."""
 
@@ -75,6 +81,10 @@ class RuleColumns(Protocol):
 
     def cover(self, number: int, absent: AbsentForm) -> str:
         """The collection that an atom under `not` asks."""
+        ...
+
+    def recurs(self, number: int) -> bool:
+        """Whether the facts of an atom are of the recursion that the rule belongs to."""
         ...
 
     def moderate(self) -> Scope:
@@ -99,6 +109,7 @@ class Steps:
     def __init__(self, lowering: RuleColumns, absent: int | None) -> None:
         self._of = lowering
         self._absent = absent
+        self._older = False
         self._bound: set[int] = set(lowering.constants.values())
         self._done: set[int] = set()
         self.begin: JoinShape | None = None
@@ -133,7 +144,13 @@ class Steps:
             else:
                 copies.append((column, place))
                 self._bound.add(column)
-        extra = (schema.expiry, *((schema.carried,) if schema.carrying else ()))
+        older: list[tuple[int, int, int, int]] = []
+        if of.recurs(number) and self._older:
+            copies.append((of.ages[1], schema.age))
+            older.append((LESS, *of.ages, 0))
+        elif of.recurs(number) and schema.ordered:
+            copies.append((of.ages[1], schema.order))
+        extra = range(schema.expiry, schema.expiry + 1 + len(schema.lattices) + schema.carrying)
         for place in (*schema.key, *extra):
             column = of.own.get((number, place), -1)
             if column >= 0 and column not in self._bound:
@@ -143,6 +160,7 @@ class Steps:
             pairs(keys), pairs(copies), pairs(checks),
             "time" not in atom.suppressed,
             -1 if "expires" in atom.suppressed else schema.expiry, known,
+            np.array(older, np.int64).reshape(-1, 4),
         )  # fmt: skip
 
     def cover(self, number: int) -> JoinShape:
@@ -169,8 +187,13 @@ class Steps:
         self._see(changed[0])
 
     def begin_with_head(self, copies: Sequence[tuple[int, int]]) -> None:
-        """The first match: with a fact of the head, from pairs of columns (match, fact)."""
+        """The first match: with a fact of the head, from pairs of columns (match, fact).
+
+        In the place of its expiry is an age, which all facts of the recursion have to exceed.
+        """
         of = self._of
+        schema = of.schema(of.rule.head.predicate)
+        self._older = True
         keys, taken, checks = [], [], []
         for column, place in copies:
             if column in of.constants.values():
@@ -181,6 +204,7 @@ class Steps:
                 taken.append((column, place))
                 self._bound.add(column)
         known = sum(1 << place for _, place in copies if place == TIME)
+        taken.append((of.ages[0], schema.expiry))
         self.begin = JoinShape(pairs(keys), pairs(taken), pairs(checks), False, -1, known)
 
     def join(self, number: int, changed: bool) -> None:

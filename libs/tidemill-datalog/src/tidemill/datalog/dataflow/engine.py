@@ -183,8 +183,7 @@ class DataflowEngine:
     def _make_merged(self, shares: bool) -> dict[str, Merged | Blended | RowsAsOf]:
         """The derivations of each collection."""
         self.shared = shared_inputs(self.plan) if shares else {}
-        simple = {n for loop in self.plan.loops if not self._grows(loop) for n in loop}
-        return kept_derivations(self.plan, self.shared, simple, self.all_errors, self.texts)
+        return kept_derivations(self.plan, self.shared, self.all_errors, self.texts)
 
     def _make_pending(self, strategy: Strategy) -> Pending:
         """The order in which changes are taken."""
@@ -212,16 +211,6 @@ class DataflowEngine:
                 found.setdefault(source, []).append((name, copies))
         return found
 
-    def _grows(self, loop: Sequence[str]) -> bool:
-        """Whether some facts of a recursion carry lattices, or some of its rules remember."""
-        return any(self.schemas[name].carrying for name in loop) or any(
-            rule.head.outlives
-            or self.plan.collections[rule.form.head.predicate].lives is not None
-            or any(atom.is_clock for atom in rule.form.atoms)
-            for rule in self.plan.rules
-            if rule.form.head.predicate in loop
-        )
-
     def _add_loop(self, loop: Sequence[str]) -> None:
         """A recursion, and what it reads of other collections."""
         mine = [rule for rule in self._rules if rule.predicate in loop]
@@ -240,7 +229,7 @@ class DataflowEngine:
             return mine[number].kept(first)
 
         rounds = self._limits.rounds
-        if self._grows(loop):
+        if not self.schemas[loop[0]].aged:
             for rule in mine:
                 if rule.remembers:
                     rule.keep_rows()
@@ -252,8 +241,9 @@ class DataflowEngine:
             )  # fmt: skip
         else:
             merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
+            schemas = {name: self.schemas[name] for name in loop}
             self._iterations[loop[0]] = Iteration(
-                merged, rules, derive, again, self._lost, self._tell_round, rounds
+                merged, schemas, rules, derive, again, self._lost, self._tell_round, rounds
             )
         for number, rule in enumerate(mine):
             self._place[rule] = loop[0], number
@@ -568,10 +558,10 @@ class DataflowEngine:
         return opening.ended_at(first, self._facts[collection])
 
     def _lost(self, collection: str, gone: Change) -> Change:
-        """The parts of rows where no fact of their key ends as late or later."""
+        """The parts of rows where no fact of their key is as good: it ends as late or later."""
         schema = self.schemas[collection]
-        key, ends = np.array(schema.key, np.int64), (schema.expiry, schema.expiry)
-        return subtract(gone, self._facts[collection], key, key, ends)
+        key, order = np.array(schema.key, np.int64), (schema.order, schema.order)
+        return subtract(gone, self._facts[collection], key, key, order)
 
     def _tell_round(self, collection: str, change: Change) -> None:
         self._limit_rows(collection)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import Values
-from tidemill.datalog.dataflow.lingering import Lives, lives_apart
+from tidemill.datalog.dataflow.lingering import MET, Lives, lives_apart
+from tidemill.datalog.dataflow.ordering import Ordered, ordered_in
 from tidemill.datalog.dataflow.plan import (
     UNIT,
     CollectionPlan,
@@ -27,7 +28,7 @@ from tidemill.datalog.dataflow.schema import (
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.expressions import UNBOUNDED, Scope
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
-from tidemill.datalog.logical.plan import LogicalPlan
+from tidemill.datalog.logical.plan import Component, LogicalPlan
 
 
 def lower(
@@ -42,8 +43,11 @@ def lower(
     NotInDataflow. Cost: O(text).
     """
     logical, lives = lives_apart(logical)
-    represented = groups_apart(rewritten(logical))
-    return _Lowering(represented, texts, Representation(represented, carrying, whole), lives).plan()
+    logical = rewritten(logical)
+    ordered = ordered_in(logical, Representation(logical, carrying), {*lives, *whole})
+    represented = groups_apart(logical, ordered)
+    found = Representation(represented, carrying, whole, ordered)
+    return _Lowering(represented, texts, found, lives, ordered).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
@@ -60,8 +64,9 @@ class _Lowering:
 
     def __init__(
         self, logical: LogicalPlan, texts: Texts, represented: Representation,
-        lives: Mapping[str, Lives],
+        lives: Mapping[str, Lives], ordered: Ordered,
     ) -> None:  # fmt: skip
+        self._ordered = ordered
         self._lives = lives
         self._logical = logical
         self._checked = logical.checked
@@ -88,8 +93,10 @@ class _Lowering:
                 continue
             if component.recursive:
                 loops.append(component.predicates)
+            aged = component.recursive and not self._grows(component)
             for name in component.predicates:
-                self._collect(name, self._schema(name), component.stratum)
+                schema = replace(self._schema(name), aged=aged)
+                self._collect(name, schema, component.stratum)
             loop = component.predicates if component.recursive else ()
             rules += [RuleLowering(self, rule, loop).plan() for rule in component.rules]
             for name in component.predicates:  # after the covers that its rules asked for
@@ -104,6 +111,17 @@ class _Lowering:
         self.schemas[name] = schema
         self._collections[name] = CollectionPlan(
             schema, stratum, len(self._collections), lives=self._lives.get(name)
+        )
+
+    def _grows(self, component: Component) -> bool:
+        """Whether some facts of a recursion carry lattices, or some of its rules remember."""
+        return any(
+            name in self._lives or self._represented.seen(name) is None
+            for name in component.predicates
+        ) or any(
+            (rule.outlives and not rule.head.predicate.startswith(MET))
+            or any(atom.is_clock for atom in rule.atoms)
+            for rule in component.rules
         )
 
     def _rank_covers_first(self, rules: Sequence[RulePlan]) -> None:
@@ -130,7 +148,8 @@ class _Lowering:
     def _schema(self, name: str) -> Schema:
         kinds = tuple(Type(kind) for _, kind in self._checked.columns.get(name, ()))
         seen = self._represented.seen(name)
-        return Schema(name, kinds, self.values, seen or (), seen is None)
+        ordered = name in self._ordered
+        return Schema(name, kinds, self.values, seen or (), seen is None, ordered=ordered)
 
     def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
         """The lattices that may be passed from a fact of an atom to the head of its rule."""

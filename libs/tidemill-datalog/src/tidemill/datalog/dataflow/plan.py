@@ -237,7 +237,8 @@ class RulePlan:
     """One rule: its matches from each change, and what becomes of them.
 
     `again` leads in a recursion from facts of the head to the matches that derive them, and maybe
-    to others. Matches of an `exact` rule may fail, or see the end or a lattice of a fact.
+    to others. The facts matched are older than an age in the place of the expiry. Matches of an
+    `exact` rule may fail, or see the end or a lattice of a fact.
     """
 
     form: RuleForm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from tidemill.datalog.dataflow.rewrites import reading_rule
@@ -18,8 +18,8 @@ GIVES = {"count": Type.INT, "count_distinct": Type.INT, "average": Type.FLOAT}
 _LINEAR = frozenset({"count", "sum", "average"})
 
 
-def groups_apart(logical: LogicalPlan) -> LogicalPlan:
-    """The same plan where an aggregating rule derives its predicate alone.
+def groups_apart(logical: LogicalPlan, ordered: Collection[str]) -> LogicalPlan:
+    """The same plan where an aggregating rule derives its predicate alone, but for `ordered` ones.
 
     Beside others it derives a part, which is read from there. Cost: O(text).
     """
@@ -31,7 +31,7 @@ def groups_apart(logical: LogicalPlan) -> LogicalPlan:
         parts = []
         for rule in component.rules:
             name = rule.head.predicate
-            alone = (
+            alone = name in ordered or (
                 name not in checked.inputs
                 and [each.head.predicate for each in component.rules].count(name) == 1
             )
@@ -58,13 +58,15 @@ class Representation:
     """The lattices that facts of each predicate may carry, and how they stand in columns.
 
     `carrying` are inputs whose facts may carry any lattice; facts of `whole` keep all that they
-    carry. Cost: O(rules · predicates).
+    carry. Predicates in `ordered` have one lattice of a type. Cost: O(rules · predicates).
     """
 
     def __init__(
-        self, logical: LogicalPlan, carrying: Collection[str], whole: Collection[str] = ()
-    ) -> None:
+        self, logical: LogicalPlan, carrying: Collection[str], whole: Collection[str] = (),
+        ordered: Mapping[str, tuple[str, Type]] | None = None,
+    ) -> None:  # fmt: skip
         self._whole = whole
+        self._ordered = ordered or {}
         self._checked = checked = logical.checked
         everything = frozenset(checked.vocabulary.lattices)
         self.lattices: dict[str, frozenset[str]] = {
@@ -116,6 +118,8 @@ class Representation:
         """
         if not self.lattices.get(name):
             return ()
+        if name in self._ordered:
+            return (self._ordered[name],)
         rules = self._rules.get(name, ())
         shared = name in self._checked.inputs or name in self._looped or name in self._passed_on
         shared = shared or name in self._whole
@@ -124,13 +128,13 @@ class Representation:
         rule = rules[0]
         found: dict[str, Type] = {}
         for lattice, terms in rule.head.lattices:
-            kind = self._kind(rule, lattice)
+            kind = self.kind(rule, lattice)
             if len(terms) != 1 or lattice in found or kind is None:
                 return None
             found[lattice] = kind
         return tuple(found.items()) if found.keys() == self.lattices[name] else None
 
-    def _kind(self, rule: RuleForm, lattice: str) -> Type | None:
+    def kind(self, rule: RuleForm, lattice: str) -> Type | None:
         """The type of a lattice's column, None where it needs parafacts."""
         known = self._checked.lattice_types.get((rule.head.predicate, lattice))
         declared = Type(known[0]) if known else Type.ANY

@@ -151,8 +151,11 @@ class RuleState:
     def again(self, asked: Change, facts: Mapping[str, Facts]) -> Change:
         """Rows of facts of the head that still have a derivation, and maybe others that hold."""
         assert self.plan.again is not None
+        began = self._engine.timer()
         self._engine.holdings.reach(self.parts)
-        return self._rows(self._unheard.solutions(self.plan.again, asked, facts))
+        found = self._rows(self._unheard.solutions(self.plan.again, asked, facts))
+        self.figures.add(len(asked), len(found), self._engine.timer() - began)
+        return found
 
     def due(self) -> Change:
         """The change by matches that the ticks see begin or end by themselves."""

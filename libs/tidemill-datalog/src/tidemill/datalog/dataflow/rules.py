@@ -113,6 +113,8 @@ class RuleLowering:
         self.widened: dict[int, list[tuple[str, str]]] = {}
         self.typed: dict[int, list[tuple[int, str]]] = {}
         self._passes_into = -1
+        self.ages = -1, -1
+        self._number = -1
 
     def plan(self) -> RulePlan:
         full = self._needs_identity()
@@ -120,18 +122,21 @@ class RuleLowering:
             self._allocate(number, atom, full)
         for number in range(len(self.atoms)):
             self._allocate_seen(number)
+            self._allocate_number(number)
             list(self.seen(number))  # their constants
         if any(map(self._passed, self.atoms)):
             self._passes_into = self._column()
         for number, absent in enumerate(self.rule.absent):
             if not absent.is_clock:
                 self._allocate_absent(number, absent)
+        aged = self.program.schemas[self.rule.head.predicate].aged
+        if aged:
+            self.ages = self._column(), self._column(END_WORD)
         head_plan, reduce = self._head(), self._reduce()
         columns = self._columns()
         if columns.width > COLUMNS_MAX:
             raise NotInDataflow(f"a rule whose matches have more than {COLUMNS_MAX} columns")
-        carrying = any(self.program.schemas[name].carrying for name in self._loop)
-        again = self._again(head_plan) if self._loop and not carrying else None
+        again = self._again(head_plan) if aged else None
         exact = full or any(
             name not in INSTANTS for atom in self.atoms for name, _ in atom.lattices
         )
@@ -259,6 +264,16 @@ class RuleLowering:
                     kind = Type.ANY if name == "expires" else kind
                     self.variables[term.name] = self._column(), kind
 
+    def _allocate_number(self, number: int) -> None:
+        """The column of the number that a fact passes on to an ordered head."""
+        head, atom = self.rule.head, self.atoms[number]
+        ordered = self.program.schemas[head.predicate].ordered
+        if ordered and not head.lattices and not atom.is_clock:
+            for name in self.program.passed(self.rule, atom):
+                place = self.program.schemas[atom.predicate].place(name)
+                assert place is not None
+                self._number = self.own.setdefault((number, place), self._column())
+
     def _seen_of(self, atom: AtomForm) -> list[tuple[str, tuple[Term, ...]]]:
         """The lattices of an atom of which something is seen that is no column of its facts."""
         if atom.is_clock:
@@ -271,7 +286,9 @@ class RuleLowering:
         ]
 
     def _passed(self, atom: AtomForm) -> bool:
-        """Whether lattices are passed from the facts of an atom to the head."""
+        """Whether lattices are passed as such from the facts of an atom to the head."""
+        if self.program.schemas[self.rule.head.predicate].ordered:
+            return False
         return not atom.is_clock and bool(self.program.passed(self.rule, atom))
 
     def seen(self, number: int) -> Iterable[See]:
@@ -353,6 +370,10 @@ class RuleLowering:
             if not absent.is_clock:
                 yield self._delta(self.cover(number, absent), -1, (), number)
 
+    def recurs(self, number: int) -> bool:
+        """Whether the facts of an atom are of the recursion that the rule belongs to."""
+        return self.atoms[number].predicate in self._loop
+
     def cover(self, number: int, absent: AbsentForm) -> str:
         """The collection that an atom under `not` asks."""
         asked = [
@@ -371,7 +392,8 @@ class RuleLowering:
     def _again(self, head: Head) -> DeltaPlan:
         """From facts of the head to the matches that derive them."""
         steps = Steps(self, None)
-        copies = [(column, place) for column, place in head.copies.T.tolist()]
+        ends = self.program.schemas[self.rule.head.predicate].expiry
+        copies = [(column, place) for column, place in head.copies.T.tolist() if place < ends]
         if len(head.time) == 1 and isinstance(head.time[0], Variable):
             column, kind = self.variables[head.time[0].name]
             copies += [(column, TIME)] if kind is Type.INT else []
@@ -392,8 +414,7 @@ class RuleLowering:
         ]
 
         def choice(number: int) -> tuple[int, bool, int]:
-            outside = self.atoms[number].predicate not in self._loop
-            return steps.bound_places(number), outside, -number
+            return steps.bound_places(number), not self.recurs(number), -number
 
         while waiting:
             chosen = max(waiting, key=choice)
@@ -413,7 +434,14 @@ class RuleLowering:
         schema = self.program.schemas[head.predicate]
         asked = head.predicate.startswith(MET)
         copies, computed = [], []
-        for at, (term, kind) in enumerate(zip(head.terms, schema.kinds, strict=True), 1):
+        terms = list(enumerate(zip(head.terms, schema.kinds, strict=True), 1))
+        if schema.ordered and head.lattices:
+            terms.append((schema.expiry + 1, (head.lattices[0][1][0], schema.lattices[0][1])))
+        elif schema.ordered:
+            copies.append((self._number, schema.expiry + 1))
+        if schema.ordered and schema.aged:
+            copies.append((self.ages[1], schema.age))
+        for at, (term, kind) in terms:
             known = self.variables.get(term.name) if isinstance(term, Variable) else None
             if isinstance(term, Constant) and kind in KINDS:
                 copies.append((self._constant(term.value, kind), at))
@@ -450,7 +478,7 @@ class RuleLowering:
 
     def _reduce(self) -> Reduce | None:
         head = self.rule.head
-        if not head.aggregates:
+        if not head.aggregates or self.program.schemas[head.predicate].ordered:
             return None
         if self.program.schemas[head.predicate].carrying:
             return self._reduce_carried()

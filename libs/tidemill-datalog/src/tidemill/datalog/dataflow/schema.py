@@ -50,11 +50,14 @@ class OtherType(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Columns of a collection: time, arguments, expiry, values of lattices, nulls.
+    """Columns of a collection: time, arguments, expiry, values of lattices, order, age,
+    nulls.
 
     A fact without a time has a null there, one without an expiry the greatest word. `lattices` are
     those that every fact carries besides, each with the type of what is seen of it. Facts that are
-    `carrying` have a column with the number of all their parafacts instead.
+    `carrying` have a column with the number of all their parafacts instead. Facts of a recursion
+    are `aged`: those that came first have the greatest age there, which no reader outside sees.
+    Facts that are `ordered` carry one number, and a column says by a greater word which one wins.
     """
 
     name: str
@@ -62,6 +65,8 @@ class Schema:
     values: Values = field(compare=False, repr=False)
     lattices: tuple[tuple[str, Type], ...] = ()
     carrying: bool = False
+    aged: bool = False
+    ordered: bool = False
 
     @property
     def expiry(self) -> int:
@@ -71,7 +76,18 @@ class Schema:
     @property
     def nulls(self) -> int:
         """The column of the bits of nulls, the last one."""
-        return self.expiry + 1 + len(self.lattices) + self.carrying
+        beside = self.carrying + self.ordered + self.aged
+        return self.expiry + 1 + len(self.lattices) + beside
+
+    @property
+    def order(self) -> int:
+        """The column of the word that is greatest for the best of alternative derivations."""
+        return self.expiry + 2 if self.ordered else self.expiry
+
+    @property
+    def age(self) -> int:
+        """The column of the age, where facts are aged."""
+        return self.nulls - 1
 
     @property
     def carried(self) -> int:
@@ -110,7 +126,7 @@ class Schema:
         """The type of the values in a column."""
         if 1 <= column < self.expiry:
             return self.kinds[column - 1]
-        if self.lattices and self.expiry < column < self.nulls:
+        if self.expiry < column <= self.expiry + len(self.lattices):
             return self.lattices[column - self.expiry - 1][1]
         return Type.INT
 

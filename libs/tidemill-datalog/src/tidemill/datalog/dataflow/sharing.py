@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 from tidemill.arrangement.interval_updates import Merged, RowsAsOf
 from tidemill.datalog.columns.texts import Texts
@@ -25,12 +25,11 @@ def shared_inputs(plan: DataflowPlan) -> dict[str, RowsAsOf]:
 
 
 def kept_derivations(
-    plan: DataflowPlan, shared: Mapping[str, RowsAsOf], simple: Container[str], errors: Errors,
-    texts: Texts,
+    plan: DataflowPlan, shared: Mapping[str, RowsAsOf], errors: Errors, texts: Texts
 ) -> dict[str, Merged | Blended | RowsAsOf]:  # fmt: skip
     """The derivations of each collection; groups have one fact at most, whatever its time.
 
-    Of `simple` ones the best derivation of each fact is kept.
+    Of recursions by differences the best derivation of each fact is kept.
     """
     grouped = {
         rule.form.head.predicate
@@ -46,6 +45,5 @@ def kept_derivations(
             found[name] = Blended(schema, errors, texts)
         else:
             key = schema.key[name in grouped :]
-            best_only = name in simple
-            found[name] = Merged(schema.columns, key, schema.expiry, best_only=best_only)
+            found[name] = Merged(schema.columns, key, schema.order, best_only=schema.aged)
     return found

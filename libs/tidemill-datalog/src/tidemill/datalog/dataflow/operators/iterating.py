@@ -1,9 +1,11 @@
 """Recursion: the facts of predicates that are derived from each other, to their fixed point.
 
-Changes go round by round: each round matches the changes of the round before. Facts that may have
-lost a derivation are deleted first, with all facts that were derived from them. The rules then
-derive again, on the intervals that were lost, the facts that still hold (delete and re-derive).
-Facts that end by themselves cost nothing when they end, for their derivations end with them.
+Changes go round by round: each round matches the changes of the round before. Each fact has an
+age, by the order in which facts came. It was derived from older facts, or from facts that end later
+than it. A fact that has lost a derivation stays where it has another one from older facts, which do
+not rest on it. All others go, and what was derived from them may have lost a derivation too. The
+rules then derive again, on the intervals that were lost, the facts that still hold. Facts that end
+by themselves cost nothing when they end, for their derivations end with them.
 """
 
 from __future__ import annotations
@@ -13,33 +15,41 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tidemill.arrangement.interval_updates import (
-    END_WORD,
+    AT_MOST,
+    BEGIN_WORD,
     Arrangement,
     Change,
+    JoinShape,
     Merged,
+    join,
+    net_moves,
     subtract,
 )
 from tidemill.datalog.dataflow.plan import DeltaPlan, RulePlan
+from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.limits import LimitPassed
 
 Derive = Callable[[int, DeltaPlan, Change], Change]
 """The rows that a rule, by its number in the recursion, derives from a change."""
 Parts = dict[str, list[Change]]
 """Rows by predicate."""
+_NONE = np.empty((2, 0), np.int64)
 
 
 class Iteration:
     """The facts of one recursive component.
 
-    `rules` derive the predicates of `merged`. `again` derives rows for facts that a rule, by its
-    number, may derive. `lost` are the parts of rows of a collection that no later end replaces.
-    Each change is told at once, so readers match it with what holds just then. Facts are kept
-    without spare derivations, which may rest on each other.
+    `rules` derive the predicates of `merged`, which are aged. `again` derives rows for facts that a
+    rule, by its number, may derive from older facts than they ask for. `lost` are the parts of rows
+    of a collection that no later end replaces. Each change is told at once, so readers match it
+    with what holds just then. Facts are kept without spare derivations, which may rest on each
+    other.
     """
 
     def __init__(
         self,
         merged: Mapping[str, Merged],
+        schemas: Mapping[str, Schema],
         rules: Sequence[RulePlan],
         derive: Derive,
         again: Callable[[int, Change], Change],
@@ -48,6 +58,8 @@ class Iteration:
         rounds_max: int,
     ) -> None:
         self._merged = merged
+        self._schemas = schemas
+        self._youngest = 0
         self._lost = lost
         self._tell = tell
         self._rules = rules
@@ -60,6 +72,11 @@ class Iteration:
             for delta in rule.deltas:
                 if delta.source in self._inner:
                     self._inner[delta.source].append((number, delta))
+        self._unruly = any(
+            self._schemas[rule.form.head.predicate].ordered
+            and sum(atom.predicate in merged for atom in rule.form.atoms) > 1
+            for rule in rules
+        )
         self._waiting: Parts = {}
 
     def put(self, rule: int, delta: DeltaPlan, change: Change) -> None:
@@ -69,17 +86,17 @@ class Iteration:
         A fact that only ends later than before is no loss, but to a rule that is exact.
         """
         if self._rules[rule].exact:
-            self._wait(rule, self._derive(rule, delta, change))
+            self._wait(rule, self._derived(rule, delta, change))
             return
         goes = change[:, -1] > 0 if delta.absent else change[:, -1] < 0
         if goes.any():
             gone = change[goes]
             if not delta.absent:
                 gone = self._lost(delta.source, gone)
-            self._wait(rule, self._derive(rule, delta, gone))
+            self._wait(rule, self._derived(rule, delta, gone))
             change = change[~goes]
         if delta.alone:
-            self._wait(rule, self._derive(rule, delta, change))
+            self._wait(rule, self._derived(rule, delta, change))
 
     def _wait(self, rule: int, rows: Change) -> None:
         if len(rows):
@@ -109,10 +126,7 @@ class Iteration:
         while gains:
             found, gains = gains, {}
             for name, parts in found.items():
-                change = self._merged[name].take(joined(parts))
-                if not len(change):
-                    continue
-                self._tell(name, change)
+                change = self._merged[name].take(self._aged(name, joined(parts)))
                 for number, delta in self._inner[name]:
                     part = change
                     if not self._rules[number].exact:
@@ -120,15 +134,34 @@ class Iteration:
                         if not delta.alone:
                             continue
                     # A fact that ends later replaces each one that goes, and so on in the head.
-                    rows = self._derive(number, delta, part)
+                    rows = self._derived(number, delta, part)
                     rows = rows[rows[:, -1] > 0]
                     if len(rows):
                         gains.setdefault(self._heads[number], []).append(rows)
+                self._tell_ageless(name, change)
             rounds += 1
             self._limit(rounds)
 
+    def _derived(self, rule: int, delta: DeltaPlan, change: Change) -> Change:
+        """The rows that a rule derives; whether one wins over the fact that it follows from."""
+        rows = self._derive(rule, delta, change)
+        schema = self._schemas[self._heads[rule]]
+        if schema.ordered and not self._unruly and len(rows):
+            self._unruly = bool((rows[:, schema.order] > rows[:, schema.age]).any())
+        return rows
+
+    def _aged(self, name: str, rows: Change) -> Change:
+        """Rows of facts that come now, with their age."""
+        self._youngest -= len(rows)
+        rows[:, self._schemas[name].age] = np.arange(self._youngest + len(rows), self._youngest, -1)
+        return rows
+
+    def _tell_ageless(self, name: str, change: Change) -> None:
+        change[:, self._schemas[name].age] = 0
+        self._tell(name, change)
+
     def _retract(self, losses: Parts, gains: Parts) -> None:
-        """Take away the facts that may have lost a derivation, and what was derived from them.
+        """Take away the facts that may have no derivation left, and what was derived from them.
 
         Derivations of them that are left are put to `gains`, of which those of lost facts go.
         """
@@ -140,15 +173,15 @@ class Iteration:
             for name, parts in found.items():
                 rows = joined(parts)
                 lost.setdefault(name, []).append(rows)
-                change = self._merged[name].drop(rows)
+                change = self._merged[name].drop(self._unsupported(name, rows))
                 if not len(change):
                     continue
-                self._tell(name, change)
-                gone.setdefault(name, []).append(change)
+                gone.setdefault(name, []).append(change.copy())
                 for number, delta in self._inner[name]:
                     rows = self._derive(number, delta, change)
                     if len(rows):
                         losses.setdefault(self._heads[number], []).append(rows)
+                self._tell_ageless(name, change)
             rounds += 1
             self._limit(rounds)
         for name, parts in gains.items():
@@ -156,15 +189,41 @@ class Iteration:
                 self._without(name, parts, joined(lost[name]), gone)
         for number, name in enumerate(self._heads):
             if name in gone:
-                rows = self._again(number, self._asked(number, joined(gone[name])))
+                asked = joined(gone[name])
+                asked[:, self._schemas[name].age] = BEGIN_WORD
+                rows = self._again(number, self._asked(number, asked))
                 if len(rows):
                     gains.setdefault(name, []).append(rows)
 
+    def _unsupported(self, name: str, lost: Change) -> Change:
+        """Facts that have lost derivations, where they have none from older facts.
+
+        In an unruly recursion they are all facts of which any derivation is lost.
+        """
+        schema, order = self._schemas[name], self._schemas[name].order
+        key, values = np.arange(schema.expiry), np.arange(schema.expiry, schema.nulls)
+        shape = JoinShape(
+            np.stack([key, key]), np.stack([values, values]), _NONE, False, -1,
+            guards=np.array([[AT_MOST, order, schema.nulls, 0]])[self._unruly :],
+        )  # fmt: skip
+        lost = np.insert(lost, schema.nulls, lost[:, order], axis=1)
+        lost[:, -1] = 1
+        met = join(lost, self._merged[name].facts, shape)
+        facts = net_moves(np.delete(met, schema.nulls, axis=1))
+        facts[:, -1] = 1
+        for number, head in enumerate(self._heads):
+            if head == name and len(facts) and not self._unruly:
+                found = self._again(number, self._asked(number, facts))
+                if len(found):
+                    supported = Arrangement.of_change(found)
+                    facts = subtract(facts, supported, key, key, (order, order))
+        return facts
+
     def _without(self, name: str, parts: list[Change], lost: Change, gone: Parts) -> None:
         """Take what may rest on lost facts from derivations; it is asked for again."""
-        merged = self._merged[name]
-        key = np.arange(merged.expiry)
-        least = merged.expiry, merged.expiry
+        order = self._schemas[name].order
+        key = np.arange(self._schemas[name].expiry)
+        least = (-1, -1) if self._unruly else (order, order)
         rows = joined(parts)
         kept = subtract(rows, Arrangement.of_change(lost), key, key, least)
         rest = subtract(rows, Arrangement.of_change(kept), key, key, least)
@@ -173,15 +232,27 @@ class Iteration:
             gone.setdefault(name, []).append(rest)
 
     def _asked(self, number: int, gone: Change) -> Change:
-        """Facts that went, as a rule asks for them: once for the columns that it knows of them."""
+        """Facts as a rule asks for them: once for the columns that it knows of them.
+
+        The age of the oldest of them is in the place of the expiry.
+        """
         plan = self._rules[number].again
         assert plan is not None
         shape = plan.begin.shape
         known = {*shape.keys[1].tolist(), *shape.copies[1].tolist(), *shape.checks[1].tolist()}
-        expiry = self._merged[self._heads[number]].expiry
+        name = self._heads[number]
+        expiry = self._schemas[name].expiry
         gone = gone.copy()
-        gone[:, expiry], gone[:, -1] = END_WORD, 1
-        return Merged(gone.shape[1] - 3, sorted(known), expiry, best_only=True).take(gone)
+        gone[:, expiry], gone[:, -1] = gone[:, self._schemas[name].age], 1
+        untimed = bool((gone[:, -4] & 1).all())
+        if known.issuperset(range(untimed, expiry)):
+            return gone
+        asked = Merged(gone.shape[1] - 3, sorted(known - {expiry}), expiry, best_only=True)
+        asked.take(gone)
+        rows = asked.facts.living()
+        found = np.ones((len(rows), rows.shape[1] + 1), np.int64)
+        found[:, :-1] = rows
+        return found
 
     def _limit(self, rounds: int) -> None:
         if rounds > self._rounds_max:

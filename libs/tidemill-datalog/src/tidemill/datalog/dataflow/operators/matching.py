@@ -26,6 +26,7 @@ from tidemill.datalog.dataflow.expressions import Expressions
 from tidemill.datalog.dataflow.operators.clock import OpenClock, Ticks, first_tick
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.seeing import pass_on, see
+from tidemill.datalog.dataflow.ordering import put_in_order
 from tidemill.datalog.dataflow.plan import (
     Clock,
     Compute,
@@ -321,4 +322,6 @@ class Matches:
             found[:, column] = words
             if nulls is not None:
                 found[:, schema.nulls] |= nulls.astype(np.int64) << column
+        if schema.ordered:
+            put_in_order(schema, found)
         return found

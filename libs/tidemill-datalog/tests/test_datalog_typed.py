@@ -26,6 +26,8 @@ from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.logical.expressions import Scope
 from tidemill.datalog.logical.forms import Call, Type, Variable
 from tidemill.datalog.parser import parse
+from tidemill.datalog.placement.column_hashes import ranges_of_columns
+from tidemill.datalog.placement.hashing import range_of
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.state import decode_fields, encode_fields
@@ -98,6 +100,15 @@ def test_columns_hold_values_as_they_are_and_arrow_has_them_too(data: st.DataObj
     words = [tuple(word[row] for word in column.words()) for row in range(len(drawn))]
     for left, a in zip(words, drawn, strict=True):
         assert [left == right for right in words] == [values.equal(a, b) for b in drawn]
+
+
+@LAW
+@given(st.data())
+def test_a_column_is_dealt_out_as_its_values_are(data: st.DataObject) -> None:
+    kind, texts = data.draw(KINDS), Texts()
+    drawn = data.draw(st.lists(st.none() | OF[kind], min_size=1, max_size=8))
+    array = Column.of_values(kind, drawn, texts).to_arrow(texts)
+    assert ranges_of_columns([array], 64).tolist() == [range_of([value], 64) for value in drawn]
 
 
 _SIGNS = {

@@ -5,14 +5,18 @@ Source: twin in tests/test_datalog_ranges.py, by the hash of one value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import column_type
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.placement.hashing import FALSE, NULL, SEED, TRUE, hash_of
+from tidemill.time.typed import READ, Json
 
 _Hashes = npt.NDArray[np.uint64]
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
@@ -22,7 +26,7 @@ _SHIFT, _HALF = np.uint64(33), np.uint64(32)
 def ranges_of_columns(key: Sequence[pa.Array], ranges: int) -> I64Array:
     """The range of each row by the columns of a key, as `range_of` says it. Cost: O(rows).
 
-    Columns are of whole numbers, floats, texts, truth values or nulls.
+    Columns are of a type of the language, or of nulls.
     """
     with np.errstate(over="ignore"):
         hashes = np.full(len(key[0]), SEED, np.uint64)
@@ -46,6 +50,8 @@ def _hashes(column: pa.Array) -> _Hashes:
     elif pa.types.is_boolean(column.type):
         flags = column.fill_null(False).to_numpy(zero_copy_only=False)
         found = np.where(flags, np.uint64(TRUE), np.uint64(FALSE))
+    elif (kind := (column_type(column.type) or "").partition("(")[0]) in READ:
+        found = _typed_hashes(column, kind)
     else:
         numbers = column.fill_null(pa.scalar(0).cast(column.type)).to_numpy(zero_copy_only=False)
         words = (numbers.astype(np.float64) + 0.0).view(np.uint64)
@@ -53,6 +59,23 @@ def _hashes(column: pa.Array) -> _Hashes:
     if column.null_count:
         found = np.where(column.is_null().to_numpy(zero_copy_only=False), np.uint64(NULL), found)
     return found
+
+
+_MADE: Mapping[str, Callable[[Any], Any]] = {
+    "uuid": lambda data: UUID(bytes=data), "json": Json,
+}  # fmt: skip
+"""Values of the language from what Arrow has in their place."""
+
+
+def _typed_hashes(column: pa.Array, kind: str) -> _Hashes:
+    """Hashes of times, decimal numbers, bytes, UUIDs or JSON, one by one."""
+    made = _MADE.get(kind, _itself)
+    found = [NULL if value is None else hash_of(made(value)) for value in column.to_pylist()]
+    return np.array(found, np.uint64)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _text_hashes(column: pa.Array) -> _Hashes:

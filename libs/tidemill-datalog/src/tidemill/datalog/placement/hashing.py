@@ -13,6 +13,8 @@ from hashlib import blake2b
 from typing import Any
 
 from tidemill.datalog.elements import TruthElement
+from tidemill.datalog.records import typed_of
+from tidemill.time.typed import TYPE_NAMES, write_typed
 
 _MASK = (1 << 64) - 1
 SEED = 0x9E3779B97F4A7C15
@@ -39,6 +41,8 @@ def hash_of(value: Any) -> int:
         return _mixed(int.from_bytes(struct.pack("<d", number), "little") + SEED & _MASK)
     if isinstance(value, str):
         return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little")
+    if (typed := typed_of(value)) is not None:
+        return hash_of(f"{TYPE_NAMES[type(typed)]} {write_typed(typed)}")
     return _mixed(sum({*map(hash_of, value)}) + _SET & _MASK)
 
 

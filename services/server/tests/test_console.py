@@ -124,6 +124,33 @@ spec: {retain: all, program: "scored(score: s, n: n) := scores(s, n);"}
         await expect(page.locator(".tree")).to_contain_text("scores(45.0, 9007199254740993)")
 
 
+async def test_a_record_of_other_types_has_its_proof(tmp_path: Path) -> None:
+    documents = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: paid}
+spec:
+  retain: all
+  columns: [{name: at, type: timestamp}, {name: sum, type: "decimal(9, 2)"}, {name: took, type: duration}]
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: v}
+spec: {retain: all, program: "told(at: a, sum: s, took: t) := paid(a, s, t);"}
+"""
+    row = b'{"at": "2026-01-01T00:00:00Z", "sum": "1.50", "took": "1h30m"}'
+    json_rows = {"Content-Type": "application/json"}
+    async with web(tmp_path) as asked, console(asked) as page:
+        await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
+        sent = await asked.ask("/v1/tables/paid/rows", "POST", data=row, headers=json_rows)
+        await asked.ask(f"/v1/collections/v/told?as_of={sent.json['time']}&wait_s=60")
+        await page.goto(f"{asked.address}/#/ask?goal=told(a, s, t)")
+        await page.get_by_role("button", name="Proof of").click()
+        await expect(page.locator(".tree")).to_contain_text("1h30m)")
+        await expect(page.locator(".tree")).to_contain_text("by told(at: a, sum: s, took: t)")
+        await expect(page.locator(".tree")).not_to_contain_text("absent")
+
+
 async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         first = await asked.insert()

@@ -21,7 +21,9 @@ export function table(goal, rows, prove) {
     return h("tr", null,
       prove && h("td", null, fact
         ? h("button", {
-          type: "button", class: "link", "aria-label": `Proof of ${fact}`, onclick: () => prove(fact),
+          type: "button", class: "link", "aria-label": `Proof of ${fact}`,
+          // The collection may be known by now, and with it the types of its columns.
+          onclick: () => prove(recordOf(goal, row, collectionOf(goal))),
         }, "proof") : ""),
       names.map((each) => h("td", null, row[each] == null ? "null" : String(row[each]))),
       h("td", null, String(row._diff ?? 1)));

@@ -2,8 +2,17 @@
 
 import { Exact } from "./api.js";
 
-function literal(value, type) {
+// Types that a record writes as TYPE("text"), by what their columns are called.
+const TYPED = [
+  [/^timestamp/, "timestamp"], [/^date32/, "date"], [/^decimal/, "decimal"],
+  [/^fixed_size_binary\[16\]/, "uuid"],
+];
+
+function literal(value, type = "") {
   if (value == null) return "null";
+  const typed = TYPED.find(([pattern]) => pattern.test(type));
+  if (typed) return `${typed[1]}(${JSON.stringify(value instanceof Exact ? value.text : value)})`;
+  if (type.startsWith("duration")) return value;
   if (value instanceof Exact) return value.text;
   if (typeof value === "number") {
     return type === "double" && Number.isInteger(value) ? `${value}.0` : String(value);

@@ -143,6 +143,7 @@ class RowDecoder:
         self._heartbeats = heartbeats
         self._row_bytes = row_bytes
         self._reader = reader or _reader_of(self._columns, record_format)
+        self._in_batches = reader is None
         self.schema = pa.schema([column.field() for column in columns])
         self._placed = self.schema.append(pa.field("_partition", pa.int64())).append(
             pa.field("_offset", pa.uint64())
@@ -255,7 +256,7 @@ class RowDecoder:
     def _decode(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
         if isinstance(self._format, JsonFormat):
             return self._decode_json(values, places)
-        if isinstance(self._format, CsvFormat | TextFormat):
+        if self._in_batches and isinstance(self._format, CsvFormat | TextFormat):
             if isinstance(self._format, TextFormat):
                 whole = _whole_text(self.schema, list(values))
             else:

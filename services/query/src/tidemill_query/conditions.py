@@ -8,11 +8,9 @@ from operator import and_, eq, ge, gt, le, lt, ne
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Comparison, Condition
-from tidemill.shard.offloading import ROWS_INLINE_MAX
 
 CONDITIONS_MAX = 1_000
 """Conditions of a filter: Arrow evaluates it on its stack, in quadratic time.
@@ -53,15 +51,6 @@ def fixed_by(conditions: Sequence[Condition], schema: pa.Schema) -> dict[str, ob
         for each in conditions
         if each.comparison is Comparison.EQUAL
     }
-
-
-def meeting(rows: pa.Table, test: pc.Expression) -> pa.Table:
-    """The rows that meet a test; few of them on this thread, since to wake others takes longer."""
-    if rows.num_rows > ROWS_INLINE_MAX:
-        return rows.filter(test)
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-    met = acero.Declaration("filter", acero.FilterNodeOptions(test))
-    return acero.Declaration.from_sequence([source, met]).to_table(use_threads=False)
 
 
 def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:

@@ -43,10 +43,10 @@ from tidemill.rpc.messages import (
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX
-from tidemill.shard.pruning import Equal
+from tidemill.shard.pruning import Equal, matching
 from tidemill.time import Antichain, SourceFrontier, sole_time
 from tidemill_query import plans, reasons
-from tidemill_query.conditions import filter_of, fixed_by, meeting
+from tidemill_query.conditions import filter_of, fixed_by
 from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
@@ -152,7 +152,7 @@ class QueryDriver:
         found_in = await self._find_by(readable, fixed, at)
         status = await self._readable_at(readable.collection, at)
         rows = await self._contents(found_in, at, fixed)
-        table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, meeting, rows, test)
+        table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, matching, rows, test)
         self._refuse_large(table.nbytes)
         columns = table.select([*schema.names, DIFF])
         return Answer(columns, at, status.since, status.upper, readable.collection)

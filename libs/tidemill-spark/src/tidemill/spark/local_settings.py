@@ -1,8 +1,11 @@
-"""Resources of a session on this machine."""
+"""Resources of a session: of each, and of those on this machine."""
 
 from __future__ import annotations
 
 import msgspec
+
+BATCH_BYTES_MAX = 128 << 20
+"""Bytes of a batch between the JVM and Python: rows may hold tables, and a batch 2 GiB."""
 
 
 class LocalSettings(msgspec.Struct, frozen=True):

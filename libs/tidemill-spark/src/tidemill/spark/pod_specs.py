@@ -10,8 +10,8 @@ import msgspec
 
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import Job
+from tidemill.spark.local_settings import BATCH_BYTES_MAX
 from tidemill.spark.pod_settings import PodSettings
-from tidemill.spark.session import BATCH_BYTES_MAX
 
 Json: TypeAlias = dict[str, Any]
 """A document of the API."""

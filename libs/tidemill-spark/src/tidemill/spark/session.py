@@ -10,15 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.spark.local_settings import LocalSettings
+from tidemill.spark.local_settings import BATCH_BYTES_MAX, LocalSettings
 from tidemill.spark.worker_daemon import MODULE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-BATCH_BYTES_MAX = 128 << 20
-"""Bytes of a batch between the JVM and Python: rows may hold tables, and a batch 2 GiB."""
 
 
 def local_session(app: str, settings: LocalSettings) -> SparkSession:

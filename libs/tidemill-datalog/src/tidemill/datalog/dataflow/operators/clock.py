@@ -201,7 +201,8 @@ class Ticks:
         for code in codes:
             limit = self._columnwise(matches, code)
             if limit is None:
-                limit = np.array([self._of_match(match, code, nothing) for match in matches])
+                each = (self._of_match(match, code, nothing) for match in matches)
+                limit = np.fromiter(each, np.int64, len(matches))
             found = np.maximum(found, limit) if pick is max else np.minimum(found, limit)
         return found
 

@@ -30,7 +30,7 @@ def compiled_loops() -> set[tuple[str, str]]:
         for module, text in sources().items() if DECORATED.search(text)
         for name, loop in vars(import_module(module)).items()
         if isinstance(loop, Dispatcher) and loop.py_func.__module__ == module
-        and loop.targetoptions["inline"] == "never"
+        and not loop.targetoptions.get("forceinline")
     }  # fmt: skip
 
 

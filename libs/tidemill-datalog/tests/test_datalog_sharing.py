@@ -54,18 +54,21 @@ class Reader:
 
     def __init__(
         self, checked: CheckedProgram, log: Sequence[Update], at: int, meeting: Meeting,
-        **options: Any,
+        fresh: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        """It begins at an instant, with what holds just before it."""
+        """It begins at an instant, with what holds just before it, or at it when it is fresh."""
         self.log, self.meeting, self.upper = log, meeting, at
+        first = at + fresh
         options = {"keeps_state": True, "carrying": (), **options}
         self.held = Held(checked, texts=meeting.texts, shares=True, **options)
         self.alone = Held(checked, texts=meeting.texts, **options)
         for name, rows in self.held.engine.shared.items():
-            meeting.sharing(name).begin(rows, at)
-            rows.go_to(at)
-        self._feed([(at - 1, *each[1:]) for each in log if each[0] < at and _lasts(each[2], at)])
+            meeting.sharing(name).begin(rows, first)
+            rows.go_to(first)
+        known = [each for each in log if each[0] < first and _lasts(each[2], first)]
+        self._feed([(first - 1, *each[1:]) for each in known])
         self._step(at)
+        self.upper = first
 
     def step(self, upper: int) -> None:
         """Both take what the log has below an instant, and say the same."""
@@ -137,7 +140,7 @@ def test_engines_that_share_rows_say_what_each_says_alone(
     options: dict[str, Any] = {"strategy": rng.choice(("strata", "retraction"))}
 
     def begin(example: Example, at: int) -> Reader:
-        return Reader(example.checked, log, at, meeting, **options)
+        return Reader(example.checked, log, at, meeting, rng.random() < 0.5, **options)
 
     readers = [begin(each, rng.choice((0, 0, 3, 6))) for each in examples]
     while any(reader.upper < UPPER for reader in readers):
@@ -145,7 +148,7 @@ def test_engines_that_share_rows_say_what_each_says_alone(
         reader = readers[place]
         if rng.random() < 0.15:
             reader.leave()
-            readers[place] = begin(examples[place], rng.randint(0, reader.upper))
+            readers[place] = begin(examples[place], rng.randint(0, min(reader.upper, UPPER - 1)))
         elif reader.upper < UPPER:
             reader.step(min(reader.upper + rng.choice((1, 1, 2, 3, 6)), UPPER))
     for _ in range(2):
@@ -242,6 +245,18 @@ def test_a_reader_behind_that_overtakes_brings_only_what_nobody_has_taken() -> N
     for reader in (ahead, behind):
         reader.step(6)
         assert reader.held.texts("t") == {"t(2, 1)", "t(3, 1)"}
+
+
+def test_a_fresh_reader_meets_what_all_its_inputs_hold_at_its_first_instant() -> None:
+    log = rows("r", 0, (1, 1), (2, 1)) + rows("s", 3, (1,)) + rows("r", 5, (1, 1), diff=-1)
+    meeting = Meeting()
+    ahead, fresh = (Reader(program(TEXT), log, 3, meeting, fresh=True) for _ in range(2))
+    for reader in (ahead, fresh):
+        reader.step(5)
+        assert reader.held.texts("t") == {"t(1, 1)", "t(2, 1)"}
+    for reader in (ahead, fresh):
+        reader.step(6)
+        assert reader.held.texts("t") == {"t(2, 1)"}
 
 
 def test_an_input_comes_in_one_piece_for_each_step() -> None:

@@ -180,7 +180,8 @@ class SharedRows:
 class RowsAsOf:
     """The derivations of an input as one reader sees them: in the place of `Merged`, and its facts.
 
-    A step begins with `go_to`, the end of the changes that it takes in, in one piece. It ends with
+    A step begins with `go_to`, the end of the changes that it takes in, in one piece. Of several
+    the latest counts: what it begins with may go beyond the step that takes it in. It ends with
     `arrive`: the reader looks at nothing before that any more. The rows are its own until it meets
     others (`Sharing`). For one thread at a time.
     """
@@ -208,7 +209,7 @@ class RowsAsOf:
                 raise Exhausted(
                     "the rows of an input are not kept any more for a view so far behind"
                 )
-            self.stepping, self._toward = True, max(upper, self.place)
+            self.stepping, self._toward = True, max(upper, self._toward)
 
     def arrive(self) -> None:
         """The step is done."""

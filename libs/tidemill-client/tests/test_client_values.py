@@ -124,6 +124,16 @@ def test_typed_values_are_shown_as_text_and_json_as_it_is(
         assert capsys.readouterr().out.split("\n")[1].strip() == (shown or json_value)
 
 
+def test_sums_of_whole_numbers_by_sql_are_numbers_and_decimals_are_texts(capsys: Any) -> None:
+    table = pa.table(
+        {"n": [1 << 62] * 4, "p": pa.array([Decimal("1.50")] * 4, arrow_type("decimal(5,2)"))}
+    )
+    text = "select sum(n) s, sum(p) t, sum(n) filter (n < 0) nothing, first(p) p from orders"
+    print_rows(select(text, {TableName("", "orders"): table}), Rows.json, 5, {})
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row == {"s": 1 << 64, "t": "6.00", "nothing": None, "p": "1.50"}
+
+
 def test_rows_of_a_table_with_other_types_are_left_to_the_server() -> None:
     columns = [ColumnInfo("p", "decimal128(5, 2)"), ColumnInfo("j", "large_string")]
     rows = read_rows(io.BytesIO(b'{"p": "1.50", "j": {"a": 1}}\n{"j": [2]}\n'), "jsonl", columns)

@@ -24,6 +24,9 @@ from tidemill.errors import UsageError
 from tidemill.time import Frontier
 from tidemill.time.typed import write_instant, write_span
 
+_SUMS = pa.decimal128(38, 0)
+"""SQL has whole numbers of 128 bits, and Arrow has not."""
+
 
 def console() -> Console:
     """Standard output, looked up now; wide enough for all columns when it is no terminal."""
@@ -82,8 +85,16 @@ def write_arrow(table: pa.Table) -> None:
 
 
 def row_objects(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as objects of JSON: UUIDs as text, JSON as it is, the others as `plain` has them."""
-    rows: list[dict[str, Any]] = plain(shown_as_text(table, "uuid", "bytes").to_pylist())
+    """Rows as objects of JSON: UUIDs as text, JSON as it is, the others as `plain` has them.
+
+    Whole numbers that SQL adds up are numbers. They come as decimals that no column can have.
+    """
+    rows: list[dict[str, Any]] = shown_as_text(table, "uuid", "bytes").to_pylist()
+    for field in table.schema:
+        if field.type == _SUMS:
+            for row in rows:
+                row[field.name] = None if row[field.name] is None else int(row[field.name])
+    rows = plain(rows)
     for field in table.schema:
         if column_type(field.type) == "json":
             for row in rows:
@@ -92,7 +103,7 @@ def row_objects(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def plain(value: object) -> Any:
-    """`value` as JSON can hold it: dates as ISO-8601, bytes as text, decimals as numbers."""
+    """`value` as JSON can hold it: dates as ISO-8601, bytes and decimals as text."""
     match value:
         case dict():
             return {str(key): plain(inner) for key, inner in value.items()}

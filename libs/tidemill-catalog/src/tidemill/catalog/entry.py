@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.arrangement.column_types import arrow_type
+from tidemill.arrangement.column_types import TYPE_NAMES, arrow_type
 from tidemill.catalog.directory import Readable, SourceOf
 from tidemill.catalog.late_events import late_events
 from tidemill.catalog.record_rows import (
@@ -55,7 +55,8 @@ class CatalogEntry:
         if (unknown := self.shape.unknown) is not None:
             raise UsageError(
                 f"{self.name} is read by no program: its column {unknown.name} is {unknown.type}, and "
-                "programs know the types that columns of tables have; ask for it by SQL, or create it with those",
+                f"programs know {', '.join(TYPE_NAMES)} and decimal(p, s); ask for it by SQL, or create "
+                "it with those",
                 reason="ColumnType",
             )
         columns = self.shape.argument_columns

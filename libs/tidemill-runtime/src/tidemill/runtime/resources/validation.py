@@ -161,7 +161,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
         case "format":
             said = bare_url(value) if str(rule).endswith("-url") else value
             meant = did_you_mean(value, TYPE_NAMES) if rule == "column-type" else ""
-            hint = meant if meant.startswith("did") else str(error.cause)
+            hint = f"{meant} {error.cause}" if meant.startswith("did") else str(error.cause)
             yield Problem(place, field, f"{_shown(said)} is not allowed", hint)
         case "minimum" | "maximum":
             side = "least" if error.validator == "minimum" else "most"

@@ -138,6 +138,23 @@ def test_a_life_whose_fact_comes_and_goes_within_a_step_goes_on(strategy: Strate
     assert held.texts("p") == {"p(1)"}
 
 
+@STRATEGY
+def test_a_life_that_begins_and_ends_within_a_step_is_in_no_state(strategy: Strategy) -> None:
+    checked = check(parse("p(x) := r(x) ^ a(x) ~expires;"), CATALOG)
+    held = Held(checked, strategy=strategy, keeps_state=True)
+    held.step(1)
+    held.feed({"r": [Presence(Record("r", (1,)), 3, 7)]})
+    held.feed({"a": [Presence(Record("a", (1,), time=3, expires=5), 3, 5)]})
+    held.step(20)
+    assert held.state == set()
+    held.feed({"r": [Presence(Record("r", (1,)), 23, 27)]})
+    held.feed({"a": [Presence(Record("a", (1,), time=23, expires=25), 23, 25)]})
+    held.step(26)
+    assert len(held.state) == 1
+    held.step(40)
+    assert held.state == set()
+
+
 def test_an_input_taken_away_too_often_is_refused() -> None:
     held = Held(program("p(x) := r(x);"))
     held.update("r", Record("r", (1,)), 3, -1)

@@ -196,20 +196,24 @@ class Opening:
         return self._state.words(columns)
 
     def tell(self, upper: int) -> tuple[list[StateRow], list[StateRow]]:
-        """The rows of the state that are gone and those that have come, at `upper`."""
-        gone, come = list[StateRow](), list[StateRow]()
-        for move in self._state.tell(upper + 1).tolist():
+        """The rows of the state that are gone and those that have come, at `upper`.
+
+        A life that began and ended since the last call is in neither.
+        """
+        gone, come = list[StateRow](), dict[_Key, StateRow]()
+        for move in sorted(self._state.tell(upper + 1).tolist(), key=_instant_and_sign):
             key = self._life(move)
             if move[-1] < 0:
-                kept = self._kept.pop(key) if key in self._kept else self._written(move)
-                gone.append(kept)
+                if come.pop(key, None) is None:
+                    kept = self._kept.pop(key) if key in self._kept else self._written(move)
+                    gone.append(kept)
             elif key in self._restored:
                 self._kept[key] = self._restored.pop(key)
             else:
-                come.append(self._written(move))
+                come[key] = self._written(move)
         gone += self._restored.values()
         self._restored.clear()
-        return gone, come
+        return gone, list(come.values())
 
     def _life(self, row: Sequence[int]) -> _Key:
         carried = row[self._schema.carried] if self._schema.carrying else 0
@@ -274,3 +278,8 @@ class Opening:
                 words[place - 1] = word
                 nulls |= null << place
         return words, nulls
+
+
+def _instant_and_sign(move: Sequence[int]) -> tuple[int, int]:
+    """A key that puts ends before the beginnings of their instant."""
+    return move[-2], move[-1]

@@ -29,6 +29,9 @@ from tidemill.time import Frontier, sole_time
 LOOK_S = 0.4
 ASK_S = 1.0
 HOLD_S = 15.0
+LOOK_BACK_MS = 5_000, 5_000, 120_000
+"""Stretches before upper in which answers are asked for."""
+
 AGAIN_SHARE = 0.25
 EVENTS = ("flights", "delays/late", "delays/alarm", "delays/busy")
 READINGS = ("meter", "meter/remap", "totals/total")
@@ -182,7 +185,8 @@ class Answers:
             return None
         upper = min(self._frontiers.upper(name) for name in names)
         since = max(self._frontiers.since(name) for name in names)
-        since = max(since, upper - 120_000)
+        # A short storm has rows at its end alone.
+        since = max(since, upper - self._random.choice(LOOK_BACK_MS))
         before = [at for name, at in self._told if name == names[0] and since <= at < upper]
         if before and self._random.random() < AGAIN_SHARE:
             self._outcome.happened["answers asked for twice"] += 1

@@ -27,9 +27,9 @@ from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.time import Frontier, sole_time
 
 LOOK_S = 0.4
-ASK_S = 1.0
+ASK_S = 0.5
 HOLD_S = 15.0
-LOOK_BACK_MS = 5_000, 5_000, 120_000
+LOOK_BACK_MS, RECENT_MS = 120_000, 5_000
 """Stretches before upper in which answers are asked for."""
 
 AGAIN_SHARE = 0.25
@@ -185,12 +185,13 @@ class Answers:
             return None
         upper = min(self._frontiers.upper(name) for name in names)
         since = max(self._frontiers.since(name) for name in names)
-        # A short storm has rows at its end alone.
-        since = max(since, upper - self._random.choice(LOOK_BACK_MS))
+        since = max(since, upper - LOOK_BACK_MS)
         before = [at for name, at in self._told if name == names[0] and since <= at < upper]
         if before and self._random.random() < AGAIN_SHARE:
             self._outcome.happened["answers asked for twice"] += 1
             return self._random.choice(before)
+        # A short storm has rows at its end alone.
+        since = max(since, upper - self._random.choice((RECENT_MS, RECENT_MS, LOOK_BACK_MS)))
         return self._random.randrange(since, upper) if since < upper else None
 
     async def _list(self, process: str, client: AsyncClient) -> None:

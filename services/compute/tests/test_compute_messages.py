@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import UsageError
-from tidemill.runtime.templates import NAMES, fill, is_template, places_in, within_json
+from tidemill.runtime.templates import NAMES, fill, is_template, placeholders_in, within_json
 from tidemill_compute.actions import messages
 from tidemill_compute.actions.messages import Compose, Message, Names
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
@@ -135,7 +135,7 @@ def test_a_template_has_only_places_and_doubled_dollars(text: str) -> None:
 
 
 def test_places_are_filled_and_dollars_halved() -> None:
-    assert places_in("a ${key} $$ ${arg.x}") == ["key", "arg.x"]
+    assert placeholders_in("a ${key} $$ ${arg.x}") == ["key", "arg.x"]
     assert (
         fill("a ${key} $$ ${arg.x}", {"key": "${x}", "arg.x": '"'}, within_json) == 'a ${x} $ \\"'
     )

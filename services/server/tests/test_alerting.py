@@ -260,7 +260,7 @@ async def test_pagers_chats_and_functions_are_told_in_their_own_words(tmp_path: 
     ("sink", "follow", "says"),
     [
         ('{alertmanager: {url: "http://127.0.0.1:1"}}', False, "would last for ever"),
-        ('{http: {url: "http://127.0.0.1:1", body: "${nothing}"}}', True, "begins a place"),
+        ('{http: {url: "http://127.0.0.1:1", body: "${nothing}"}}', True, "begins a placeholder"),
         (
             '{http: {url: "http://127.0.0.1:1", body: "${arg.door}", contentType: text/plain}}',
             True,

@@ -7,27 +7,27 @@ from collections.abc import Collection, Iterator
 
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import ActionSpec, SinkSpec
-from tidemill.runtime.templates import ARGUMENT, fill, places_in, within_json
+from tidemill.runtime.templates import ARGUMENT, fill, placeholders_in, within_json
 from tidemill.time import Frontier, sole_time
 
 
 def refuse_template(sink: SinkSpec, arguments: Collection[str]) -> None:
     """Refuse texts of a sink that do not fit the goal.
 
-    Raises: UsageError for a place without an argument, and for a body of JSON that is none.
+    Raises: UsageError for a placeholder without an argument, and for a body of JSON that is none.
     """
     for field, text in _templates(sink):
-        for place in places_in(text):
-            name = place.removeprefix(ARGUMENT)
-            if place != name and name not in arguments:
+        for placeholder in placeholders_in(text):
+            name = placeholder.removeprefix(ARGUMENT)
+            if placeholder != name and name not in arguments:
                 says = f"{field}: the goal has no argument {name}; it has {', '.join(arguments)}"
                 raise UsageError(says, reason="Template")
     http = sink.http
     if http is not None and http.body is not None and http.is_json:
         try:
-            json.loads(fill(http.body, dict.fromkeys(places_in(http.body), "0"), within_json))
+            json.loads(fill(http.body, dict.fromkeys(placeholders_in(http.body), "0"), within_json))
         except ValueError as error:
-            says = f"body: no JSON, whatever fills its places: {error}; write places between quotes"
+            says = f"body: no JSON, whatever fills it: {error}; write placeholders between quotes"
             raise UsageError(says, reason="Template") from None
 
 

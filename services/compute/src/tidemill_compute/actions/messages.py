@@ -51,7 +51,7 @@ class Names:
         return dict(zip(self.arguments, json.loads(firing.arguments), strict=True))
 
     def values(self, firing: Firing) -> dict[str, str]:
-        """Values of the places of a template."""
+        """Values of the placeholders of a template."""
         arguments = self.by_name(firing).items()
         time = "" if firing.event_time is None else instant_text(firing.event_time)
         return {
@@ -106,7 +106,7 @@ def line(firing: Firing) -> Message:
 
 
 def templated(body: str, content_type: str, is_json: bool, names: Names) -> Compose:
-    """A body of the user's own; what fills the places of one of JSON is escaped."""
+    """A body of the user's own; what fills the placeholders of one of JSON is escaped."""
     shown = within_json if is_json else str
 
     def compose(firing: Firing) -> Message:

@@ -133,7 +133,7 @@ _form(
 )
 _form(
     "template",
-    f"a $ begins a place, ${{NAME}} with one of {', '.join(NAMES)} or arg.NAME; $$ is a dollar sign",
+    f"a $ begins a placeholder, ${{NAME}} with one of {', '.join(NAMES)} or arg.NAME; $$ is a dollar sign",
     lambda value: is_template(str(value)),
 )
 _form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))

@@ -247,6 +247,23 @@ def test_a_reader_behind_that_overtakes_brings_only_what_nobody_has_taken() -> N
         assert reader.held.texts("t") == {"t(2, 1)", "t(3, 1)"}
 
 
+def test_a_reader_before_the_first_row_walks_through_none_that_others_have() -> None:
+    """A cross product walked through all rows of the other side before their first instant."""
+    log = rows("s", 0, (1,)) + rows("r", 3, *((n, 1) for n in range(100)))
+    meeting = Meeting()
+    ahead, behind = (Reader(program(TEXT), log, 0, meeting) for _ in range(2))
+    for reader in (ahead, behind):
+        reader.step(1)
+    ahead.step(4)
+    behind.step(2)
+    seen, store = behind.held.engine.shared["r"], behind.stores["r"]
+    assert store is ahead.stores["r"]
+    assert len(store.merged.facts) == len(ahead.held.engine.shared["r"]) == 100
+    assert len(seen) == len(seen.living()) == 0
+    behind.step(4)
+    assert len(seen) == len(seen.living()) == 100
+
+
 def test_a_fresh_reader_meets_what_all_its_inputs_hold_at_its_first_instant() -> None:
     log = rows("r", 0, (1, 1), (2, 1)) + rows("s", 3, (1,)) + rows("r", 5, (1, 1), diff=-1)
     meeting = Meeting()

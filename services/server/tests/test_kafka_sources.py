@@ -72,7 +72,7 @@ spec:
 async def running(folder: Path, **secrets: SecretSettings) -> AsyncIterator[Whole]:
     settings = ServerSettings(
         directory=str(folder / "state"), retry_s_min=0.1, retry_s_max=0.2,
-        places=PlaceSettings(secrets=secrets),
+        kafka_deadline_s=3.0, places=PlaceSettings(secrets=secrets),
     )  # fmt: skip
     async with opened(settings) as process:
         await process.start()

@@ -33,7 +33,12 @@ spec:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Whole]:
-    settings = ServerSettings(directory=str(folder / "state"), retry_s_min=0.1, retry_s_max=0.2)
+    settings = ServerSettings(
+        directory=str(folder / "state"),
+        retry_s_min=0.1,
+        retry_s_max=0.2,
+        kafka_deadline_s=3.0,
+    )
     async with opened(settings) as process:
         await process.start()
         yield process

@@ -75,12 +75,12 @@ ANSWER_SHARE = 1 / 3
 """Of a lease: who asks Consensus for a claim waits so long for an answer before asking again."""
 
 
-def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:
+def _kafka_opener(places: Places, deadline_s: float) -> Callable[[KafkaOrigin], Awaitable[Log]]:
     """Opens the brokers of a source, if it may name them. Raises: UsageError."""
 
     async def open_kafka(origin: KafkaOrigin) -> Log:
         access = access_of(kafka_files(origin, places), egress_of(origin, places))
-        return KafkaLog(origin.bootstrap or "", access=access)
+        return KafkaLog(origin.bootstrap or "", access=access, deadline_s=deadline_s)
 
     return open_kafka
 
@@ -95,7 +95,7 @@ def _own_log(chosen: ProcessSettings, places: Places) -> Log:
         if files.mechanism == "PLAIN" and not files.encrypted:
             for host, port in brokers_of(bootstrap):
                 places.check_clear(host, port, "the password of log_kafka")
-        return KafkaLog(bootstrap, access=access_of(files))
+        return KafkaLog(bootstrap, access=access_of(files), deadline_s=chosen.kafka_deadline_s)
     return NoLog() if chosen.role else EmbeddedLog(chosen.root / "log")
 
 
@@ -217,7 +217,8 @@ async def _context(
     launcher = await launcher_of(chosen, clock, board.record)
     stack.push_async_callback(launcher.close)
     context = Context(
-        collections, own, _kafka_opener(places), clock, Metrics(clock), chosen, catalog, store,
+        collections, own, _kafka_opener(places, chosen.kafka_deadline_s), clock,
+        Metrics(clock), chosen, catalog, store,
         Revisions(catalog, store), Making(collections, catalog, store, clock), readers,
         Feeds(readers, claims.peers, clock), launcher, places,
         LastTried(root / "last_tried.json", clock, chosen.without),

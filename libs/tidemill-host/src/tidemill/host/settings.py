@@ -367,6 +367,9 @@ class ProcessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     limits: LimitSettings = LimitSettings()
 
+    kafka_deadline_s: float = 30.0
+    """A call to a broker has failed after so long, and whoever waits for it says so."""
+
     log_kafka: KafkaFiles = KafkaFiles()
     """TLS and login with the brokers of `log`."""
 

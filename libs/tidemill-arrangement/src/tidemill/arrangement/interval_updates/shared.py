@@ -120,6 +120,8 @@ class SharedRows:
     def __init__(self, merged: Merged, upper: int = BEGIN_WORD) -> None:
         self.merged = merged
         self.upper, self.since = upper, BEGIN_WORD
+        self.first: int | None = None
+        """The least instant at which rows begin; None before the first row."""
         self.turns = _Turns()
         self.broken = False
         """Whether a change could not be taken in: nobody goes on with these rows."""
@@ -139,6 +141,8 @@ class SharedRows:
 
     def extend(self, change: Change, upper: int) -> Change:
         """Take in the changes of [upper so far, `upper`), in a turn alone; see `Merged.take`."""
+        if self.first is None and len(change):
+            self.first = int(change[:, -3].min())
         try:
             told = self.merged.take(change)
         except BaseException:
@@ -304,7 +308,9 @@ class RowsAsOf:
     # In the place of an arrangement: see `Facts`.
 
     def __len__(self) -> int:
-        return len(self.store.merged.facts)
+        # IMPORTANT: matches would walk through all rows of a key that others have taken in.
+        first = self.store.first
+        return 0 if first is None or self.place <= first else len(self.store.merged.facts)
 
     @property
     def rows(self) -> I64Array:

@@ -40,9 +40,8 @@ from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.hydrate_job import hydrate
-from tidemill_compute.views.hydrate_ranges import RANGES_MAX, ranges_for
 from tidemill_compute.views.interval_rows import Failed, error_moves
-from tidemill_compute.views.range_history import RangeHistory
+from tidemill_compute.views.range_history import RANGES_MAX, RangeHistory, ranges_for
 from tidemill_compute.views.range_wire import Dealt, intervals_of
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget

@@ -4,226 +4,24 @@ once.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
 
-from tidemill.arrangement.updates import consolidate, empty_updates
-from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
-from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.check import check
-from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.inputs import InputSchema, InputSchemas
-from tidemill.datalog.parser import parse
+from tidemill.arrangement.updates import consolidate
+from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.strategy import Strategy
-from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.faults.overtaken import Overtaken
-from tidemill.testkit.twins.outputs import presences_of, written
+from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow, table
 from tidemill.time import frontier, sole_time
-from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ViewTarget
-
-END = 40
-
-PROGRAMS = {
-    "join and absence": """
-        seen(h, n) := ping(h, n) ^ host(h);
-        quiet(h) := host(h) ^ not ping(h, _);
-    """,
-    "solutions that outlive what established them": """
-        alarm(h) @expires(t + 9) := ping(h, n) @time(t) ^ host(h) if n > 1;
-        calm(h) := host(h) ^ not alarm(h);
-    """,
-    "aggregates and clocks": """
-        load(h) @count(n) @average(n) := ping(h, n);
-        tick(h, t) := host(h) ^ clock(0, 7) @time(t);
-        busy(h, n) := load(h) @count(n) ^ host(h);
-    """,
-    "recursion": """
-        near(a, b) := ping(a, n) ^ ping(b, n);
-        reach(a, b) := near(a, b);
-        reach(a, c) := reach(a, b) ^ near(b, c);
-    """,
-    "solutions that outlive one of their facts": """
-        met(h, n) := host(h) ^ ping(h, n) ~expires;
-        first(h) @min(n) := met(h, n);
-    """,
-    "recursion that groups facts with ends": """
-        link(a, b) @expires(30) := host(a) ^ host(b) if a <= b;
-        hops(a, a) @min(0) := link(a, _);
-        hops(a, c) @min(d + 1) := hops(a, b) @min(d) ^ link(b, c);
-    """,
-    "errors": "share(h, 6 / n) := ping(h, n);",
-    "lattices and sets of another view": """
-        most(h, m) := load(h) @max(m);
-        unknown(h) := load(h) @max(m) if is_null(m);
-        alike(s) @count(h) := load(h) @set(s);
-        wide(h, length(s)) := span(h) @extent(_, _, s);
-        all() @count(h) := load(h);
-        passed(h, n) := load(h) ^ ping(h, n) ~provenance;
-    """,
-    "rows and columns that nobody looks at": """
-        loud(h) := ping(h, n) if n >= 2;
-        some(1) := ping("a", _) @time(t) ^ host(_) if t > 9 ^ t < 30;
-    """,
-}
 
 OLDER_STATES = json.loads(Path(__file__).with_name("older_states.json").read_text())
 """Program, seed of the history, an instant, and the state just before it of a view that engines on
 rows and columns kept."""
-
-HOST = pa.schema([("name", pa.string())])
-PING = pa.schema(
-    [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
-)
-SCHEMAS = {
-    "host": InputSchema("host", "relation", (("name", "text"),)),
-    "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
-}
-INPUTS = {
-    "host": ("host", shape_of_relation("host", HOST)),
-    "ping": ("ping", shape_of_events("ping", PING)),
-}
-OTHER_VIEW = """
-    load(h) @count(n) @set(n) @max(n) := ping(h, n);
-    span(h) @extent(n, n, n) := ping(h, n) if n > 1;
-"""
-
-
-def checked(text: str) -> CheckedProgram:
-    schemas, program = SCHEMAS, parse(text)
-    used = {a.application.name for rule in program.rules for a in rule.atoms}
-    return check(program, InputSchemas({n: s for n, s in schemas.items() if n in used}))
-
-
-def outputs_of_the_other_view() -> CheckedProgram:
-    """Make what it derives inputs."""
-    program = checked(OTHER_VIEW)
-    for name in program.derived:
-        shape = shape_of_output(program, name)
-        INPUTS[name] = name, shape
-        SCHEMAS[name] = InputSchema(name, "events", shape.argument_columns, lattices=shape.lattices)
-    return program
-
-
-VIEWED = outputs_of_the_other_view()
-
-
-def history(seed: int) -> dict[str, pa.Table]:
-    """Updates of the inputs: hosts come and go, pings begin and may end."""
-    random = Random(seed)
-    hosts: list[tuple[object, ...]] = []
-    for name in "abc":
-        times = sorted(random.sample(range(END), 4))
-        for time, diff in zip(times, (1, -1, 1, -1), strict=True):
-            hosts.append((name, time, diff))
-    pings: list[tuple[object, ...]] = []
-    for _ in range(14):
-        time = random.randrange(END)
-        ends = random.choice((None, time + random.randrange(1, 15)))
-        row = (random.choice("abc"), random.choice((0, 1, 2, 3, None)), time, ends)
-        if row in [ping[:4] for ping in pings]:
-            continue
-        pings.append((*row, time, 1))
-        if ends is not None and ends < END:
-            pings.append((*row, ends, -1))
-    given_ = {"host": table(hosts, HOST), "ping": table(pings, PING)}
-    viewed = expected(VIEWED, given_)
-    return {**given_, **{name: viewed[f"v/{name}"] for name in VIEWED.derived}}
-
-
-def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    updates = empty_updates(schema).schema
-    columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(updates)]
-    return consolidate(pa.Table.from_arrays(columns, schema=updates))
-
-
-def expected(program: CheckedProgram, inputs: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """The outputs and errors as the twin says them."""
-    given = {n: presences_of(inputs[n], INPUTS[n][1]) for n in program.inputs}
-    found = written(program, given, END)
-    return {f"v/{name}": consolidate(rows) for name, rows in found.items()}
-
-
-class World:
-    """The stores, which outlive every process, and the inputs that somebody else writes."""
-
-    def __init__(self, text: str, seed: int) -> None:
-        self.clock = ManualClock(0)
-        self.ids = map(str, itertools.count())
-        self.stores = MemoryConsensus(), MemoryBlob()
-        self.program = checked(text)
-        self.history = history(seed)
-        self.now = self.process(Fuse(None))
-        outputs = {p: (f"v/{p}", shape_of_output(self.program, p)) for p in self.program.derived}
-        inputs = {name: INPUTS[name] for name in self.program.inputs}
-        self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
-
-    def process(self, fuse: Fuse, made: type[Collections] = Collections) -> Collections:
-        consensus = MortalConsensus(self.stores[0], fuse)
-        return made(consensus, self.stores[1], self.clock, self.ids.__next__)
-
-    def view(
-        self, collections: Collections, changes_max: int, strategy: Strategy = "strata"
-    ) -> ViewDriver:
-        settings = ComputeSettings(step_changes_max=changes_max, hold_interval_s=0.0)
-        target = replace(self.target, strategy=strategy)
-        return ViewDriver(target, collections, self.clock, settings)
-
-    async def create(self, fed: int = 0) -> int:
-        """Inputs that have been fed for a while, then the view; the instant at which it begins."""
-        made = {name: shape.schema for name, (_, shape) in self.target.inputs.items()}
-        for name, schema in made.items():
-            await self._create(name, Description(schema, retain_ms=0), 0)
-        if fed:
-            await self.feed(0, fed)
-        start = sole_time(await self.view(self.now, 5).hold_inputs())
-        written = {name: shape.schema for name, shape in self.target.outputs.values()}
-        for name, schema in (written | {"v/errors": ERROR_SCHEMA}).items():
-            await self._create(name, Description(schema), start)
-        await self._create("v/state", Description(STATE_SCHEMA, retain_ms=0), start)
-        await self.view(self.now, 5).prepare()
-        return start
-
-    async def _create(self, name: str, description: Description, start: int) -> None:
-        held, _ = await self.now.create(name, description, start=frontier(start))
-        if description.retain_ms is None:
-            await self.now.retain(name, None)
-        await self.now.drop(held)
-
-    async def feed(self, lower: int, upper: int, *inputs: str) -> None:
-        for name in inputs or self.target.inputs:
-            times = self.history[name]["_time"].to_numpy()
-            part = self.history[name].filter(pa.array((times >= lower) & (times < upper)))
-            await self.now.compare_and_append(
-                name, frontier(lower), frontier(upper), part, writer="test"
-            )
-
-    async def contents(self) -> dict[str, pa.Table]:
-        reader = self.process(Fuse(None))
-        names = [name for name, _ in self.target.outputs.values()]
-        return {name: consolidate(await reader.read_updates(name)) for name in [*names, "v/errors"]}
-
-
-async def follow(world: World, view: ViewDriver, upper: int) -> None:
-    """Run a view until it has written everything before `upper`, or dies."""
-    task = asyncio.create_task(view.maintain_forever())
-    while not task.done() and view.progress.lower < upper:
-        await asyncio.sleep(0)
-        world.clock.move(0.1)
-    task.cancel()
-    (ended,) = await asyncio.gather(task, return_exceptions=True)
-    if not isinstance(ended, Killed | asyncio.CancelledError):
-        raise AssertionError("the view failed") from ended
 
 
 @pytest.mark.rule("C1", "C4", "MV3", "MV5", "D2")

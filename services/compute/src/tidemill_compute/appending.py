@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from tidemill.arrangement.updates import between
-from tidemill.errors import Fenced
+from tidemill.errors import Fenced, Unavailable
 from tidemill.shard import Collections, UpperMismatch
+from tidemill.shard.parts import Part
 from tidemill.time import U64_MAX, Frontier, frontier, sole_time
 
 FENCE = U64_MAX - 1
@@ -34,6 +37,29 @@ async def append_through(
         held = outcome.current
         refuse_fenced(collection, held)
     return 0
+
+
+async def append_stored(
+    collections: Collections, collection: str, parts: Sequence[Part], upper: int, writer: str
+) -> None:
+    """Bring a collection to an upper by parts that are in Blob, unless it is there already.
+
+    Parts are as good as those of any other writer of the same interval. Raises: Fenced; Unavailable
+    if the collection stands within the interval, where parts cannot be cut.
+    """
+    held: Frontier = (await collections.status(collection)).upper
+    refuse_fenced(collection, held)
+    if frontier(upper).less_equal(sole_time(held)):
+        return
+    begun = min((part.time_min for part in parts), default=upper)
+    if begun >= sole_time(held):
+        outcome = await collections.append_parts(
+            collection, held, frontier(upper), parts, writer=writer
+        )
+        if not isinstance(outcome, UpperMismatch) or outcome.current == frontier(upper):
+            return
+        refuse_fenced(collection, outcome.current)
+    raise Unavailable(f"another process writes {collection} within the same interval")
 
 
 def refuse_fenced(collection: str, upper: Frontier) -> None:

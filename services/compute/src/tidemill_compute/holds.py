@@ -26,7 +26,7 @@ class Holds:
 
     def __init__(self, collections: Collections, owner: str) -> None:
         self._collections = collections
-        self._owner = owner
+        self.owner = owner
         self._held: dict[str, ReadCapability] = {}
 
     @property
@@ -38,7 +38,7 @@ class Holds:
         """Hold `collection` where it was held before, else from `at` or its since on."""
         if collection not in self._held:
             self._held[collection] = await self._collections.read_hold(
-                collection, at=at, owner=self._owner, lease_ms=None
+                collection, at=at, owner=self.owner, lease_ms=None
             )
         return self._held[collection].frontier
 

@@ -15,6 +15,8 @@ from tidemill.host.context import Context
 from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Runner
+from tidemill.runtime.ids import random_id
+from tidemill.shard.stores import open_blob
 from tidemill_compute.actions.part import ActionPart
 from tidemill_compute.arrangement_part import ArrangementPart
 from tidemill_compute.events.part import StageContext, StagePart
@@ -24,6 +26,7 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.table_part import TablePart
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.part import ViewPart
+from tidemill_compute.views.windows.session import WindowSession
 
 ROLE = "compute"
 
@@ -40,7 +43,11 @@ class ComputeParts:
     """Keeps event streams, tables, views, actions, arrangements and holds going."""
 
     def __init__(self, settings: ComputeSettings, context: Context) -> None:
-        self._context = ComputeContext(context, settings)
+        session = WindowSession(
+            context.launcher, partial(open_blob, context.settings.blob_place, random_id),
+            context.clock, context.settings.name_of_process, random_id,
+        )  # fmt: skip
+        self._context = ComputeContext(context, settings, session)
 
     def make(self, made: Made, share: int | None, confirm: Confirm) -> Runner:
         """The part of this service, whatever the resource is."""
@@ -68,7 +75,8 @@ class ComputeParts:
         watch(self._context.host, running)
 
     async def close(self) -> None:
-        """Views give up what they share when they end."""
+        """Views give up what they share when they end; nobody needs their driver any more."""
+        await self._context.session.close()
 
 
 def service(settings: ComputeSettings) -> Service:

@@ -18,7 +18,7 @@ from tidemill.catalog.store import Stored
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.resources import Resource, ViewSpec, stored_resource
 
-_KEPT = ("retain", "strategy", "limits")
+_KEPT = ("retain", "strategy", "engine", "limits")
 """Fields that change nothing of what a view says: no new version."""
 
 

@@ -20,6 +20,8 @@ class JobKind(StrEnum):
     ARRANGEMENT = "arrangement"
     COMPACTION = "compaction"
     HYDRATION = "hydration"
+    SESSION = "session"
+    """Stays, and evaluates windows until nobody asks it any more."""
 
 
 class FailureKind(StrEnum):

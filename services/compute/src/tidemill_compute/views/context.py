@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from tidemill.host.context import Context
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.windows.session import WindowSession
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeContext:
-    """The process, settings of this service, and inputs that the views of the process share."""
+    """The process, settings of this service, and what the views of the process share.
+
+    Views that are kept by windows share the driver of `session`.
+    """
 
     host: Context
     settings: ComputeSettings
+    session: WindowSession
     shared: SharedInputs = field(default_factory=SharedInputs)

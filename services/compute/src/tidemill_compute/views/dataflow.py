@@ -23,7 +23,7 @@ from tidemill_compute.views.interval_rows import (
 )
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
+from tidemill_compute.views.view_updates import Start, Step, Updates, moved_rows, update_table
 
 if TYPE_CHECKING:
     from tidemill.datalog.dataflow import Told
@@ -56,6 +56,8 @@ class DataflowMaintainer:
         self._engine: DataflowEngine
         self._first: Mapping[str, _Found] = {}
         self._lower = 0
+
+    reads_present = True
 
     @property
     def reads_max(self) -> int:
@@ -163,7 +165,7 @@ class DataflowMaintainer:
         target, lower = self._target, self._lower
         gone, come = self._engine.tell_state()
         state = update_table(moved_rows(gone, come, upper - 1), STATE_SCHEMA)
-        updates: list[tuple[str, pa.Table]] = [(target.state, state)]
+        updates: list[tuple[str, Updates]] = [(target.state, state)]
         failed: list[Failed] = self._engine.tell_errors()
         for name, (collection, shape) in target.outputs.items():
             parts = []

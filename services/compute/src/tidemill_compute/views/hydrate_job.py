@@ -27,10 +27,10 @@ from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
-from tidemill_compute.views.hydrate_ranges import hydrate_by_ranges, ranges_for
+from tidemill_compute.views.hydrate_ranges import hydrate_by_ranges
 from tidemill_compute.views.input_state import InputState
 from tidemill_compute.views.present_rows import present_rows
-from tidemill_compute.views.range_history import RangeHistory
+from tidemill_compute.views.range_history import RangeHistory, ranges_for
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import maintainer_of
 from tidemill_compute.views.view_updates import Start

@@ -33,31 +33,14 @@ from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.interval_rows import Failed, error_moves
 from tidemill_compute.views.range_history import RangeFound, RangeHistory
-from tidemill_compute.views.range_wire import Dealt
+from tidemill_compute.views.range_wire import LAST, WIRE, Dealt, wire_batch
 from tidemill_compute.views.view_updates import update_table
 
 if TYPE_CHECKING:  # who launches jobs has no Spark
     from pyspark.sql import DataFrame
 
-RANGE_ROWS = 1_000_000
-"""Updates of the inputs for which there is a range more."""
-RANGES_MAX = 256
-_WIRE = "stage int, range int, name string, payload binary"
-_FIELDS = pa.schema(
-    [
-        ("stage", pa.int32()), ("range", pa.int32()), ("name", pa.string()),
-        ("payload", pa.binary()),
-    ]
-)  # fmt: skip
-_LAST = -1
 _ERRORS, _ROWS, _EXHAUSTED = "#errors", "#rows", "#exhausted"
 """In the place of a collection: what the last stage puts together."""
-
-
-def ranges_for(rows: int, tasks: int) -> int:
-    """Ranges for so many updates, a power of two: at least one for each task that can run."""
-    wanted = min(RANGES_MAX, max(2, tasks, -(-rows // RANGE_ROWS)))
-    return 1 << (wanted - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +77,9 @@ def hydrate_by_ranges(
         dealt = (given if stage is None else stage.union(given)).repartitionById(
             job.ranges, "range"
         )
-        stage = dealt.mapInArrow(partial(evaluate_stage, job, fragment.number), _WIRE)
+        stage = dealt.mapInArrow(partial(evaluate_stage, job, fragment.number), WIRE)
     assert stage is not None, "a program that is divided has fragments"
-    last = stage.repartitionById(1, "range").mapInArrow(partial(finish, job), _WIRE)
+    last = stage.repartitionById(1, "range").mapInArrow(partial(finish, job), WIRE)
     parts: dict[str, list[bytes]] = {}
     for row in last.collect():
         if row["name"] == _EXHAUSTED:
@@ -113,7 +96,7 @@ def _given(here: Workplace, divided: RangeHistory, fragment: Fragment, job: _Job
         tasks += [(len(tasks) + at, name, at) for at in range(len(parts))]
     frame = here.spark.createDataFrame(tasks, "task int, name string, part int")
     dealt = frame.repartitionById(len(tasks), "task")
-    return dealt.mapInArrow(partial(deal_parts, job, fragment.number), _WIRE)
+    return dealt.mapInArrow(partial(deal_parts, job, fragment.number), WIRE)
 
 
 def deal_parts(
@@ -125,13 +108,13 @@ def deal_parts(
     for batch in batches:
         for row in batch.to_pylist():
             if not row["name"]:
-                yield _batch([Dealt(number, 0, "", b"")])
+                yield wire_batch([Dealt(number, 0, "", b"")])
                 continue
             description, parts = history.inputs[row["name"]]
             rows = asyncio.run(_table(job.place, parts[row["part"]], description))
             rows = between(rows, 0, history.upper)
             for dealt in divided.deal(fragment, row["name"], rows):
-                yield _batch([dealt])
+                yield wire_batch([dealt])
 
 
 async def _table(place: BlobPlace, part: Part, description: Description) -> pa.Table:
@@ -152,29 +135,29 @@ def evaluate_stage(
                 mine = held.setdefault(row["range"], {})
                 mine.setdefault(row["name"], []).append(row["payload"])
             else:
-                yield _batch([Dealt(row["stage"], row["range"], row["name"], row["payload"])])
+                yield wire_batch([Dealt(row["stage"], row["range"], row["name"], row["payload"])])
     divided = job.divided()
     for given in held.values():
         try:
             found = divided.evaluate(divided.placement.fragments[number], given)
-            yield _batch(asyncio.run(_write_updates(job.place, divided, found)))
+            yield wire_batch(asyncio.run(_write_updates(job.place, divided, found)))
         except Exhausted as error:
-            yield _batch([Dealt(_LAST, 0, _EXHAUSTED, str(error).encode())])
+            yield wire_batch([Dealt(LAST, 0, _EXHAUSTED, str(error).encode())])
             return
         for dealt in found.crossing:
-            yield _batch([dealt])
+            yield wire_batch([dealt])
 
 
 async def _write_updates(place: BlobPlace, divided: RangeHistory, found: RangeFound) -> list[Dealt]:
     """The parts of a range's updates, and what the last stage puts together."""
     dealt = [
-        Dealt(_LAST, 0, _ERRORS, msgspec.msgpack.encode(list(found.errors))),
-        Dealt(_LAST, 0, _ROWS, msgspec.msgpack.encode(dict(found.rows))),
+        Dealt(LAST, 0, _ERRORS, msgspec.msgpack.encode(list(found.errors))),
+        Dealt(LAST, 0, _ROWS, msgspec.msgpack.encode(dict(found.rows))),
     ]
     async with _store(place) as store:
         for collection, updates in found.updates.items():
             parts = await _parts(store, divided, collection, updates)
-            dealt += [Dealt(_LAST, 0, collection, part) for part in parts]
+            dealt += [Dealt(LAST, 0, collection, part) for part in parts]
     return dealt
 
 
@@ -201,11 +184,11 @@ def finish(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
             elif row["name"] == _ROWS:
                 counts.update(msgspec.msgpack.decode(row["payload"], type=dict[str, int]))
             else:
-                yield _batch([Dealt(_LAST, 0, row["name"], row["payload"])])
+                yield wire_batch([Dealt(LAST, 0, row["name"], row["payload"])])
     divided = job.divided()
     divided.require_rows(counts)
     for part in asyncio.run(_error_parts(job.place, divided, errors)):
-        yield _batch([Dealt(_LAST, 0, divided.history.target.errors, part)])
+        yield wire_batch([Dealt(LAST, 0, divided.history.target.errors, part)])
 
 
 async def _error_parts(
@@ -224,9 +207,3 @@ async def _store(place: BlobPlace) -> AsyncIterator[PartStore]:
         yield PartStore(blob, partial(token_hex, 16), now_ms=SystemClock().now_ms)
     finally:
         await blob.close()
-
-
-def _batch(dealt: Sequence[Dealt]) -> pa.RecordBatch:
-    columns = zip(*dealt, strict=True)
-    arrays = [pa.array(each, f.type) for each, f in zip(columns, _FIELDS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_FIELDS)

@@ -18,6 +18,7 @@ from tidemill.runtime.resources import ViewSpec
 from tidemill.time import U64_MAX
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.context import ComputeContext
+from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
@@ -68,6 +69,7 @@ class ViewPart:
         progress = self.driver.progress
         return {
             "strategy": spec_of(self._made.view).strategy,
+            **self._engine(),
             "steps": progress.steps,
             "changes": progress.changes,
             "evaluationSeconds": round(progress.seconds, 3),
@@ -77,6 +79,13 @@ class ViewPart:
             "sharedWith": self.driver.shared_with,
             **self._versions(),
         }
+
+    def _engine(self) -> dict[str, object]:
+        """Which engine keeps the view, and why, where that is not what nobody asked for."""
+        engines = self.driver.engines
+        if engines is None:
+            return {}
+        return {"engine": engines.running, "engineReason": engines.reason, **engines.figures}
 
     def _versions(self) -> dict[str, object]:
         """Which version is read, and how far a changed one has come."""
@@ -108,6 +117,10 @@ class ViewPart:
         bytes_max = host.settings.limits.history_bytes
         driver.bulk = SparkHydrate(host.launcher, host.collections, bytes_max)
         driver.timed = self._measure
+        engine = spec_of(self._made.view).engine
+        if engine != "local":
+            windows = Windows(context.session.ask, host.clock.now_ms, bytes_max)
+            driver.engines = Engines(engine, windows)
         driver.may_rest()
         return driver
 

@@ -6,7 +6,7 @@ Nothing here knows Spark: a task calls it, and so can a process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.limits import LimitPassed
-from tidemill.datalog.placement import Fragment, Placement, placement_of
+from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import Failed, changes_of, updates_of
@@ -35,29 +35,44 @@ from tidemill_compute.views.range_wire import (
 )
 from tidemill_compute.views.view_updates import moved_rows, update_table
 
+RANGE_ROWS = 1_000_000
+"""Updates of the inputs for which there is a range more."""
+RANGES_MAX = 256
 COPIED_MAX = 8 << 30
 """Bytes, all copies together, of inputs that are in all ranges."""
 _TYPES = (pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.null())
 """Types of columns by which rows are divided."""
 
 
+def ranges_for(rows: int, tasks: int) -> int:
+    """Ranges for so many updates, a power of two: at least one for each task that can run."""
+    wanted = min(RANGES_MAX, max(2, tasks, -(-rows // RANGE_ROWS)))
+    return 1 << (wanted - 1).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
 class RangeFound:
-    """The answer of one range: updates by collection, errors, rows by predicate, what crosses."""
+    """The answer of one range: updates by collection, errors, rows by predicate, what crosses.
+
+    `had` are the rows of before, and `failing` the errors that held then.
+    """
 
     updates: Mapping[str, pa.Table]
     errors: Sequence[Failed]
     rows: Mapping[str, int]
     crossing: Sequence[Dealt]
+    had: Mapping[str, int] = field(default_factory=dict)
+    failing: Sequence[Failed] = ()
 
 
 class RangeHistory:
-    """A history that is evaluated in `ranges` ranges of each fragment that can be."""
+    """A history, or a window of one, in `ranges` ranges of each fragment that can be divided."""
 
     def __init__(self, history: History, placement: Placement, ranges: int) -> None:
         self.history = history
         self.placement = placement
         self.ranges = ranges
+        self._derived = frozenset(n for each in placement.fragments for n in each.derives)
 
     @classmethod
     def of(cls, history: History, ranges: int, copied_max: int = COPIED_MAX) -> RangeHistory | None:
@@ -74,7 +89,7 @@ class RangeHistory:
         }
         placement = placement_of(program, rows=rows)
         found = cls(history, placement, ranges)
-        fits = found._keys_fit() and found._copied(rows) <= copied_max
+        fits = found.keys_fit() and found._copied(rows) <= copied_max
         return found if placement.divided and fits else None
 
     def _copied(self, rows: Mapping[str, int]) -> int:
@@ -90,11 +105,11 @@ class RangeHistory:
             self.ranges * bytes_of(rows[name], len(columns[name])) for name in names if name in rows
         )
 
-    def _keys_fit(self) -> bool:
+    def keys_fit(self) -> bool:
         """Whether all rows of inputs can be divided by the columns of their keys."""
         for fragment in self.placement.fragments:
             for read in fragment.reads:
-                known = self._input(read.predicate)
+                known = self.input_of(read.predicate)
                 if known is None:
                     continue
                 shape = known[1]
@@ -111,25 +126,36 @@ class RangeHistory:
 
     def collections_of(self, fragment: Fragment) -> list[str]:
         """The collections that a fragment reads, in their order."""
-        known = [self._input(read.predicate) for read in fragment.reads]
+        known = [self.input_of(read.predicate) for read in fragment.reads]
         return list(dict.fromkeys(each[0] for each in known if each is not None))
 
-    def _input(self, predicate: str) -> tuple[str, PredicateShape] | None:
+    def input_of(self, predicate: str) -> tuple[str, PredicateShape] | None:
+        """The collection and the shape of what a fragment reads; None for what is derived."""
+        if predicate in self._derived:
+            return None
         return self.history.target.inputs.get(predicate.removeprefix(GIVEN))
+
+    def stored(self, predicate: str) -> tuple[str, PredicateShape] | None:
+        """The same, also of what is derived; None for what is in no collection."""
+        return self.input_of(predicate) or self.history.target.outputs.get(predicate)
 
     def deal(self, fragment: Fragment, collection: str, rows: pa.Table) -> Iterator[Dealt]:
         """Updates of a collection in the ranges of a fragment. Cost: O(rows · reads)."""
         for read in fragment.reads:
-            known = self._input(read.predicate)
+            known = self.input_of(read.predicate)
             if known is not None and known[0] == collection:
-                key = [_key(rows, known[1], at) for at in read.place.positions]
+                key = key_of(known[1], read.place, rows)
                 count = self.ranges_of(fragment)
                 yield from dealt_table(fragment.number, read.name, read.place, count, rows, key)
 
-    def evaluate(self, fragment: Fragment, rows: Mapping[str, Sequence[bytes]]) -> RangeFound:
+    def evaluate(
+        self, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
+        before: Mapping[str, pa.Table] | None = None,
+    ) -> RangeFound:  # fmt: skip
         """The answer of one range of a fragment to all that was dealt to it.
 
-        Raises: Exhausted, LimitPassed, Corrupt.
+        `before` are the updates below `lower` of what it reads, by name, for a view that was there
+        before; None is its beginning. Raises: Exhausted, LimitPassed, Corrupt.
         """
         target, texts = self.history.target, Texts()
         crossing = self.placement.crossing(fragment)
@@ -139,12 +165,17 @@ class RangeHistory:
             limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
             told=dict.fromkeys([*outputs, *crossing]), whole=fragment.whole,
         )  # fmt: skip
+        failing = [] if before is None else self._restart(engine, fragment, before, texts)
+        had = {name: engine.rows(name) for name in fragment.placed}
         for read in fragment.reads:
-            known = self._input(read.predicate)
+            known, payloads = self.input_of(read.predicate), rows.get(read.name, ())
             if known is None:
-                feed_told(engine, read.name, rows.get(read.name, ()), texts)
-            else:
-                self._feed(engine, read.name, known[1], rows.get(read.name, ()), texts)
+                feed_told(engine, read.name, payloads, texts)
+            elif before is None:
+                self._feed(engine, read.name, known[1], payloads, texts)
+            elif payloads:
+                changes = concatenate([*map(table_in, payloads)])
+                _take(engine, read.name, known[1], changes, texts)
         told = engine.step(min(self.history.upper, END_WORD))
         updates = {}
         for name in outputs:
@@ -169,7 +200,24 @@ class RangeHistory:
         moved = moved_rows(gone, come, self.history.upper - 1)
         updates[target.state] = update_table(moved, STATE_SCHEMA)
         counts = {name: engine.rows(name) for name in fragment.placed}
-        return RangeFound(updates, engine.tell_errors(), counts, dealt)
+        return RangeFound(updates, engine.tell_errors(), counts, dealt, had, failing)
+
+    def _restart(
+        self, engine: DataflowEngine, fragment: Fragment, before: Mapping[str, pa.Table],
+        texts: Texts,
+    ) -> list[Failed]:  # fmt: skip
+        """Take in the rows just before `lower`; the errors that hold there."""
+        lower = self.history.lower
+        for read in fragment.reads:
+            stored = self.stored(read.predicate)
+            if stored is not None and read.name in before:
+                present = present_rows(before[read.name])
+                # The ends of derived facts are told when they come, those of inputs are known.
+                told = self.input_of(read.predicate) is None
+                _take(engine, read.name, stored[1], present, texts, lower - 1, endless=told)
+        engine.step(lower)
+        engine.tell_state()
+        return engine.tell_errors()
 
     def require_rows(self, counts: Mapping[str, int]) -> None:
         """Raises: LimitPassed where predicates have too many rows in all ranges together."""
@@ -199,6 +247,24 @@ class RangeHistory:
         if not shape.timed and not schema.numbered:
             later = intervals_of(np.delete(later, -2, axis=1))
         engine.feed(name, later)
+
+
+def _take(
+    engine: DataflowEngine, name: str, shape: PredicateShape, rows: pa.Table, texts: Texts,
+    at: int | None = None, *, endless: bool = False,
+) -> None:  # fmt: skip
+    schema = engine.schema_of(name)
+    if schema is not None and rows.num_rows:
+        shape = replace(shape, predicate=name.rpartition(":")[2])
+        change = changes_of(rows, shape, schema, texts, at)
+        if endless:
+            change[:, -2] = END_WORD
+        engine.feed(name, change)
+
+
+def key_of(shape: PredicateShape, place: Place, rows: pa.Table) -> list[pa.Array]:
+    """The columns of the key of some rows of a collection, in the order of a place."""
+    return [_key(rows, shape, at) for at in place.positions]
 
 
 def _key(rows: pa.Table, shape: PredicateShape, at: int) -> pa.Array:

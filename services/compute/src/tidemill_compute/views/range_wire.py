@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
@@ -16,13 +17,16 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
 from tidemill.datalog.dataflow.schema import column_of, instant_word, words_of_column
 from tidemill.datalog.placement import Place
-from tidemill.datalog.placement.column_hashes import ranges_of_columns
+from tidemill.datalog.placement.column_hashes import ranges_of_columns, spots_of_columns
+from tidemill.datalog.placement.hashing import spot_of
 from tidemill.datalog.ranges.packing import pack_fact, unpack_fact
 
 EXPIRY, START, END, DIFF = "expiry", "start", "end", "diff"
 PAYLOAD_ROWS = 1 << 18
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _TABLE, _RECORDS = b"T", b"R"
+LAST = -1
+"""In the place of a stage: what is put together where all of them have ended."""
 
 
 class Dealt(NamedTuple):
@@ -32,6 +36,23 @@ class Dealt(NamedTuple):
     range: int
     name: str
     payload: bytes
+
+
+WIRE = "stage int, range int, name string, payload binary"
+"""A row of an exchange, as Spark has it."""
+_FIELDS = pa.schema(
+    [
+        ("stage", pa.int32()), ("range", pa.int32()), ("name", pa.string()),
+        ("payload", pa.binary()),
+    ]
+)  # fmt: skip
+
+
+def wire_batch(dealt: Sequence[Dealt]) -> pa.RecordBatch:
+    """Rows of an exchange."""
+    columns = zip(*dealt, strict=True)
+    arrays = [pa.array(each, f.type) for each, f in zip(columns, _FIELDS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_FIELDS)
 
 
 def dealt_table(
@@ -95,6 +116,23 @@ def feed_told(engine: DataflowEngine, name: str, payloads: Sequence[bytes], text
             continue
         rows = msgspec.msgpack.decode(payload[1:], type=list[tuple[str, int, int]])
         engine.feed_records(name, [(unpack_fact(f), at, END_WORD, diff) for f, at, diff in rows])
+
+
+def spots_in(
+    payload: bytes, place: Place, key_of: Callable[[pa.Table], Sequence[pa.Array]] | None
+) -> npt.NDArray[np.uint64]:
+    """The spots of the keys of rows that were dealt out, maybe several times.
+
+    `key_of` gives the key of the rows of an input; without it they are changes that were told.
+    """
+    if payload[:1] == _TABLE:
+        table = decoded(payload[1:])
+        if key_of is not None:
+            return spots_of_columns(key_of(table))
+        return spots_of_columns([_joined(table.column(at)) for at in place.positions])
+    rows = msgspec.msgpack.decode(payload[1:], type=list[tuple[str, int, int]])
+    facts = [unpack_fact(fact) for fact, _, _ in rows]
+    return np.array([spot_of(place.key_of(fact)) for fact in facts], np.uint64)
 
 
 def table_in(payload: bytes) -> pa.Table:

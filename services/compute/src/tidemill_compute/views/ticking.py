@@ -44,6 +44,7 @@ class Ticked:
     """
 
     reads_max = None
+    reads_present = True
 
     def __init__(
         self,

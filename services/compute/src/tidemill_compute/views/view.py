@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.catalog.lifetime import release_holds
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
@@ -22,16 +23,24 @@ from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, Frontier, frontier, sole_time
-from tidemill_compute.appending import append_through, refuse_fenced
+from tidemill_compute.appending import append_stored, append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.resting import Rest
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
+from tidemill_compute.views.engines import Engines
 from tidemill_compute.views.input_state import InputState, no_rows
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
+from tidemill_compute.views.view_updates import (
+    Maintainer,
+    Row,
+    Start,
+    Step,
+    StoredUpdates,
+    Updates,
+)
 
 log = get_logger("views")
 T = TypeVar("T")
@@ -77,11 +86,14 @@ class ViewDriver:
             for predicate, (_, shape) in target.inputs.items()
         }
         self._maintainer: Maintainer
+        self._local: Maintainer | None = None
+        self.engines: Engines | None = None
+        """Chooses the engine; without it the view is kept in this process."""
         self._call_off: Callable[[], None] = lambda: None
         self._scans: Mapping[str, Scan] = {}
         self._readings: dict[str, Reading] = {}
         self._state_upper = 0
-        self._fresh = False
+        self._fresh = self._begun = False
         self._last = self._waits = False
         self.progress = ViewProgress()
         self.bulk: BulkHydrate | None = None
@@ -114,6 +126,9 @@ class ViewDriver:
         await self.hold_inputs()
         for collection in self._reread():
             await self._holds.take(collection)
+        for collection in set(self._written()) - set(self._reread()):
+            # Another engine may have held it, in a life before this one.
+            await release_holds(self._collections, collection, frozenset((self._holds.owner,)))
 
     async def maintain_forever(self) -> None:
         """Follow the inputs until cancelled, until all of them are closed, or until told to
@@ -127,9 +142,6 @@ class ViewDriver:
 
     async def _maintain(self) -> None:
         await self.prepare()
-        chosen = (self._target, self._settings, self._shared)
-        self._maintainer = await self._compute(maintainer_of, *chosen)
-        self._call_off = self._maintainer.call_off
         await self._resume()
         if self._fresh and self.bulk is not None and await self._hydrate(self.bulk):
             await self._resume()
@@ -174,6 +186,10 @@ class ViewDriver:
         """The collections that a restart reads again: the state, and with ticks the outputs."""
         return [self._target.state] if self._target.ticks is None else self._written()
 
+    def _read_before(self) -> list[str]:
+        """The outputs that windows read as they are just before them."""
+        return [] if self.engines is None else self.engines.read_again
+
     async def _resume(self) -> None:
         """Go back to the least upper of what is written, with inputs and state just before it.
 
@@ -186,14 +202,18 @@ class ViewDriver:
         # The hold on the state moves only behind a window that is complete.
         fresh = await self._holds.take(self._target.state) == frontier(lower)
         self.progress.lower = lower
-        self._fresh = fresh and len(set(uppers)) == 1
+        self._fresh, self._begun = fresh and len(set(uppers)) == 1, not fresh
         self._state_upper = sole_time(uppers[0])
+        await self._choose(fresh)
         self._scans = (await self._compute(logical_plan, self._target.program)).scans
         for predicate, living in self._inputs.items():
             collection, shape = self._target.inputs[predicate]
             await self._share(predicate)
             if lower == 0:
                 living.restart(no_rows(shape), 0)
+                continue
+            if not self._maintainer.reads_present:
+                living.restart(no_rows(shape), lower)
                 continue
             at = lower if fresh else lower - 1
             await self._wait(collection, at)
@@ -212,9 +232,25 @@ class ViewDriver:
         start = Start(lower, fresh, state, contents)
         await self._compute(self._maintainer.begin, start, self._inputs)
 
-    async def _hydrate(self, bulk: BulkHydrate) -> bool:
-        """Whether somebody else has evaluated the history that is definite now."""
-        target, lower = self._target, self.progress.lower
+    async def _choose(self, fresh: bool) -> None:
+        """Choose the engine that keeps the view from now on."""
+        engines = self.engines
+        if engines is not None:
+            await self._compute(engines.plan, await self._history())
+            for collection in engines.read_again:
+                await self._holds.take(collection)
+            if engines.choose(fresh=fresh) == "spark":
+                self._local, self._maintainer = None, engines.maintainer(self._collections)
+                self._call_off = self._maintainer.call_off
+                return
+        if self._local is None:
+            chosen = (self._target, self._settings, self._shared)
+            self._local = await self._compute(maintainer_of, *chosen)
+        self._maintainer = self._local
+        self._call_off = self._maintainer.call_off
+
+    async def _history(self) -> History:
+        """The history of the inputs that is definite now."""
         inputs = {}
         upper = U64_MAX
         for collection in self._input_collections():
@@ -222,10 +258,16 @@ class ViewDriver:
             upper = min(upper, U64_MAX if state.upper.empty else sole_time(state.upper))
             inputs[collection] = (state.description, state.parts())
         written = {c: await self._collections.description(c) for c in self._written()}
-        history = History(target, self._settings, lower, upper, inputs, written)
-        if target.ticks is not None or history.rows < self._settings.spark_rows:
+        return History(self._target, self._settings, self.progress.lower, upper, inputs, written)
+
+    async def _hydrate(self, bulk: BulkHydrate) -> bool:
+        """Whether somebody else has evaluated the history that is definite now."""
+        target, history = self._target, await self._history()
+        on_spark = self.engines is not None and self.engines.wanted == "spark"
+        least = 1 if on_spark else self._settings.spark_rows
+        if target.ticks is not None or history.rows < least:
             return False
-        if not lower < upper < U64_MAX:
+        if not history.lower < history.upper < U64_MAX:
             return False
         try:
             await bulk.hydrate(history)
@@ -243,8 +285,8 @@ class ViewDriver:
         collection, shape = self._target.inputs[predicate]
         scan = self._scans.get(predicate)
         description = await self._collections.description(collection)
-        if description.allow_negative:
-            scan = None
+        if description.allow_negative or not self._maintainer.reads_present:
+            scan = None  # windows find rows as they are stored
         self._readings[predicate] = (
             EVERYTHING if scan is None else reading_of(scan, shape.schema, shape.arguments)
         )
@@ -296,7 +338,7 @@ class ViewDriver:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
-        if self._maintainer.outdated:
+        if self._maintainer.outdated or self._hands_over():
             return False
         try:
             step, taken = await self._take_in(lower, common, half_written)
@@ -314,7 +356,7 @@ class ViewDriver:
         for failed in await asyncio.gather(*appends, return_exceptions=True):
             if failed is not None:
                 raise failed
-        self.progress.lower = step.upper
+        self.progress.lower, self._begun = step.upper, True
         self.progress.taken += taken
         self.progress.steps += 1
         self.progress.changes += sum(table.num_rows for _, table in step.updates)
@@ -325,6 +367,11 @@ class ViewDriver:
             changed = any(table.num_rows for _, table in step.updates)
             await self.rest.follow(frontier(step.upper), changed)
         return alone
+
+    def _hands_over(self) -> bool:
+        """Whether another engine is to go on from here, where everything has one upper."""
+        engines = self.engines
+        return engines is not None and self._begun and engines.wanted != engines.running
 
     def may_rest(self) -> None:
         """From now on the outputs follow their inputs while these rest, if the program allows it.
@@ -348,14 +395,14 @@ class ViewDriver:
             raise
 
     async def _append_state(
-        self, update: tuple[str, pa.Table], lower: int, upper: int
+        self, update: tuple[str, Updates], lower: int, upper: int
     ) -> bool | None:
         """Write the state of a step; false if the one that is there is as good but not the same.
 
         None if another process stands between `lower` and `upper` with a state of its own.
         """
         collection, table = update
-        if not table.num_rows:
+        if isinstance(table, StoredUpdates) or not table.num_rows:
             await self._append(update, upper)
             return True
         outcome = await self._collections.compare_and_append(
@@ -366,9 +413,12 @@ class ViewDriver:
         refuse_fenced(collection, outcome.current)
         return False if outcome.current == frontier(upper) else None
 
-    async def _append(self, update: tuple[str, pa.Table], upper: int) -> None:
-        collection, table = update
-        await append_through(self._collections, collection, table, upper, self._target.name)
+    async def _append(self, update: tuple[str, Updates], upper: int) -> None:
+        (collection, table), writer = update, self._target.name
+        if isinstance(table, StoredUpdates):
+            await append_stored(self._collections, collection, table.parts, upper, writer)
+        else:
+            await append_through(self._collections, collection, table, upper, writer)
 
     async def _take_in(self, lower: int, common: int, half_written: int | None) -> tuple[Step, int]:
         """A step, and about how many changes of the inputs it took in."""
@@ -398,7 +448,7 @@ class ViewDriver:
         for.
         """
         last = max(0, self.progress.lower - 1)
-        for collection in self._reread():
+        for collection in (*self._reread(), *self._read_before()):
             await self._holds.downgrade(collection, frontier(last))
         needed = last
         for collection in self._written()[1:]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import table_of
 from tidemill.datalog.state import StateRow
+from tidemill.shard.parts import Part
 from tidemill_compute.views.input_state import InputState
 
 Row: TypeAlias = "tuple[object, ...]"
@@ -32,11 +33,26 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredUpdates:
+    """Updates that are in Blob, as parts that nobody has named yet."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of updates."""
+        return sum(part.rows for part in self.parts)
+
+
+Updates: TypeAlias = "pa.Table | StoredUpdates"
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The updates of one step, up to `upper`: the state's first, then outputs and errors."""
 
     upper: int
-    updates: Sequence[tuple[str, pa.Table]]
+    updates: Sequence[tuple[str, Updates]]
 
 
 class Maintainer(Protocol):
@@ -61,6 +77,9 @@ class Maintainer(Protocol):
 
         After it the maintainer begins again.
         """
+
+    reads_present: bool
+    """Whether it begins with all rows that the inputs hold."""
 
     @property
     def reads_max(self) -> int | None:

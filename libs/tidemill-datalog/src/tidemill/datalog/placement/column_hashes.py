@@ -28,12 +28,16 @@ def ranges_of_columns(key: Sequence[pa.Array], ranges: int) -> I64Array:
 
     Columns are of a type of the language, or of nulls.
     """
+    return (spots_of_columns(key) * np.uint64(ranges) >> _HALF).astype(np.int64)
+
+
+def spots_of_columns(key: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The spot of each row by the columns of a key, as `spot_of` says it; see above."""
     with np.errstate(over="ignore"):
         hashes = np.full(len(key[0]), SEED, np.uint64)
         for column in key:
             hashes += _hashes(column)
-        high = _mixed(hashes) >> _HALF
-        return (high * np.uint64(ranges) >> _HALF).astype(np.int64)
+        return _mixed(hashes) >> _HALF
 
 
 def _mixed(words: _Hashes) -> _Hashes:

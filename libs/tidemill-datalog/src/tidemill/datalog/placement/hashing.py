@@ -27,7 +27,12 @@ def range_of(values: Sequence[Any], ranges: int) -> int:
 
     Ranges are stretches of hashes in their order: twice as many are the same ones, each cut in two.
     """
-    return (_mixed(sum(map(hash_of, values)) + SEED & _MASK) >> 32) * ranges >> 32
+    return spot_of(values) * ranges >> 32
+
+
+def spot_of(values: Sequence[Any]) -> int:
+    """The spot of facts with these values of a key: 32 bits, of which each range has a stretch."""
+    return _mixed(sum(map(hash_of, values)) + SEED & _MASK) >> 32
 
 
 def hash_of(value: Any) -> int:

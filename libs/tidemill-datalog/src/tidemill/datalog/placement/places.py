@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.placement.hashing import range_of
@@ -31,8 +31,11 @@ class Place:
             return range(ranges)
         if not self.positions:
             return (0,)
-        key = [record.arguments[at - 1] if at else record.time for at in self.positions]
-        return (range_of(key, ranges),)
+        return (range_of(self.key_of(record), ranges),)
+
+    def key_of(self, record: Record) -> list[Any]:
+        """The values of the key of a fact, in the order of their columns."""
+        return [record.arguments[at - 1] if at else record.time for at in self.positions]
 
 
 EVERYWHERE = Place(everywhere=True)

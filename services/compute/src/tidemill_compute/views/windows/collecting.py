@@ -1,0 +1,117 @@
+"""The answer of a window, put together from what its ranges say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from tidemill.catalog.schemas import ERROR_SCHEMA
+from tidemill.datalog.ranges.failing import FailingTexts
+from tidemill.shard.ports import Blob
+from tidemill_compute.views.interval_rows import Failed, error_moves
+from tidemill_compute.views.range_wire import LAST, Dealt
+from tidemill_compute.views.view_updates import update_table
+from tidemill_compute.views.windows.spec import (
+    Failure,
+    Window,
+    WindowResult,
+    pack_window,
+    unpack_window,
+)
+from tidemill_compute.views.windows.work import ERRORS, FAILED, ROWS, WindowWork
+
+Evaluate = Callable[[bytes, WindowWork], AsyncIterator[Dealt]]
+"""Evaluates all ranges of a packed window, and gives what is put together."""
+
+
+async def answer(
+    packed: bytes, blob: Blob, folder: Path | None, evaluate: Evaluate
+) -> WindowResult:
+    """The answer of a window. Its parts are written, and named by nobody yet.
+
+    A text of an error may hold for other keys than those that are touched. So a window that meets
+    an error looks at all keys.
+    """
+    window = unpack_window(packed)
+    gathered = await _gather(packed, blob, folder, evaluate)
+    if gathered.failed or window.whole or not gathered.meets_errors:
+        return await gathered.result()
+    again = pack_window(msgspec.structs.replace(window, whole=True))
+    return await (await _gather(again, blob, folder, evaluate)).result()
+
+
+async def _gather(packed: bytes, blob: Blob, folder: Path | None, evaluate: Evaluate) -> _Gathered:
+    work = WindowWork(packed, blob, folder)
+    gathered = _Gathered(work)
+    async for each in evaluate(packed, work):
+        gathered.take(each)
+    return gathered
+
+
+class _Gathered:
+    """Rows of the last stage: parts pass, errors of all ranges meet, and numbers are added up."""
+
+    def __init__(self, work: WindowWork) -> None:
+        self._work = work
+        self._parts: dict[str, list[bytes]] = {}
+        self._rows: Counter[str] = Counter()
+        self._failing: list[Failed] = []
+        self._errors: list[Failed] = []
+        self._touched = 0
+        self.failed: tuple[Failure, str] | None = None
+
+    @property
+    def window(self) -> Window:
+        """The window that is answered."""
+        return self._work.window
+
+    @property
+    def meets_errors(self) -> bool:
+        """Whether an error holds, or begins or ends, for a key that was looked at."""
+        return bool(self._failing or self._errors)
+
+    def take(self, dealt: Dealt) -> None:
+        """Take what a range says."""
+        if dealt.name == FAILED:
+            self.failed = msgspec.msgpack.decode(dealt.payload, type=tuple[Failure, str])
+        elif dealt.name == ERRORS:
+            told = msgspec.msgpack.decode(dealt.payload, type=tuple[list[Failed], list[Failed]])
+            self._failing += told[0]
+            self._errors += told[1]
+        elif dealt.name == ROWS:
+            self._touched += 1
+            self._rows.update(msgspec.msgpack.decode(dealt.payload, type=dict[str, int]))
+        else:
+            self._parts.setdefault(dealt.name, []).append(dealt.payload)
+
+    async def result(self) -> WindowResult:
+        """The answer; errors become parts of their collection."""
+        whole = self.window.whole
+        if self.failed is not None:
+            failure, message = self.failed
+            return WindowResult({}, {}, whole, self._touched, failure, message)
+        texts = FailingTexts()
+        texts.take(self._failing)
+        moves = error_moves(texts.take(self._errors), self.window.lower)
+        errors = self._work.divided.history.target.errors
+        parts = await self._work.write(errors, update_table(moves, ERROR_SCHEMA), "errors")
+        # Parts come in the order in which tasks end.
+        found = {name: sorted(each) for name, each in self._parts.items()}
+        return WindowResult(
+            found | ({errors: parts} if parts else {}), dict(self._rows), whole, self._touched
+        )
+
+
+async def evaluate_here(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
+    """All ranges of a window in this process, one after the other: the twin of its tasks."""
+    waiting: list[Dealt] = []
+    for fragment in work.fragments:
+        mine = [each for each in waiting if each.stage == fragment.number]
+        async for dealt in work.stage(fragment.number, 0, 1, mine):
+            if dealt.stage == LAST:
+                yield dealt
+            else:
+                waiting.append(dealt)

@@ -1,0 +1,165 @@
+"""A view kept by windows: the changes of each interval go to a driver, its parts come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import CancelledError, Future
+
+import msgspec
+import pyarrow as pa
+
+from tidemill.datalog.limits import LimitPassed
+from tidemill.errors import Corrupt, Exhausted, Unavailable
+from tidemill.shard import Collections
+from tidemill.shard.encoding import pack_part, unpack_part
+from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX
+from tidemill_compute.views.history_spec import pack_history
+from tidemill_compute.views.input_state import InputState, cut_step
+from tidemill_compute.views.range_history import ranges_for
+from tidemill_compute.views.range_wire import encoded
+from tidemill_compute.views.view_updates import Start, Step, StoredUpdates
+from tidemill_compute.views.windows.asking import Ask
+from tidemill_compute.views.windows.planning import WindowPlan
+from tidemill_compute.views.windows.spec import Window, WindowResult, pack_window
+
+RANGES_MIN = 4
+"""Ranges of a window over few rows."""
+_TRIES = 3
+"""Looks at the inputs for one window, whose parts may be merged away meanwhile."""
+_FEWER = 4
+
+
+class WindowMaintainer:
+    """Maintainer of programs without ticks whose rows are in collections, and nowhere here.
+
+    The first window looks at all keys, later ones at those that changes touch. An interval without
+    a change asks nobody. Cost: the changes, here; the rows of the keys, where windows are evaluated.
+    """
+
+    def __init__(
+        self, plan: WindowPlan, collections: Collections, ask: Ask,
+        now_ms: Callable[[], int], bytes_max: int = HISTORY_BYTES_MAX,
+    ) -> None:  # fmt: skip
+        """For the event loop that runs now; `bytes_max` is for one range."""
+        history = plan.divided.history
+        self._plan, self._target, self._settings = plan, history.target, history.settings
+        self._collections = collections
+        self._ask = ask
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._waited: Future[WindowResult] | None = None
+        self._view = pack_history(history, bytes_max)
+        self._inputs: Mapping[str, InputState] = {}
+        self._changes_max = self._settings.step_changes_max
+        self._rows: dict[str, int] | None = None
+        self.windows = 0
+        """Windows that were evaluated."""
+        self.touched = 0
+        """Ranges that the last one looked at."""
+
+    reads_present = False
+    outdated = False
+
+    @property
+    def reads_max(self) -> int:
+        """Changes of one input that are read before they are taken in."""
+        return 2 * self._changes_max
+
+    def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
+        """Go on from a start that is not fresh."""
+        assert not start.fresh, "a view begins in one process"
+        self._inputs, self._rows = inputs, None
+
+    def call_off(self) -> None:
+        """Abandon the window under way; its objects are deleted by age."""
+        waited = self._waited
+        if waited is not None:
+            waited.cancel()
+
+    def fewer(self) -> bool:
+        """Shrink windows after one ran out of memory; whether that is possible."""
+        smaller = self._changes_max > 1
+        self._changes_max = max(1, self._changes_max // _FEWER)
+        return smaller
+
+    def step(self, lower: int, common: int, half_written: int | None) -> Step:
+        """The window from `lower` on. Raises: Unavailable, Exhausted, LimitPassed, Corrupt."""
+        inputs = list(self._inputs.values())
+        upper = half_written or cut_step(inputs, lower, common, self._changes_max)
+        changes: dict[str, pa.Table] = {}
+        for name, living in self._inputs.items():
+            due = living.take_updates(upper)
+            if due.num_rows:
+                changes[self._target.inputs[name][0]] = due
+        if not changes:
+            return self._step(upper, {})
+        found = self._wait(self._evaluated(lower, upper, changes))
+        self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
+        self._count(found)
+        return self._step(upper, found.parts)
+
+    def _step(self, upper: int, parts: Mapping[str, list[bytes]]) -> Step:
+        target = self._target
+        outputs = [collection for collection, _ in target.outputs.values()]
+        updates = [
+            (name, StoredUpdates(tuple(unpack_part(part) for part in parts.get(name, ()))))
+            for name in (target.state, *outputs, target.errors)
+        ]
+        return Step(upper, updates)
+
+    def _wait(self, work: Awaitable[WindowResult]) -> WindowResult:
+        """Wait, on a thread of the views, for what the event loop does."""
+
+        async def run() -> WindowResult:
+            return await work
+
+        self._waited = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return self._waited.result()
+        except CancelledError as error:
+            raise Unavailable(f"a window of {self._target.name} was called off") from error
+        finally:
+            self._waited = None
+
+    async def _evaluated(
+        self, lower: int, upper: int, changes: Mapping[str, pa.Table]
+    ) -> WindowResult:
+        told = {name: encoded(table) for name, table in changes.items()}
+        for _ in range(_TRIES):
+            window = await self._window(lower, upper, told)
+            result = msgspec.msgpack.decode(await self._ask(pack_window(window)), type=WindowResult)
+            if result.failure != "gone":
+                break
+        self.windows, self.touched = self.windows + 1, result.touched
+        match result.failure:
+            case "exhausted":
+                raise Exhausted(result.message, reason="memory", setting=HISTORY_BYTES)
+            case "limit":
+                raise LimitPassed(result.message, reason="LimitPassed")
+            case "corrupt":
+                raise Corrupt(result.message)
+            case "gone":
+                raise Unavailable(f"parts of inputs were merged away meanwhile: {result.message}")
+        return result
+
+    async def _window(self, lower: int, upper: int, changes: dict[str, bytes]) -> Window:
+        parts, rows = {}, 0
+        for collection in self._plan.collections():
+            state = await self._collections.state(collection)
+            known = [part for part in state.parts() if part.before(lower) is not None]
+            rows += sum(part.rows for part in known)
+            parts[collection] = [pack_part(part) for part in known]
+        return Window(
+            self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
+            lower, upper, self._rows is None, self._now_ms(), parts, changes,
+        )  # fmt: skip
+
+    def _count(self, found: WindowResult) -> None:
+        """Add up the rows of each predicate. Raises: LimitPassed."""
+        if found.whole or self._rows is None:
+            self._rows = dict(found.rows)
+        else:
+            for name, more in found.rows.items():
+                self._rows[name] = self._rows.get(name, 0) + more
+        self._plan.divided.require_rows(self._rows)

@@ -1,0 +1,129 @@
+"""Rows of immutable parts by the hash of a key, in files that are made once on each machine.
+
+A file is Arrow, sorted by hash, and mapped. Whoever looks for a few keys reads a few pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.arrangement.updates import between
+from tidemill.datalog.placement.column_hashes import spots_of_columns
+from tidemill.shard.part_store import PartStore
+from tidemill.shard.parts import Part
+from tidemill.shard.state import Description
+
+SPOT = "#spot"
+FILES_BYTES_MAX = 8 << 30
+"""Bytes of files on one machine, of which the oldest are deleted first."""
+Spots: TypeAlias = "npt.NDArray[np.uint64]"
+KeyOf: TypeAlias = "Callable[[pa.Table], Sequence[pa.Array]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Hashes from `begin` on and below `end`: all of them, or the ascending `spots`."""
+
+    begin: int
+    end: int
+    spots: Spots | None = None
+
+
+class PartRows:
+    """Finds the rows of some keys in parts. Cost: the rows found; the whole part the first time."""
+
+    def __init__(
+        self, store: PartStore, folder: Path | None, bytes_max: int = FILES_BYTES_MAX
+    ) -> None:
+        """Without a `folder` each part is read again each time."""
+        self._store = store
+        self._folder = folder
+        self._bytes_max = bytes_max
+
+    async def whole(self, part: Part, description: Description) -> pa.Table:
+        """All updates of a part in its interval. Raises: PartGone, Corrupt."""
+        return _in_interval(await self._store.table(part, description, keep=False), part)
+
+    async def some(
+        self, part: Part, description: Description, name: str, key_of: KeyOf, wanted: Wanted
+    ) -> pa.Table:
+        """The updates of a part whose keys have the wanted hashes; `name` is that of the key.
+
+        Raises: PartGone, Corrupt.
+        """
+        sorted_ = await self._sorted(part, description, name, key_of)
+        found = sorted_.take(pa.array(_places(sorted_.column(SPOT), wanted)))
+        return _in_interval(found.drop_columns([SPOT]), part)
+
+    async def _sorted(
+        self, part: Part, description: Description, name: str, key_of: KeyOf
+    ) -> pa.Table:
+        if self._folder is None or part.key is None:
+            return _by_spot(await self._store.table(part, description, keep=False), key_of)
+        schema = description.update_schema()
+        told = "\0".join([part.key, name, *map(str, schema)])
+        file = self._folder / f"{blake2b(told.encode(), digest_size=16).hexdigest()}.arrow"
+        with suppress(OSError, pa.ArrowInvalid):
+            return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        table = _by_spot(await self._store.table(part, description, keep=False), key_of)
+        self._keep(file, table)
+        return table
+
+    def _keep(self, file: Path, table: pa.Table) -> None:
+        """Write a file under another name first: others may look for it at this moment."""
+        unfinished = file.with_suffix(f".{token_hex(8)}")
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._make_room(table.nbytes)
+            with (
+                pa.OSFile(str(unfinished), "wb") as sink,
+                pa.ipc.new_file(sink, table.schema) as to,
+            ):
+                to.write_table(table)
+            unfinished.rename(file)
+
+    def _make_room(self, size: int) -> None:
+        assert self._folder is not None
+        files = sorted((each.stat().st_mtime_ns, each) for each in self._folder.iterdir())
+        total = size + sum(each.stat().st_size for _, each in files)
+        for _, each in files:
+            if total <= self._bytes_max:
+                return
+            total -= each.stat().st_size
+            each.unlink(missing_ok=True)
+
+
+def _by_spot(table: pa.Table, key_of: KeyOf) -> pa.Table:
+    spots = spots_of_columns(key_of(table))
+    order = np.argsort(spots, kind="stable")
+    found = table.append_column(SPOT, pa.array(spots)).take(pa.array(order))
+    return found.combine_chunks()
+
+
+def _places(column: pa.ChunkedArray, wanted: Wanted) -> npt.NDArray[np.int64]:
+    """The places of the wanted hashes in an ascending column."""
+    spots = column.to_numpy()
+    ends = np.array([wanted.begin, wanted.end], np.uint64)
+    first, last = np.searchsorted(spots, ends).tolist()
+    if wanted.spots is None:
+        return np.arange(first, last)
+    begins = np.searchsorted(spots, wanted.spots, "left")
+    counts = np.searchsorted(spots, wanted.spots, "right") - begins
+    shifts = np.repeat(begins - (np.cumsum(counts) - counts), counts)
+    places: npt.NDArray[np.int64] = np.arange(int(counts.sum())) + shifts
+    return places
+
+
+def _in_interval(table: pa.Table, part: Part) -> pa.Table:
+    cut = part.lower or part.upper is not None
+    return between(table, part.lower, part.upper) if cut else table

@@ -1,0 +1,61 @@
+"""A window and its answer as bytes: data alone, never code."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+Failure = Literal["", "exhausted", "limit", "corrupt", "gone"]
+"""Why a window has no answer: another attempt of the same would have none either."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """One interval of a view that has been there before `lower`.
+
+    `view` is the packed history of the view without parts, the same in all its windows, and
+    `rows` are those of its inputs by which it was placed. `parts` are those of the collections that
+    it reads, `changes` the updates of its inputs in the interval as streams of Arrow. With `whole`
+    all keys are looked at, without it those that changes touch. `begun_ms` is in the names of the
+    objects that it makes.
+    """
+
+    view: bytes
+    rows: dict[str, int]
+    ranges: int
+    lower: int
+    upper: int
+    whole: bool
+    begun_ms: int
+    parts: dict[str, list[bytes]]
+    changes: dict[str, bytes]
+
+
+class WindowResult(msgspec.Struct, frozen=True):
+    """Packed parts by collection, and by how many rows each predicate has grown.
+
+    With `whole`, `rows` are all rows of each predicate. `touched` are the ranges that had work.
+    """
+
+    parts: dict[str, list[bytes]]
+    rows: dict[str, int]
+    whole: bool
+    touched: int = 0
+    failure: Failure = ""
+    message: str = ""
+
+
+def pack_window(window: Window) -> bytes:
+    """The bytes of a window."""
+    return msgspec.msgpack.encode(window)
+
+
+def unpack_window(packed: bytes) -> Window:
+    """The window of `pack_window`. Raises: msgspec.DecodeError."""
+    return msgspec.msgpack.decode(packed, type=Window)
+
+
+def name_of(packed: bytes) -> str:
+    """The name of a window: that of no other one, and the same at each attempt."""
+    return blake2b(packed, digest_size=12).hexdigest()

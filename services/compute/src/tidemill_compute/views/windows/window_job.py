@@ -1,0 +1,110 @@
+"""The Spark job of one window: a stage for each fragment, an exchange between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
+from tidemill.spark.workplace import Workplace
+from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
+from tidemill_compute.views.windows.collecting import answer
+from tidemill_compute.views.windows.spec import Window
+from tidemill_compute.views.windows.work import WindowWork
+
+if TYPE_CHECKING:  # who launches jobs has no Spark
+    from pyspark.sql import DataFrame
+
+T = TypeVar("T")
+TASK_ROWS = 2_000
+"""Changes for which there is a task more: a task of nothing takes as long as it takes for these."""
+
+
+def run(packed: bytes, here: Workplace) -> bytes:
+    """The packed answer of a packed window. Commits nothing."""
+    cores = here.spark.sparkContext.defaultParallelism
+
+    async def evaluate(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
+        groups = groups_for(work.window, cores)
+        stage: DataFrame = here.spark.range(groups, numPartitions=groups).mapInArrow(
+            partial(evaluate_stage, here.blob, packed, 0, groups), WIRE
+        )
+        for fragment in work.fragments[1:]:
+            dealt = stage.repartitionById(groups, stage["range"] % groups)
+            task = partial(evaluate_stage, here.blob, packed, fragment.number, groups)
+            stage = dealt.mapInArrow(task, WIRE)
+        for row in await asyncio.to_thread(stage.collect):
+            yield Dealt(row["stage"], row["range"], row["name"], bytes(row["payload"]))
+
+    async def answered(blob: StoredBlob) -> bytes:
+        result = await answer(packed, blob, None, evaluate)
+        here.say(f"{result.touched} ranges, {sum(map(len, result.parts.values()))} parts")
+        return msgspec.msgpack.encode(result)
+
+    return _with_blob(here.blob, answered)
+
+
+def groups_for(window: Window, cores: int) -> int:
+    """Tasks of each stage of a window."""
+    if window.whole:
+        return min(window.ranges, cores)
+    # A stream of Arrow takes some 32 bytes for a change.
+    wanted = sum(map(len, window.changes.values())) // (32 * TASK_ROWS)
+    return max(1, min(window.ranges, cores, wanted))
+
+
+def evaluate_stage(
+    place: BlobPlace, packed: bytes, number: int, groups: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One task: its ranges of a fragment; what is for other stages passes through."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "a task knows its place"
+    group = context.partitionId()
+    crossed: list[Dealt] = []
+    for batch in batches:
+        if not number:
+            continue  # the first stage begins with nothing
+        for row in batch.to_pylist():
+            dealt = Dealt(row["stage"], row["range"], row["name"], row["payload"])
+            if dealt.stage == number:
+                crossed.append(dealt)
+            else:
+                yield wire_batch([dealt])
+    found = _with_blob(place, partial(_stage, packed, number, group, groups, crossed))
+    for each in found:
+        yield wire_batch([each])
+
+
+async def _stage(
+    packed: bytes, number: int, group: int, groups: int, crossed: Iterable[Dealt],
+    blob: StoredBlob,
+) -> list[Dealt]:  # fmt: skip
+    work = WindowWork(packed, blob, _folder())
+    return [each async for each in work.stage(number, group, groups, crossed)]
+
+
+def _folder() -> Path:
+    """Where an executor keeps the rows of parts: a folder that goes with it."""
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.getRootDirectory()) / "tidemill-parts"
+
+
+def _with_blob(place: BlobPlace, work: Callable[[StoredBlob], Coroutine[None, None, T]]) -> T:
+    async def run() -> T:
+        blob = open_blob(place, partial(token_hex, 16))
+        try:
+            return await work(blob)
+        finally:
+            await blob.close()
+
+    return asyncio.run(run())

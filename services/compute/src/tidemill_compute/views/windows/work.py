@@ -1,0 +1,165 @@
+"""The work of a window, without Spark: what a task does with its ranges of a fragment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidemill.arrangement.updates import between, concatenate
+from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.placement import Fragment, Placement, placement_of
+from tidemill.datalog.placement.places import Read
+from tidemill.errors import Corrupt, Exhausted
+from tidemill.shard.encoding import pack_part, unpack_part
+from tidemill.shard.part_store import PartGone, PartStore
+from tidemill.shard.ports import Blob
+from tidemill_compute.views.bulk import History
+from tidemill_compute.views.history_spec import unpack_history
+from tidemill_compute.views.range_history import RangeFound, RangeHistory, key_of
+from tidemill_compute.views.range_wire import LAST, Dealt, decoded, spots_in
+from tidemill_compute.views.windows.part_rows import PartRows, Spots, Wanted
+from tidemill_compute.views.windows.spec import Failure, name_of, unpack_window
+
+ERRORS, ROWS, FAILED = "#errors", "#rows", "#failed"
+"""In the place of a collection: what is put together where all tasks have ended."""
+_SPOTS = 1 << 32
+
+
+class WindowWork:
+    """Evaluates ranges of a window. The same ranges give the same bytes under the same names."""
+
+    def __init__(self, packed: bytes, blob: Blob, folder: Path | None) -> None:
+        self.window = window = unpack_window(packed)
+        self._name = name_of(packed)
+        self._pieces: Iterator[str] = iter(())
+        self._store = PartStore(blob, lambda: next(self._pieces), now_ms=lambda: window.begun_ms)
+        self._parts = PartRows(self._store, folder)
+        history, placement = _placed(window.view, tuple(sorted(window.rows.items())))
+        history = replace(history, lower=window.lower, upper=window.upper)
+        self.divided = RangeHistory(history, placement, window.ranges)
+
+    @property
+    def fragments(self) -> Sequence[Fragment]:
+        """The stages of the window, in their order."""
+        return self.divided.placement.fragments
+
+    async def stage(
+        self, number: int, group: int, groups: int, crossed: Iterable[Dealt]
+    ) -> AsyncIterator[Dealt]:
+        """The ranges of a fragment that leave `group` when they are divided by `groups`.
+
+        `crossed` are rows that earlier fragments dealt out to these ranges. A failure that would
+        come again is a row, too.
+        """
+        fragment = self.fragments[number]
+        held: dict[int, dict[str, list[bytes]]] = {}
+        for each in (*crossed, *self._changes(fragment)):
+            if each.range % groups == group:
+                held.setdefault(each.range, {}).setdefault(each.name, []).append(each.payload)
+        ranges: Iterable[int] = sorted(held)
+        if self.window.whole:
+            ranges = range(group, self.divided.ranges_of(fragment), groups)
+        try:
+            for at in ranges:
+                async for dealt in self._range(fragment, at, held.get(at, {})):
+                    yield dealt
+        except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
+            told = _KINDS[type(error)], str(error)
+            yield Dealt(LAST, 0, FAILED, msgspec.msgpack.encode(told))
+
+    def _changes(self, fragment: Fragment) -> Iterator[Dealt]:
+        for collection in self.divided.collections_of(fragment):
+            changes = self.window.changes.get(collection)
+            if changes is not None:
+                yield from self.divided.deal(fragment, collection, decoded(changes))
+
+    async def _range(
+        self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
+    ) -> AsyncIterator[Dealt]:
+        before = await self._before(fragment, at, given)
+        found = self.divided.evaluate(fragment, given, before)
+        for dealt in found.crossing:
+            yield dealt
+        for collection, updates in found.updates.items():
+            for part in await self.write(collection, updates, f"{fragment.number}-{at}"):
+                yield Dealt(LAST, 0, collection, part)
+        failed = list(found.failing), list(found.errors)
+        yield Dealt(LAST, 0, ERRORS, msgspec.msgpack.encode(failed))
+        yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode(self._grown(found)))
+
+    def _grown(self, found: RangeFound) -> dict[str, int]:
+        had = {} if self.window.whole else found.had
+        return {name: rows - had.get(name, 0) for name, rows in found.rows.items()}
+
+    async def write(self, collection: str, updates: pa.Table, place: str) -> list[bytes]:
+        """The packed parts of some updates; `place` tells them from others of the window."""
+        if not updates.num_rows:
+            return []
+        self._pieces = (f"{self._name}-{place}-{piece}" for piece in count())
+        description = self.divided.history.written[collection]
+        return [
+            pack_part(part) for part in await self._store.write(collection, description, updates)
+        ]
+
+    async def _before(
+        self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
+    ) -> dict[str, pa.Table]:
+        """The rows just before the window of the keys that count, by the name of the read."""
+        ranges = self.divided.ranges_of(fragment)
+        wanted = Wanted(
+            at * _SPOTS // ranges, (at + 1) * _SPOTS // ranges, self._touched(fragment, given)
+        )
+        return {
+            read.name: await self._present(read, wanted)
+            for read in fragment.reads
+            if read.place.everywhere or read.place.positions or at == 0
+        }
+
+    def _touched(self, fragment: Fragment, given: Mapping[str, Sequence[bytes]]) -> Spots | None:
+        """The hashes of the keys that changes touch; None for all of them."""
+        found = [np.empty(0, np.uint64)]
+        for read in fragment.reads:
+            payloads = given.get(read.name, ())
+            if self.window.whole or (payloads and not read.place.positions):
+                return None
+            known = self.divided.input_of(read.predicate)
+            key = None if known is None else partial(key_of, known[1], read.place)
+            found += [spots_in(each, read.place, key) for each in payloads]
+        return np.unique(np.concatenate(found))
+
+    async def _present(self, read: Read, wanted: Wanted) -> pa.Table:
+        stored = self.divided.stored(read.predicate)
+        assert stored is not None, "what crosses is in a collection"
+        collection, shape = stored
+        history = self.divided.history
+        description = history.written.get(collection) or history.inputs[collection][0]
+        tables = [description.update_schema().empty_table()]
+        name = ",".join(map(str, (read.place.positions, shape.timed, shape.arguments)))
+        for packed in self.window.parts.get(collection, ()):
+            part = unpack_part(packed).before(history.lower)
+            if part is None:
+                continue
+            if read.place.positions:
+                key = partial(key_of, shape, read.place)
+                tables.append(await self._parts.some(part, description, name, key, wanted))
+            else:
+                tables.append(await self._parts.whole(part, description))
+        return between(concatenate(tables), 0, history.lower)
+
+
+_KINDS: Mapping[type[Exception], Failure] = {
+    LimitPassed: "limit", Exhausted: "exhausted", Corrupt: "corrupt", PartGone: "gone",
+}  # fmt: skip
+
+
+@lru_cache(16)
+def _placed(view: bytes, rows: tuple[tuple[str, int], ...]) -> tuple[History, Placement]:
+    history = unpack_history(view)
+    return history, placement_of(history.target.program, rows=dict(rows))

@@ -1,0 +1,171 @@
+"""Windows write what one process writes: over deaths at any write, and over changes of the engine."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tidemill.testkit.faults.fuse import Fuse
+from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow
+from tidemill.time import frontier, sole_time
+from tidemill_compute.views.engines import Engine, Engines, Windows
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.windows import work as window_work
+from tidemill_compute.views.windows.collecting import answer, evaluate_here
+from tidemill_compute.views.windows.spec import unpack_window
+
+IN_WINDOWS = {
+    "join and absence": PROGRAMS["join and absence"],
+    "rows and columns that nobody looks at": "loud(h) := ping(h, n) if n >= 2;",
+    "errors": PROGRAMS["errors"],
+    "one error of several keys": "share(h, 6 / 0) := ping(h, n);",
+    "two fragments": """
+        named(n, h) := ping(h, n) ^ host(h);
+        many(n) @count(h) @max(h) := named(n, h);
+        few(n) := many(n) @count(c) if c < 2;
+    """,
+    "a fragment that is one task": """
+        here(h) := host(h) ^ ping(h, _);
+        all() @count(h) := here(h);
+    """,
+    "a recursion over facts in all ranges": """
+        reach(a, b) := ping(a, b);
+        reach(a, c) := reach(a, b) ^ step(b, c);
+        step(0, 1); step(1, 2); step(2, 3);
+    """,
+    "sets of another view": """
+        alike(s) @count(h) := load(h) @set(s);
+        most(h, m) := load(h) @max(m) ^ host(h);
+    """,
+}
+NOT_IN_WINDOWS = {
+    "solutions that outlive what established them": "an end of their own",
+    "aggregates and clocks": "reads a clock",
+    "solutions that outlive one of their facts": "~expires",
+}
+
+
+class Asked:
+    """Evaluates windows in this process, and remembers them."""
+
+    def __init__(self, world: World) -> None:
+        self.windows: list[bytes] = []
+        self._blob = world.stores[1]
+
+    async def ask(self, packed: bytes) -> bytes:
+        self.windows.append(packed)
+        return msgspec.msgpack.encode(await answer(packed, self._blob, None, evaluate_here))
+
+
+def on(view: ViewDriver, world: World, engine: Engine) -> Asked:
+    asked = Asked(world)
+    view.engines = Engines(engine, Windows(asked.ask, world.clock.now_ms))
+    return asked
+
+
+def spark_view(world: World, changes_max: int = 5) -> tuple[ViewDriver, Asked]:
+    view = world.view(world.process(Fuse(None)), changes_max)
+    return view, on(view, world, "spark")
+
+
+@pytest.mark.parametrize("name", IN_WINDOWS)
+@pytest.mark.parametrize("seed", range(4))
+async def test_windows_that_die_at_any_write_and_change_hands_say_what_the_twin_says(
+    name: str, seed: int
+) -> None:
+    """Each life is kept by windows or by one process, and most end at a write."""
+    random = Random(f"{name} {seed}")
+    world = World(IN_WINDOWS[name], seed)
+    await world.create()
+    fed = deaths = windows = 0
+    while fed < END:
+        upper = min(END, fed + random.randrange(1, 15))
+        await world.feed(fed, upper)
+        fed = upper
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 6), after=random.random() < 0.5)
+            view = world.view(world.process(fuse), random.randrange(1, 9))
+            asked = on(view, world, random.choice(("spark", "spark", "local")))
+            await follow(world, view, fed)
+            deaths, windows = deaths + fuse.blown, windows + len(asked.windows)
+    await follow(world, spark_view(world)[0], END)
+    assert await world.contents() == expected(world.program, world.history)
+    assert deaths > 0
+    assert windows > 0
+    state = await world.process(Fuse(None)).read_updates("v/state")
+    assert not state.num_rows
+
+
+@pytest.mark.parametrize("name", ["join and absence", "two fragments"])
+async def test_a_window_that_forgets_what_was_there_before_is_found_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same comparison fails if windows look at changes alone."""
+
+    async def nothing(*given: object) -> dict[str, pa.Table]:
+        return {}
+
+    monkeypatch.setattr(window_work.WindowWork, "_before", nothing)
+    world = World(IN_WINDOWS[name], 1)
+    await world.create()
+
+    async def live() -> None:
+        for upper in range(4, END + 1, 4):
+            await world.feed(upper - 4, upper)
+            await follow(world, spark_view(world)[0], upper)
+        assert await world.contents() == expected(world.program, world.history)
+
+    with pytest.raises(AssertionError):
+        await live()
+
+
+async def test_an_interval_without_a_change_asks_nobody_and_the_next_one_looks_at_few_keys() -> (
+    None
+):
+    world = World(IN_WINDOWS["two fragments"], 2)
+    await world.create()
+    await world.feed(0, END)
+    view, asked = spark_view(world, 1)
+    await follow(world, view, END)
+    assert len(asked.windows) > 2
+    whole = [unpack_window(each).whole for each in asked.windows]
+    assert whole == [True] + [False] * (len(whole) - 1)
+    # All inputs rest from here on.
+    for upper in (END + 1, END + 9):
+        for name in world.target.inputs:
+            held = (await world.now.status(name)).upper
+            await world.now.compare_and_append(name, held, frontier(upper), None, writer="test")
+        quiet, asked = spark_view(world)
+        await follow(world, quiet, upper)
+        assert asked.windows == []
+    assert sole_time((await world.now.status("v/few")).upper) == END + 9
+
+
+async def test_one_window_evaluated_twice_writes_the_same_bytes_under_the_same_names() -> None:
+    world = World(IN_WINDOWS["two fragments"], 3)
+    await world.create()
+    await world.feed(0, END)
+    view, asked = spark_view(world)
+    await follow(world, view, END)
+    again = Asked(world)
+    for window in asked.windows:
+        before = {each.key for each in await world.stores[1].list("")}
+        assert await again.ask(window) == await again.ask(window)
+        assert {each.key for each in await world.stores[1].list("")} == before
+
+
+@pytest.mark.parametrize("name", NOT_IN_WINDOWS)
+async def test_a_program_without_windows_stays_in_one_process_and_says_why(name: str) -> None:
+    world = World(PROGRAMS[name], 1)
+    await world.create()
+    await world.feed(0, END)
+    view, asked = spark_view(world)
+    await follow(world, view, END)
+    assert asked.windows == []
+    assert view.engines is not None
+    assert view.engines.running == "local"
+    assert NOT_IN_WINDOWS[name] in view.engines.reason
+    assert await world.contents() == expected(world.program, world.history)

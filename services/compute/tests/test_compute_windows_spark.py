@@ -1,0 +1,130 @@
+"""Windows in tasks of Spark, asked of a driver that stays, and of one that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from secrets import token_hex
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidemill.errors import Unavailable, UsageError
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard import DirectoryBlob
+from tidemill.shard.stores import BlobPlace, open_blob
+from tidemill.spark.launcher import SparkLauncher
+from tidemill.spark.local import LocalLauncher
+from tidemill.spark.local_settings import LocalSettings
+from tidemill.testkit.faults.fuse import Fuse
+from tidemill.testkit.jobs import SessionLauncher
+from tidemill.testkit.mortal_views import END, World, expected, follow
+from tidemill_compute.views.engines import Engines, Windows
+from tidemill_compute.views.windows.session import WindowSession
+
+PROGRAMS = {
+    "errors": "share(h, 6 / n) := ping(h, n);",
+    "two fragments": """
+        named(n, h) := ping(h, n) ^ host(h);
+        many(n) @count(h) @max(h) := named(n, h);
+        few(n) := many(n) @count(c) if c < 2;
+    """,
+}
+
+
+@asynccontextmanager
+async def session_of(launcher: SparkLauncher, place: BlobPlace) -> AsyncIterator[WindowSession]:
+    open_ = partial(open_blob, place, partial(token_hex, 8))
+    session = WindowSession(launcher, open_, SystemClock(), "test", partial(token_hex, 8))
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def world_in(folder: Path, name: str) -> tuple[World, BlobPlace]:
+    blob = DirectoryBlob(folder / "blob", partial(token_hex, 8))
+    return World(PROGRAMS[name], 3, blob), BlobPlace(f"file:{folder / 'blob'}")
+
+
+async def live(world: World, session: WindowSession, at: Callable[[int], None]) -> int:
+    """Feed the world piece by piece, and keep the view by windows; how many lives that took."""
+    random, fed, lives = Random(5), 0, 0
+    await world.create()
+    while fed < END:
+        upper = min(END, fed + random.randrange(5, 15))
+        await world.feed(fed, upper)
+        fed = upper
+        at(fed)
+        while True:
+            view = world.view(world.process(Fuse(None)), 20)
+            view.engines = Engines("spark", Windows(session.ask, world.clock.now_ms))
+            lives += 1
+            try:
+                await follow(world, view, fed, 0.01)
+                break
+            except AssertionError as error:
+                if not isinstance(error.__cause__, Unavailable):
+                    raise
+    return lives
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_windows_in_tasks_say_what_the_twin_says(
+    tmp_path: Path, spark: SparkSession, name: str
+) -> None:
+    world, place = world_in(tmp_path, name)
+    async with session_of(SessionLauncher(spark, place), place) as session:
+        await live(world, session, lambda fed: None)
+        assert session.begun == 1
+    assert await world.contents() == expected(world.program, world.history)
+
+
+def children() -> list[int]:
+    """The processes that this one has started."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+@pytest.mark.server
+async def test_a_driver_that_is_killed_is_begun_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    world, place = world_in(tmp_path, "two fragments")
+    scratch = LocalSettings(memory_mb=600, scratch=str(tmp_path / "scratch"))
+    launcher = LocalLauncher(tmp_path / "jobs", place, scratch)
+    before, killed = {*children()}, []
+
+    def kill(fed: int) -> None:
+        mine = {*children()} - before
+        if mine and not killed:
+            for each in mine:
+                os.kill(each, signal.SIGKILL)
+                killed.append(each)
+
+    async with session_of(launcher, place) as session:
+        lives = await live(world, session, kill)
+        assert session.begun == 2
+    assert len(killed) == 1
+    assert lives > 0
+    assert await world.contents() == expected(world.program, world.history)
+    folders = [each.name for each in (tmp_path / "blob").iterdir() if each.name.startswith("job-")]
+    assert [file for name in folders for file in (tmp_path / "blob" / name).iterdir()] == []
+
+
+async def test_without_spark_a_view_says_what_to_install(tmp_path: Path) -> None:
+    _, place = world_in(tmp_path, "errors")
+    launcher = LocalLauncher(
+        tmp_path / "jobs", place, LocalSettings(), lacking=lambda: "pyspark is not installed"
+    )
+    async with session_of(launcher, place) as session:
+        with pytest.raises(UsageError, match="no windows on Spark: pyspark is not installed"):
+            await asyncio.wait_for(session.ask(b"a window"), 20)

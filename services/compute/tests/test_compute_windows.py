@@ -62,7 +62,7 @@ class Asked:
 
 def on(view: ViewDriver, world: World, engine: Engine) -> Asked:
     asked = Asked(world)
-    view.engines = Engines(engine, Windows(asked.ask, world.clock.now_ms))
+    view.engines = Engines(engine, Windows(asked.ask, world.clock.now_ms), 1 << 30)
     return asked
 
 
@@ -167,5 +167,5 @@ async def test_a_program_without_windows_stays_in_one_process_and_says_why(name:
     assert asked.windows == []
     assert view.engines is not None
     assert view.engines.running == "local"
-    assert NOT_IN_WINDOWS[name] in view.engines.reason
+    assert NOT_IN_WINDOWS[name] in view.engines.why.said
     assert await world.contents() == expected(world.program, world.history)

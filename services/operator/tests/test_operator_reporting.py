@@ -109,6 +109,21 @@ def test_a_name_that_another_namespace_has_is_said_to_be_taken() -> None:
     ]  # fmt: skip
 
 
+def test_a_view_says_whether_it_is_on_spark_and_why() -> None:
+    why = "about 9 bytes of 1 rows, above 80% of limits.view_bytes (10)"
+    local = replace(RUNS, engine="local", engine_cause="Fits", engine_reason="the rows fit")
+    spark = replace(RUNS, engine="spark", engine_cause="Memory", engine_reason=why)
+    first = written(ONE, local)
+    moved = written(first, spark)
+    found = []
+    for one in (first, moved):
+        (condition,) = [each for each in one.status["conditions"] if each["type"] == "OnSpark"]
+        found.append((condition["status"], condition["reason"], condition["message"]))
+    assert found == [("False", "Fits", "the rows fit"), ("True", "Memory", why)]
+    kinds = [each["type"] for each in written(ONE, RUNS).status["conditions"]]
+    assert kinds == ["Ready"]  # a source has none
+
+
 def test_a_pause_comes_and_goes() -> None:
     paused = written(replace(ONE, annotations={PAUSE: "true"}), RUNS)
     assert {c["type"] for c in paused.status["conditions"]} == {"Ready", "Paused"}

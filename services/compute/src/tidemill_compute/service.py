@@ -12,6 +12,7 @@ from tidemill.catalog.made.sources import SourceCollections
 from tidemill.catalog.made.tables import TableCollection
 from tidemill.catalog.made.views import ViewCollections
 from tidemill.host.context import Context
+from tidemill.host.launching import lacking_for_jobs
 from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Runner
@@ -46,6 +47,7 @@ class ComputeParts:
         session = WindowSession(
             context.launcher, partial(open_blob, context.settings.blob_place, random_id),
             context.clock, context.settings.name_of_process, random_id,
+            (lambda: "") if context.launcher.remote else lacking_for_jobs,
         )  # fmt: skip
         self._context = ComputeContext(context, settings, session)
 

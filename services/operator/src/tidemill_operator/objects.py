@@ -136,6 +136,10 @@ class KnownResource:
     records_per_s: float | None = None
     records_behind: int | None = None
     left_ms: int | None = None
+    engine: str = ""
+    """Of a view: local or spark, with a word and a sentence why."""
+    engine_cause: str = ""
+    engine_reason: str = ""
 
     @property
     def namespace(self) -> str | None:

@@ -14,6 +14,8 @@ from tidemill_operator.objects import Declared, Key, KnownResource
 from tidemill_operator.reconciling import owners
 
 READY, PAUSED, BLOCKED = "Ready", "Paused", "DeletionBlocked"
+ON_SPARK = "OnSpark"
+"""Whether a view is kept by windows on Spark, with the cause."""
 MESSAGE_MAX = 4_096
 MS_OF_2000 = 946_684_800_000
 """From here on a number of milliseconds is taken for an instant that people read as a date."""
@@ -96,6 +98,9 @@ def _conditions(
     each: Declared, there: KnownResource | None, refusal: Refusal | None, owner: bool
 ) -> list[Condition]:
     found = [_readiness(each, there, refusal, owner)]
+    if there is not None and owner and there.engine:
+        on_spark = there.engine == "spark"
+        found.append(Condition(ON_SPARK, on_spark, there.engine_cause, there.engine_reason))
     if each.paused:
         found.append(Condition(PAUSED, True, "Annotated", "the object is left alone"))
     if each.deleting and refusal is not None:

@@ -99,6 +99,9 @@ def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> Kno
         bytes=sum(each.bytes for each in collections) if collections else None,
         records_per_s=status.records_per_s,
         records_behind=status.records_behind,
+        engine=str(status.details.get("engine", "")),
+        engine_cause=str(status.details.get("engineCause", "")),
+        engine_reason=str(status.details.get("engineReason", "")),
         left_ms=status.left_ms,
     )
 

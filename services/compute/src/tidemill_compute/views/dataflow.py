@@ -74,6 +74,12 @@ class DataflowMaintainer:
         lost = any(rows.outdated for rows in self._engine.shared.values())
         return lost or self._shared.texts(self._alive()) is not self._texts
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes by its own count, and rows of inputs and outputs."""
+        names = (*self._inputs, *self._target.outputs)
+        return self._allowance.held, sum(self._engine.rows(name) for name in names)
+
     def _alive(self) -> int:
         return sum(self._engine.rows(name) for name in self._inputs)
 

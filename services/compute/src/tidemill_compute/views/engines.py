@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tidemill.errors import Exhausted
 from tidemill.shard import Collections
+from tidemill_compute.views.auto import AutoRule, Engine, Why
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX, History
 from tidemill_compute.views.view_updates import Maintainer
 from tidemill_compute.views.windows.asking import Ask
@@ -15,16 +17,20 @@ if TYPE_CHECKING:  # importing it imports numba
     from tidemill_compute.views.windows.maintainer import WindowMaintainer
     from tidemill_compute.views.windows.planning import WindowPlan
 
-Engine = Literal["local", "spark"]
+Asked = Literal["auto", "local", "spark"]
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where windows are evaluated: `ask` does it, with `bytes_max` of memory for one range."""
+    """Where windows are evaluated: `ask` does it, with `bytes_max` of memory for one range.
+
+    `lacking` is a sentence where no driver can run, which `auto` then does without.
+    """
 
     ask: Ask
     now_ms: Callable[[], int]
     bytes_max: int = HISTORY_BYTES_MAX
+    lacking: Callable[[], str] = lambda: ""
 
 
 class Engines:
@@ -33,20 +39,26 @@ class Engines:
     A view whose program has no windows stays in one process, whatever is asked for.
     """
 
-    def __init__(self, asked: Engine, windows: Windows) -> None:
+    def __init__(self, asked: Asked, windows: Windows, bytes_max: int) -> None:
+        """`bytes_max` is the memory that one process may use for the view."""
         self.asked = asked
+        self.rule = AutoRule(bytes_max)
         self._windows = windows
         self._plan: WindowPlan | None = None
         self._keeper: WindowMaintainer | None = None
         self.running: Engine = "local"
-        self.reason = "it has not begun yet"
+        self.why = Why("Begins", "it has not begun yet")
+
+    @property
+    def planned(self) -> bool:
+        """Whether windows have been planned, or nobody wants them."""
+        return self._plan is not None or self._first_choice == "local"
 
     def plan(self, history: History) -> None:
-        """Find out whether the program has windows, by the rows of its inputs. Once."""
+        """Find out whether the program has windows, by the rows of its inputs."""
         from tidemill_compute.views.windows.planning import plan_windows
 
-        if self._plan is None:
-            self._plan = plan_windows(history)
+        self._plan = plan_windows(history)
 
     @property
     def read_again(self) -> list[str]:
@@ -57,24 +69,49 @@ class Engines:
         return [name for name in self._plan.collections() if name in written]
 
     @property
+    def _first_choice(self) -> Engine:
+        return self.rule.wanted if self.asked == "auto" else self.asked
+
+    @property
     def wanted(self) -> Engine:
         """The engine that the next start would choose, if the view has begun."""
-        lacking = "" if self._plan is None else self._plan.lacking
-        return "local" if lacking else self.asked
+        return self._first_choice if self._lacking is None else "local"
+
+    @property
+    def _lacking(self) -> Why | None:
+        """Why windows are not possible, if they are wanted."""
+        if self._first_choice == "local":
+            return None
+        if self._plan is not None and self._plan.lacking:
+            return Why("NoWindows", self._plan.lacking)
+        lacking = self._windows.lacking() if self.asked == "auto" else ""
+        return Why("NoDriver", lacking) if lacking else None
 
     def choose(self, *, fresh: bool) -> Engine:
         """The engine from now on. A view begins in one process: its history is a job of its own."""
-        lacking = "" if self._plan is None else self._plan.lacking
         self.running = "local" if fresh else self.wanted
-        if self.asked == "local":
-            self.reason = "engine: local"
-        elif lacking:
-            self.reason = lacking
-        elif fresh:
-            self.reason = "the view begins, and goes over to windows with its second step"
+        lacking = self._lacking
+        if lacking is not None:
+            self.why = lacking
+        elif fresh and self._first_choice == "spark":
+            self.why = Why("Begins", "the view begins, and goes over to windows after a step")
+        elif self.asked == "auto":
+            self.why = self.rule.why
         else:
-            self.reason = "engine: spark"
+            self.why = Why("Asked", f"engine: {self.asked}")
         return self.running
+
+    def gave_up(self, error: Exhausted) -> bool:
+        """Whether another engine may go on where one process has no room."""
+        self.rule.exhausted(error.message)
+        return self.running == "local" and self.wanted == "spark"
+
+    def stepped(self, now_s: float, took_s: float, behind: int, held: tuple[int, int]) -> None:
+        """Note a step that left changes behind, and the bytes and rows that are held."""
+        if self.running == "local":
+            self.rule.step_here(now_s, took_s, behind, *held)
+        else:
+            self.rule.window_there(now_s, held[1])
 
     @property
     def figures(self) -> dict[str, object]:

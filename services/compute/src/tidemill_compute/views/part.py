@@ -81,11 +81,13 @@ class ViewPart:
         }
 
     def _engine(self) -> dict[str, object]:
-        """Which engine keeps the view, and why, where that is not what nobody asked for."""
+        """Which engine keeps the view, and why."""
         engines = self.driver.engines
         if engines is None:
             return {}
-        return {"engine": engines.running, "engineReason": engines.reason, **engines.figures}
+        cause, said = engines.why
+        told = {"engine": engines.running, "engineCause": cause, "engineReason": said}
+        return {**told, **engines.figures}
 
     def _versions(self) -> dict[str, object]:
         """Which version is read, and how far a changed one has come."""
@@ -117,10 +119,11 @@ class ViewPart:
         bytes_max = host.settings.limits.history_bytes
         driver.bulk = SparkHydrate(host.launcher, host.collections, bytes_max)
         driver.timed = self._measure
-        engine = spec_of(self._made.view).engine
-        if engine != "local":
-            windows = Windows(context.session.ask, host.clock.now_ms, bytes_max)
-            driver.engines = Engines(engine, windows)
+        asked, view_bytes = spec_of(self._made.view).engine, host.settings.limits.view_bytes
+        if asked != "local" and target.ticks is None:
+            session = context.session
+            windows = Windows(session.ask, host.clock.now_ms, bytes_max, session.lacking)
+            driver.engines = Engines(asked, windows, view_bytes)
         driver.may_rest()
         return driver
 

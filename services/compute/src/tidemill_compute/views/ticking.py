@@ -45,6 +45,7 @@ class Ticked:
 
     reads_max = None
     reads_present = True
+    held = (0, 0)
 
     def __init__(
         self,

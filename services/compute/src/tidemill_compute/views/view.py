@@ -230,13 +230,21 @@ class ViewDriver:
                 names = (await self._collections.description(collection)).schema.names
                 contents[collection] = rows_of(present, names)
         start = Start(lower, fresh, state, contents)
-        await self._compute(self._maintainer.begin, start, self._inputs)
+        try:
+            await self._compute(self._maintainer.begin, start, self._inputs)
+        except Exhausted as error:
+            if fresh or not self._goes_over(error):
+                raise
+            await self._resume()
 
     async def _choose(self, fresh: bool) -> None:
         """Choose the engine that keeps the view from now on."""
         engines = self.engines
         if engines is not None:
-            await self._compute(engines.plan, await self._history())
+            history = await self._history()
+            engines.rule.estimate(0 if fresh else history.rows)
+            if not engines.planned:
+                await self._compute(engines.plan, history)
             for collection in engines.read_again:
                 await self._holds.take(collection)
             if engines.choose(fresh=fresh) == "spark":
@@ -344,6 +352,8 @@ class ViewDriver:
             step, taken = await self._take_in(lower, common, half_written)
         except Exhausted as error:
             if not self._maintainer.fewer():
+                if self._goes_over(error):
+                    return False
                 raise
             log.warning("a step begins again, smaller", view=self._target.name, error=str(error))
             return False
@@ -363,6 +373,7 @@ class ViewDriver:
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
         self.timed(seconds)
+        self._tell_engines(seconds)
         if self.rest is not None:
             changed = any(table.num_rows for _, table in step.updates)
             await self.rest.follow(frontier(step.upper), changed)
@@ -372,6 +383,18 @@ class ViewDriver:
         """Whether another engine is to go on from here, where everything has one upper."""
         engines = self.engines
         return engines is not None and self._begun and engines.wanted != engines.running
+
+    def _tell_engines(self, seconds: float) -> None:
+        if self.engines is not None:
+            now_s, behind = (
+                self._clock.monotonic_s(),
+                self.count_changes(self.progress.lower, U64_MAX),
+            )
+            self.engines.stepped(now_s, seconds, behind, self._maintainer.held)
+
+    def _goes_over(self, error: Exhausted) -> bool:
+        """Whether another engine goes on where this process has no room."""
+        return self.engines is not None and self.engines.gave_up(error)
 
     def may_rest(self) -> None:
         """From now on the outputs follow their inputs while these rest, if the program allows it.

@@ -86,6 +86,10 @@ class Maintainer(Protocol):
         """Changes of one input that are read before they are taken in; None for no bound."""
 
     @property
+    def held(self) -> tuple[int, int]:
+        """About the bytes that it holds in memory, and the rows that the view has."""
+
+    @property
     def outdated(self) -> bool:
         """Whether it has to begin again before the next step."""
 

@@ -313,7 +313,7 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     columns: dict[str, tuple[str, ...]] = {}
     retain: Milliseconds | None = TEN_MINUTES
     strategy: Literal["strata", "retraction"] = "strata"
-    engine: Literal["local", "spark"] = "local"
+    engine: Literal["auto", "local", "spark"] = "auto"
     hydrate_from: int | None = None
     tick: TickSpec | None = None
     nodes: int = 1

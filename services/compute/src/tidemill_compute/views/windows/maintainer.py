@@ -53,6 +53,7 @@ class WindowMaintainer:
         self._inputs: Mapping[str, InputState] = {}
         self._changes_max = self._settings.step_changes_max
         self._rows: dict[str, int] | None = None
+        self._read = 0
         self.windows = 0
         """Windows that were evaluated."""
         self.touched = 0
@@ -60,6 +61,11 @@ class WindowMaintainer:
 
     reads_present = False
     outdated = False
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """No bytes; updates of inputs and rows of outputs, of the last window."""
+        return 0, self._read + sum((self._rows or {}).values())
 
     @property
     def reads_max(self) -> int:
@@ -150,6 +156,7 @@ class WindowMaintainer:
             known = [part for part in state.parts() if part.before(lower) is not None]
             rows += sum(part.rows for part in known)
             parts[collection] = [pack_part(part) for part in known]
+        self._read = rows
         return Window(
             self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
             lower, upper, self._rows is None, self._now_ms(), parts, changes,

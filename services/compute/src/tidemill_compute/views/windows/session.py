@@ -47,9 +47,13 @@ class WindowSession:
 
     def __init__(
         self, launcher: SparkLauncher, open_blob: Callable[[], StoredBlob], clock: Clock, of: str,
-        unique: Callable[[], str],
+        unique: Callable[[], str], lacking: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
-        """`of` tells the driver from those of other processes; `unique` names its folders."""
+        """`of` tells the driver from those of other processes; `unique` names its folders.
+
+        `lacking` is a sentence if no driver can run here.
+        """
+        self.lacking = lacking
         self._launcher = launcher
         self._open_blob = open_blob
         self._opened: StoredBlob | None = None

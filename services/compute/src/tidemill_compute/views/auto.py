@@ -1,0 +1,90 @@
+"""The rule of `engine: auto`: by memory and by lag, with the reason in words."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+Engine = Literal["local", "spark"]
+
+FULL, HALF = 0.8, 0.5
+"""Parts of the memory of a view above which it leaves one process, and below which it comes back."""
+GROWING_STEPS = 10
+"""Steps in a row over which the lag of a busy process has grown."""
+BACK_S = 3_600.0
+"""Seconds below half of the memory before a view comes back to one process."""
+ROW_BYTES = 800
+"""Bytes of a row in one process, where none is known."""
+UPDATE_BYTES = 64
+"""Bytes of an update of an input in one process, at least: most may be of rows that are gone."""
+BUSY = 0.5
+"""Part of its time that a busy process spends in steps."""
+
+
+class Why(NamedTuple):
+    """The cause of an engine: one word in CamelCase, and a sentence."""
+
+    cause: str
+    said: str
+
+
+class AutoRule:
+    """Which engine a view should have. Pure; cost of a note: O(1)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max` is the memory that one process may use for the view."""
+        self._bytes_max = bytes_max
+        self.wanted: Engine = "local"
+        self.why = Why("Fits", "the rows fit into one process")
+        self._row_bytes = ROW_BYTES
+        self._lags: deque[int] = deque(maxlen=GROWING_STEPS + 1)
+        self._busy: deque[float] = deque(maxlen=GROWING_STEPS)
+        self._noted_s: float | None = None
+        self._below_s: float | None = None
+
+    def estimate(self, rows: int) -> None:
+        """Before a start: so many updates of inputs would be read into one process."""
+        self._full(rows * UPDATE_BYTES, f"{rows:,} updates of inputs")
+
+    def exhausted(self, message: str) -> None:
+        """One process had no room for a step, however small."""
+        self._go("spark", "Memory", f"one process has no room: {message}")
+
+    def step_here(self, now_s: float, took_s: float, behind: int, held: int, rows: int) -> None:
+        """A step of one process took so long, and left changes behind; the view holds memory."""
+        if rows:
+            self._row_bytes = max(1, held // rows)
+        self._full(held, f"{rows:,} rows")
+        since_s = now_s - (self._noted_s if self._noted_s is not None else now_s)
+        self._noted_s = now_s
+        self._lags.append(behind)
+        self._busy.append(took_s / since_s if since_s > 0 else 1.0)
+        lags = list(self._lags)
+        growing = len(lags) > GROWING_STEPS and all(a < b for a, b in pairwise(lags))
+        if growing and sum(self._busy) >= BUSY * len(self._busy):
+            said = f"the lag has grown over {GROWING_STEPS} steps, to {lags[-1]:,} changes"
+            self._go("spark", "Lag", f"{said}, while one process was busy")
+
+    def window_there(self, now_s: float, rows: int) -> None:
+        """A window was evaluated; the view has about so many rows."""
+        held = rows * self._row_bytes
+        if held >= HALF * self._bytes_max:
+            self._below_s = None
+        elif self._below_s is None:
+            self._below_s = now_s
+        elif now_s - self._below_s >= BACK_S:
+            said = f"about {held:,} bytes of rows, below half of what one process may use"
+            self._go("local", "Shrunk", said)
+
+    def _full(self, held: int, of: str) -> None:
+        if held > FULL * self._bytes_max:
+            limit = f"{FULL:.0%} of limits.view_bytes ({self._bytes_max:,})"
+            self._go("spark", "Memory", f"about {held:,} bytes of {of}, above {limit}")
+
+    def _go(self, engine: Engine, cause: str, said: str) -> None:
+        if self.wanted != engine:
+            self.wanted, self.why = engine, Why(cause, said)
+            self._lags.clear()
+            self._busy.clear()
+            self._noted_s = self._below_s = None

@@ -1,0 +1,113 @@
+"""`engine: auto` changes engines by memory and lag, says why, and no answer shows it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import msgspec
+import pytest
+
+from tidemill.errors import Exhausted
+from tidemill.testkit.faults.fuse import Fuse
+from tidemill.testkit.mortal_views import END, World, expected, follow
+from tidemill_compute.views.auto import BACK_S, GROWING_STEPS, AutoRule
+from tidemill_compute.views.engines import Engines, Windows
+from tidemill_compute.views.windows.collecting import answer, evaluate_here
+
+TEXT = """
+    named(n, h) := ping(h, n) ^ host(h);
+    many(n) @count(h) := named(n, h);
+"""
+
+
+def test_a_view_leaves_one_process_at_four_fifths_of_its_memory() -> None:
+    rule = AutoRule(1_000)
+    rule.step_here(0.0, 0.1, 0, 800, 10)
+    assert rule.wanted == "local"
+    rule.step_here(1.0, 0.1, 0, 801, 10)
+    assert rule.wanted == "spark"
+    assert rule.why.said == ("about 801 bytes of 10 rows, above 80% of limits.view_bytes (1,000)")
+
+
+@pytest.mark.parametrize(("took_s", "wanted"), [(0.9, "spark"), (0.1, "local")])
+def test_a_lag_that_grows_is_a_reason_where_the_process_is_busy(took_s: float, wanted: str) -> None:
+    rule = AutoRule(1_000)
+    for step in range(GROWING_STEPS):
+        rule.step_here(float(step), took_s, step, 1, 1)
+        assert rule.wanted == "local"
+    rule.step_here(float(GROWING_STEPS), took_s, GROWING_STEPS, 1, 1)
+    assert rule.wanted == wanted
+    assert ("lag has grown over 10 steps" in rule.why.said) == (wanted == "spark")
+
+
+def test_a_lag_that_shrinks_once_begins_to_count_anew() -> None:
+    rule = AutoRule(1_000)
+    for step in range(3 * GROWING_STEPS):
+        rule.step_here(float(step), 1.0, step % GROWING_STEPS, 1, 1)
+    assert rule.wanted == "local"
+
+
+def test_a_view_comes_back_after_an_hour_below_half_of_its_memory() -> None:
+    rule = AutoRule(1_000)
+    rule.step_here(0.0, 0.1, 0, 900, 9)  # 100 bytes a row
+    rule.window_there(10.0, 4)
+    rule.window_there(BACK_S, 5)  # half is not below half
+    rule.window_there(BACK_S + 20, 4)
+    rule.window_there(2 * BACK_S + 19, 4)
+    assert rule.wanted == "spark"
+    rule.window_there(2 * BACK_S + 20, 4)
+    assert rule.wanted == "local"
+    assert rule.why.said == "about 400 bytes of rows, below half of what one process may use"
+
+
+def test_rows_that_fit_nowhere_are_known_before_they_are_read() -> None:
+    rule = AutoRule(1 << 20)
+    rule.estimate(13_000)
+    assert rule.wanted == "local"
+    rule.estimate(14_000)
+    assert rule.wanted == "spark"
+
+
+def engines_of(world: World, lacking: str = "") -> Engines:
+    async def ask(packed: bytes) -> bytes:
+        raise AssertionError("nobody asks for windows")
+
+    return Engines("auto", Windows(ask, world.clock.now_ms, lacking=lambda: lacking), 1 << 30)
+
+
+async def test_without_spark_a_view_stays_where_it_is_and_says_what_to_install() -> None:
+    engines = engines_of(World(TEXT, 1), "pyspark is not installed")
+    assert engines.choose(fresh=False) == "local"
+    assert engines.why.said == "the rows fit into one process"
+    assert not engines.gave_up(Exhausted("too much", reason="memory"))
+    assert engines.choose(fresh=False) == "local"
+    assert engines.why.said == "pyspark is not installed"
+
+
+async def test_a_view_changes_engines_at_any_frontier_and_its_answers_do_not_show_it() -> None:
+    random, world = Random(3), World(TEXT, 5)
+    windows = 0
+
+    async def ask(packed: bytes) -> bytes:
+        nonlocal windows
+        windows += 1
+        return msgspec.msgpack.encode(await answer(packed, world.stores[1], None, evaluate_here))
+
+    await world.create()
+    await world.feed(0, END)
+    view = world.view(world.process(Fuse(None)), 2)
+    engines = view.engines = Engines("auto", Windows(ask, world.clock.now_ms), 1 << 30)
+    ran, tell = [], engines.stepped
+
+    def stepped(now_s: float, took_s: float, behind: int, held: tuple[int, int]) -> None:
+        tell(now_s, took_s, behind, held)
+        ran.append(engines.running)
+        engines.rule.wanted = random.choice(("local", "spark"))
+
+    engines.stepped = stepped  # type: ignore[method-assign]  # chance in place of memory
+    await follow(world, view, END)
+    changes = sum(a != b for a, b in pairwise(ran))
+    assert changes > 3
+    assert windows > 3
+    assert await world.contents() == expected(world.program, world.history)

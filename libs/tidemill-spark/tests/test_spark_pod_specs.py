@@ -104,6 +104,16 @@ def test_secrets_of_sources_are_files_of_drivers_and_executors_alike() -> None:
         assert all(mounted[name]["readOnly"] for name, secret in of.items() if secret)
 
 
+def test_a_driver_that_stays_has_executors_only_while_there_is_work() -> None:
+    stays = Attempt(Job(JobKind.SESSION, "compute-0", "jobs.session", b""), 1)
+    ends = Attempt(JOB, 1)
+    conf = spark_conf(stays, "jobs", PodSettings(executors=7))
+    allocation = "spark.dynamicAllocation"
+    assert conf[f"{allocation}.enabled"] == conf[f"{allocation}.shuffleTracking.enabled"] == "true"
+    assert (conf[f"{allocation}.minExecutors"], conf[f"{allocation}.maxExecutors"]) == ("1", "7")
+    assert not [each for each in spark_conf(ends, "jobs", PodSettings()) if allocation in each]
+
+
 def test_executors_go_with_their_driver_and_settings_of_spark_win() -> None:
     attempt = Attempt(JOB, 3)
     conf = spark_conf(attempt, "jobs", FULL)

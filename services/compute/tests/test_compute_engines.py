@@ -73,7 +73,9 @@ def engines_of(world: World, lacking: str = "") -> Engines:
     async def ask(packed: bytes) -> bytes:
         raise AssertionError("nobody asks for windows")
 
-    return Engines("auto", Windows(ask, world.clock.now_ms, lacking=lambda: lacking), 1 << 30)
+    return Engines(
+        "auto", Windows(ask, world.clock.now_ms, lambda: "test", lacking=lambda: lacking), 1 << 30
+    )
 
 
 async def test_without_spark_a_view_stays_where_it_is_and_says_what_to_install() -> None:
@@ -97,7 +99,9 @@ async def test_a_view_changes_engines_at_any_frontier_and_its_answers_do_not_sho
     await world.create()
     await world.feed(0, END)
     view = world.view(world.process(Fuse(None)), 2)
-    engines = view.engines = Engines("auto", Windows(ask, world.clock.now_ms), 1 << 30)
+    engines = view.engines = Engines(
+        "auto", Windows(ask, world.clock.now_ms, lambda: "test"), 1 << 30
+    )
     ran, tell = [], engines.stepped
 
     def stepped(now_s: float, took_s: float, behind: int, held: tuple[int, int]) -> None:

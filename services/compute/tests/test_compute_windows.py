@@ -62,7 +62,7 @@ class Asked:
 
 def on(view: ViewDriver, world: World, engine: Engine) -> Asked:
     asked = Asked(world)
-    view.engines = Engines(engine, Windows(asked.ask, world.clock.now_ms), 1 << 30)
+    view.engines = Engines(engine, Windows(asked.ask, world.clock.now_ms, lambda: "test"), 1 << 30)
     return asked
 
 

@@ -64,7 +64,9 @@ async def live(world: World, session: WindowSession, at: Callable[[int], None]) 
         at(fed)
         while True:
             view = world.view(world.process(Fuse(None)), 20)
-            view.engines = Engines("spark", Windows(session.ask, world.clock.now_ms), 1 << 30)
+            view.engines = Engines(
+                "spark", Windows(session.ask, world.clock.now_ms, lambda: "test"), 1 << 30
+            )
             lives += 1
             try:
                 await follow(world, view, fed, 0.01)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tidemill.shard.stores import BlobPlace
-from tidemill.spark.launcher import Job
+from tidemill.spark.launcher import Job, JobKind
 from tidemill.spark.local_settings import BATCH_BYTES_MAX
 from tidemill.spark.pod_settings import PodSettings
 
@@ -223,7 +223,24 @@ def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_MAX),
         "spark.python.worker.reuse": "true",
         **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
+        **(_staying(settings) if attempt.job.kind is JobKind.SESSION else {}),
         **settings.spark,
+    }
+
+
+def _staying(settings: PodSettings) -> dict[str, str]:
+    """Settings of a driver that stays: executors come with work, all but one go when it is done.
+
+    Executors tell what shuffles they hold: the cluster has no service for that.
+    """
+    return {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "1",
+        "spark.dynamicAllocation.maxExecutors": str(settings.executors),
+        "spark.dynamicAllocation.executorIdleTimeout": "60s",
+        "spark.decommission.enabled": "true",
+        "spark.scheduler.mode": "FAIR",
     }
 
 

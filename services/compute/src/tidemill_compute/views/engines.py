@@ -24,11 +24,13 @@ Asked = Literal["auto", "local", "spark"]
 class Windows:
     """Where windows are evaluated: `ask` does it, with `bytes_max` of memory for one range.
 
-    `lacking` is a sentence where no driver can run, which `auto` then does without.
+    `unique` gives names that nobody has. `lacking` is a sentence where no driver can run, which
+    `auto` then does without.
     """
 
     ask: Ask
     now_ms: Callable[[], int]
+    unique: Callable[[], str]
     bytes_max: int = HISTORY_BYTES_MAX
     lacking: Callable[[], str] = lambda: ""
 
@@ -128,6 +130,7 @@ class Engines:
         assert self._plan is not None, "windows are planned before they are asked for"
         windows = self._windows
         self._keeper = WindowMaintainer(
-            self._plan, collections, windows.ask, windows.now_ms, windows.bytes_max
-        )
+            self._plan, collections, windows.ask, windows.now_ms, windows.unique(),
+            windows.bytes_max,
+        )  # fmt: skip
         return self._keeper

@@ -13,6 +13,7 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.limits import Limits
 from tidemill.errors import Fenced
 from tidemill.host.speed import Speed
+from tidemill.runtime.ids import random_id
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec
 from tidemill.time import U64_MAX
@@ -122,7 +123,7 @@ class ViewPart:
         asked, view_bytes = spec_of(self._made.view).engine, host.settings.limits.view_bytes
         if asked != "local" and target.ticks is None:
             session = context.session
-            windows = Windows(session.ask, host.clock.now_ms, bytes_max, session.lacking)
+            windows = Windows(session.ask, host.clock.now_ms, random_id, bytes_max, session.lacking)
             driver.engines = Engines(asked, windows, view_bytes)
         driver.may_rest()
         return driver

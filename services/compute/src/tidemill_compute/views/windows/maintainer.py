@@ -39,9 +39,10 @@ class WindowMaintainer:
 
     def __init__(
         self, plan: WindowPlan, collections: Collections, ask: Ask,
-        now_ms: Callable[[], int], bytes_max: int = HISTORY_BYTES_MAX,
+        now_ms: Callable[[], int], owner: str, bytes_max: int = HISTORY_BYTES_MAX,
     ) -> None:  # fmt: skip
-        """For the event loop that runs now; `bytes_max` is for one range."""
+        """For the event loop that runs now; `bytes_max` is for one range, `owner` a new name."""
+        self._owner = owner
         history = plan.divided.history
         self._plan, self._target, self._settings = plan, history.target, history.settings
         self._collections = collections
@@ -158,7 +159,7 @@ class WindowMaintainer:
             parts[collection] = [pack_part(part) for part in known]
         self._read = rows
         return Window(
-            self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
+            self._owner, self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
             lower, upper, self._rows is None, self._now_ms(), parts, changes,
         )  # fmt: skip
 

@@ -18,9 +18,11 @@ class Window(msgspec.Struct, frozen=True):
     `rows` are those of its inputs by which it was placed. `parts` are those of the collections that
     it reads, `changes` the updates of its inputs in the interval as streams of Arrow. With `whole`
     all keys are looked at, without it those that changes touch. `begun_ms` is in the names of the
-    objects that it makes.
+    objects that it makes; `owner` is nobody else's, since a writer that lost a race deletes its
+    objects.
     """
 
+    owner: str
     view: bytes
     rows: dict[str, int]
     ranges: int

@@ -36,6 +36,17 @@ IN_WINDOWS = {
         reach(a, c) := reach(a, b) ^ step(b, c);
         step(0, 1); step(1, 2); step(2, 3);
     """,
+    "groups of matches": """
+        worth(n) @sum(length(h)) @count(h) := ping(h, n) ^ host(h);
+        pair(n, m) := ping(h, n) ^ ping(h, m) if n < m;
+        often(n) := worth(n) @count(c) ^ pair(n, _) if c > 1;
+    """,
+    "counts that are passed on, and meet again": """
+        many(n) @count(h) := ping(h, n);
+        either(n, h) := many(n) ^ ping(h, n);
+        all(h) @max(n) := either(n, h);
+        both(h) := all(h) ^ host(h);
+    """,
     "sets of another view": """
         alike(s) @count(h) := load(h) @set(s);
         most(h, m) := load(h) @max(m) ^ host(h);

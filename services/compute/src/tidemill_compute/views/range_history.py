@@ -17,7 +17,7 @@ from tidemill.catalog.record_rows import PredicateShape
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
@@ -35,6 +35,8 @@ from tidemill_compute.views.range_wire import (
 )
 from tidemill_compute.views.view_updates import moved_rows, update_table
 
+BEFORE = "#before:"
+"""Before the name of a read: what crossed below the window, and is in no collection."""
 RANGE_ROWS = 1_000_000
 """Updates of the inputs for which there is a range more."""
 RANGES_MAX = 256
@@ -165,7 +167,11 @@ class RangeHistory:
             limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
             told=dict.fromkeys([*outputs, *crossing]), whole=fragment.whole,
         )  # fmt: skip
-        failing = [] if before is None else self._restart(engine, fragment, before, texts)
+        crossed: list[Dealt] = []
+        failing: list[Failed] = []
+        if before is not None:
+            crossed = self._restart(engine, fragment, rows, before, texts)
+            failing = engine.tell_errors()
         had = {name: engine.rows(name) for name in fragment.placed}
         for read in fragment.reads:
             known, payloads = self.input_of(read.predicate), rows.get(read.name, ())
@@ -182,42 +188,59 @@ class RangeHistory:
             if name in told:
                 collection, shape = target.outputs[name]
                 updates[collection] = updates_of(told[name], shape, self.history.lower)
-        dealt = [
+        crossed += self._crossing(fragment, told, dict.fromkeys(crossing, ""))
+        gone, come = engine.tell_state()
+        moved = moved_rows(gone, come, self.history.upper - 1)
+        updates[target.state] = update_table(moved, STATE_SCHEMA)
+        counts = {name: engine.rows(name) for name in fragment.placed}
+        return RangeFound(updates, engine.tell_errors(), counts, crossed, had, failing)
+
+    def _crossing(
+        self, fragment: Fragment, told: Mapping[str, Told], names: Mapping[str, str]
+    ) -> list[Dealt]:
+        """What some predicates of a fragment tell, for later ones; names get a word before them."""
+        return [
             each
             for later in self.placement.fragments
             for read in later.reads
-            if read.predicate in crossing and read.predicate in told
+            if read.predicate in names and read.predicate in told
             for each in dealt_told(
                 later.number,
-                read.name,
+                names[read.predicate] + read.name,
                 read.place,
                 self.ranges_of(later),
                 told[read.predicate],
                 whole=read.predicate in fragment.whole,
             )
         ]
-        gone, come = engine.tell_state()
-        moved = moved_rows(gone, come, self.history.upper - 1)
-        updates[target.state] = update_table(moved, STATE_SCHEMA)
-        counts = {name: engine.rows(name) for name in fragment.placed}
-        return RangeFound(updates, engine.tell_errors(), counts, dealt, had, failing)
+
+    def kept_nowhere(self, fragment: Fragment) -> frozenset[str]:
+        """What crosses to later fragments and is in no collection, or not as it crosses."""
+        outputs = self.history.target.outputs
+        return frozenset(
+            name
+            for name in self.placement.crossing(fragment)
+            if name not in outputs or name in fragment.whole
+        )
 
     def _restart(
-        self, engine: DataflowEngine, fragment: Fragment, before: Mapping[str, pa.Table],
-        texts: Texts,
-    ) -> list[Failed]:  # fmt: skip
-        """Take in the rows just before `lower`; the errors that hold there."""
+        self, engine: DataflowEngine, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
+        before: Mapping[str, pa.Table], texts: Texts,
+    ) -> list[Dealt]:  # fmt: skip
+        """Take in the rows just before `lower`; what crosses of them and is kept nowhere."""
         lower = self.history.lower
         for read in fragment.reads:
             stored = self.stored(read.predicate)
-            if stored is not None and read.name in before:
+            if crossed := rows.get(BEFORE + read.name):
+                feed_told(engine, read.name, crossed, texts)
+            elif stored is not None and read.name in before:
                 present = present_rows(before[read.name])
                 # The ends of derived facts are told when they come, those of inputs are known.
                 told = self.input_of(read.predicate) is None
                 _take(engine, read.name, stored[1], present, texts, lower - 1, endless=told)
-        engine.step(lower)
+        told = engine.step(lower)
         engine.tell_state()
-        return engine.tell_errors()
+        return self._crossing(fragment, told, dict.fromkeys(self.kept_nowhere(fragment), BEFORE))
 
     def require_rows(self, counts: Mapping[str, int]) -> None:
         """Raises: LimitPassed where predicates have too many rows in all ranges together."""

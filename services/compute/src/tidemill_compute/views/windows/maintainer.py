@@ -160,7 +160,7 @@ class WindowMaintainer:
         self._read = rows
         return Window(
             self._owner, self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
-            lower, upper, self._rows is None, self._now_ms(), parts, changes,
+            lower, upper, self._plan.whole or self._rows is None, self._now_ms(), parts, changes,
         )  # fmt: skip
 
     def _count(self, found: WindowResult) -> None:

@@ -23,6 +23,12 @@ class WindowPlan:
     rows: Mapping[str, int]
     lacking: str
 
+    @property
+    def whole(self) -> bool:
+        """Whether each window looks at all keys: something that crosses is in no collection."""
+        divided = self.divided
+        return any(divided.kept_nowhere(each) for each in divided.placement.fragments)
+
     def collections(self) -> list[str]:
         """The collections whose rows its fragments read."""
         found = [
@@ -59,14 +65,6 @@ def _lacking(divided: RangeHistory) -> str:
         moving = _moves_by_itself(rule)
         if moving:
             return f"rule {rule.number} {moving}, so its facts change without a change of an input"
-    for fragment in placement.fragments:
-        for name in sorted(placement.crossing(fragment)):
-            if name not in target.outputs or name in fragment.whole:
-                base = name.rpartition(":")[2]
-                return (
-                    f"facts of {base} are merged from several ranges, and no collection holds what "
-                    "ranges say of them: give its head the variables that all atoms of its body have"
-                )
     if not divided.keys_fit():
         return "rows cannot be divided by a column that holds sets, or lattices of several values"
     return ""

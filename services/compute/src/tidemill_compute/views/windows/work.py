@@ -135,10 +135,10 @@ class WindowWork:
         return np.unique(np.concatenate(found))
 
     async def _present(self, read: Read, wanted: Wanted) -> pa.Table:
-        stored = self.divided.stored(read.predicate)
-        assert stored is not None, "what crosses is in a collection"
+        history, stored = self.divided.history, self.divided.stored(read.predicate)
+        if stored is None:  # it comes from an earlier fragment, with the window
+            return pa.table({})
         collection, shape = stored
-        history = self.divided.history
         description = history.written.get(collection) or history.inputs[collection][0]
         tables = [description.update_schema().empty_table()]
         name = ",".join(map(str, (read.place.positions, shape.timed, shape.arguments)))

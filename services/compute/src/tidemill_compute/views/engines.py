@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tidemill.errors import Exhausted
+from tidemill.errors import Exhausted, UsageError
 from tidemill.shard import Collections
 from tidemill_compute.views.auto import AutoRule, Engine, Why
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX, History
@@ -90,7 +90,12 @@ class Engines:
         return Why("NoDriver", lacking) if lacking else None
 
     def choose(self, *, fresh: bool) -> Engine:
-        """The engine from now on. A view begins in one process: its history is a job of its own."""
+        """The engine from now on. A view begins in one process: its history is a job of its own.
+
+        Raises: UsageError where Spark is asked for and cannot run, with what to install.
+        """
+        if self.asked == "spark" and self.wanted == "spark" and (said := self._windows.lacking()):
+            raise UsageError(f"no windows on Spark: {said}", reason="launcher")
         self.running = "local" if fresh else self.wanted
         lacking = self._lacking
         if lacking is not None:

@@ -1,4 +1,4 @@
-"""Windows write what one process writes: over deaths at any write, and over changes of the engine."""
+"""Windows write what one process writes, over deaths at any write and changes of the engine."""
 
 from __future__ import annotations
 

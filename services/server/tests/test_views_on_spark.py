@@ -52,7 +52,7 @@ async def until(process: Whole, expected: Mapping[str, int]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def described(
+async def describe(
     process: Whole, until_: Callable[[Mapping[str, Any]], bool]
 ) -> Mapping[str, Any]:
     async with asyncio.timeout(240):
@@ -72,12 +72,12 @@ async def test_a_view_goes_to_spark_and_back_and_its_answers_go_on(tmp_path: Pat
         await until(process, {"a": 1, "b": 1})
         await push(process, ("a", "IAH", 41), ("c", "IAH", 99))
         await until(process, {"a": 2, "b": 1, "c": 1})
-        details = await described(process, lambda each: bool(each.get("windows")))
+        details = await describe(process, lambda each: bool(each.get("windows")))
         assert (details["engine"], details["engineCause"]) == ("spark", "Asked")
         await apply(process, "local")
         await push(process, ("b", "IAH", 77))
         await until(process, {"a": 2, "b": 2, "c": 1})
-        await described(process, lambda each: "engine" not in each)
+        await describe(process, lambda each: "engine" not in each)
 
 
 async def test_a_view_on_spark_is_stalled_where_there_is_none_and_says_what_to_install(
@@ -90,7 +90,7 @@ async def test_a_view_on_spark_is_stalled_where_there_is_none_and_says_what_to_i
         await process.start()
         await apply(process, "spark")
         await push(process, ("a", "IAH", 40), ("a", "IAH", 41))
-        status = await described(process, lambda each: each["reason"] == "Stalled")
+        status = await describe(process, lambda each: each["reason"] == "Stalled")
         assert "pip install 'tidemill[spark]'" in status["message"]
         await apply(process, "auto")
         await until(process, {"a": 2})

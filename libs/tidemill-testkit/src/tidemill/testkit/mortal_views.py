@@ -1,4 +1,4 @@
-"""Views over stores that outlive them, with histories of their inputs and the answers of the twin."""
+"""Views over stores that outlive them, histories of their inputs, and the answers of the twin."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ OTHER_VIEW = """
 
 
 def checked(text: str) -> CheckedProgram:
+    """The program of a text over the inputs that it reads."""
     schemas, program = SCHEMAS, parse(text)
     used = {a.application.name for rule in program.rules for a in rule.atoms}
     return check(program, InputSchemas({n: s for n, s in schemas.items() if n in used}))
@@ -133,6 +134,7 @@ def history(seed: int) -> dict[str, pa.Table]:
 
 
 def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    """Rows with their times and differences as consolidated updates."""
     updates = empty_updates(schema).schema
     columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(updates)]
     return consolidate(pa.Table.from_arrays(columns, schema=updates))

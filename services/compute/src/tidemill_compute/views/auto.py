@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 Engine = Literal["local", "spark"]
 
 FULL, HALF = 0.8, 0.5
-"""Parts of the memory of a view above which it leaves one process, and below which it comes back."""
+"""Parts of its memory above which a view leaves one process, and below which it comes back."""
 GROWING_STEPS = 10
 """Steps in a row over which the lag of a busy process has grown."""
 BACK_S = 3_600.0

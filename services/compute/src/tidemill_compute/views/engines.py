@@ -22,7 +22,7 @@ Asked = Literal["auto", "local", "spark"]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where windows are evaluated: `ask` does it, with `bytes_max` of memory for one range.
+    """The evaluation of windows: `ask` does it, with `bytes_max` of memory for one range.
 
     `unique` gives names that nobody has. `lacking` is a sentence where no driver can run, which
     `auto` then does without.
@@ -122,7 +122,7 @@ class Engines:
 
     @property
     def figures(self) -> dict[str, object]:
-        """Windows that were evaluated since the last start, and ranges that the last one touched."""
+        """Windows that were evaluated since the last start, and ranges that the newest touched."""
         keeper = self._keeper
         if keeper is None or self.running == "local":
             return {}

@@ -198,7 +198,7 @@ class RangeHistory:
     def _crossing(
         self, fragment: Fragment, told: Mapping[str, Told], names: Mapping[str, str]
     ) -> list[Dealt]:
-        """What some predicates of a fragment tell, for later ones; names get a word before them."""
+        """Changes of some predicates for later fragments; their names get a word before them."""
         return [
             each
             for later in self.placement.fragments
@@ -215,7 +215,7 @@ class RangeHistory:
         ]
 
     def kept_nowhere(self, fragment: Fragment) -> frozenset[str]:
-        """What crosses to later fragments and is in no collection, or not as it crosses."""
+        """Predicates that cross to later fragments and are in no collection as they cross."""
         outputs = self.history.target.outputs
         return frozenset(
             name

@@ -34,7 +34,7 @@ class WindowMaintainer:
     """Maintainer of programs without ticks whose rows are in collections, and nowhere here.
 
     The first window looks at all keys, later ones at those that changes touch. An interval without
-    a change asks nobody. Cost: the changes, here; the rows of the keys, where windows are evaluated.
+    a change asks nobody. Cost: the changes, and elsewhere the rows of their keys.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WindowMaintainer:
                 changes[self._target.inputs[name][0]] = due
         if not changes:
             return self._step(upper, {})
-        found = self._wait(self._evaluated(lower, upper, changes))
+        found = self._wait(self._evaluate(lower, upper, changes))
         self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
         self._count(found)
         return self._step(upper, found.parts)
@@ -129,7 +129,7 @@ class WindowMaintainer:
         finally:
             self._waited = None
 
-    async def _evaluated(
+    async def _evaluate(
         self, lower: int, upper: int, changes: Mapping[str, pa.Table]
     ) -> WindowResult:
         told = {name: encoded(table) for name, table in changes.items()}

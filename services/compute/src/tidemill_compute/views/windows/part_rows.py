@@ -1,6 +1,6 @@
 """Rows of immutable parts by the hash of a key, in files that are made once on each machine.
 
-A file is Arrow, sorted by hash, and mapped. Whoever looks for a few keys reads a few pages.
+A file is Arrow, sorted by hash, and mapped. A look for few keys reads few pages.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class PartRows:
 
         Raises: PartGone, Corrupt.
         """
-        sorted_ = await self._sorted(part, description, name, key_of)
-        found = sorted_.take(pa.array(_places(sorted_.column(SPOT), wanted)))
+        ordered = await self._by_key(part, description, name, key_of)
+        found = ordered.take(pa.array(_places(ordered.column(SPOT), wanted)))
         return _in_interval(found.drop_columns([SPOT]), part)
 
-    async def _sorted(
+    async def _by_key(
         self, part: Part, description: Description, name: str, key_of: KeyOf
     ) -> pa.Table:
         if self._folder is None or part.key is None:

@@ -31,8 +31,8 @@ from tidemill_compute.views.windows.mailbox import (
 
 MODULE = "tidemill_compute.views.windows.session_job"
 KEEP_S, ALIVE_S, IDLE_S = 600.0, 20.0, 90.0
-"""Time that a driver is kept after the last window; between two heartbeats; and after which a
-driver ends by itself, since its owner must be dead."""
+"""Seconds that a driver is kept after the last window; seconds between two heartbeats; seconds
+without a heartbeat until a driver ends."""
 LOOK_S_MAX = 0.25
 END_S = 5.0
 """Time that a driver has to end."""
@@ -79,8 +79,8 @@ class WindowSession:
     async def ask(self, window: bytes) -> bytes:
         """The packed answer to a packed window.
 
-        Raises: Unavailable with the end of the log if the driver ended, or the window failed;
-        UsageError if drivers cannot run here, with what to install.
+        Raises: Unavailable with the end of the log, if the driver ended or the window failed.
+        UsageError, if drivers cannot run here.
         """
         driver, folder = self._begin()
         number = await self._put(folder, window)
@@ -136,7 +136,7 @@ class WindowSession:
             await self._end(driver, folder)
 
     async def _end(self, driver: asyncio.Task[JobDone | JobFailed], folder: str) -> None:
-        """Let a driver end by itself, or end it; nothing of it is left."""
+        """End a driver, softly where it still answers, and delete its objects."""
         if not driver.done():
             with suppress(TidemillError):
                 await self._put(folder, END)

@@ -14,8 +14,8 @@ Failure = Literal["", "exhausted", "limit", "corrupt", "gone"]
 class Window(msgspec.Struct, frozen=True):
     """One interval of a view that has been there before `lower`.
 
-    `view` is the packed history of the view without parts, the same in all its windows, and
-    `rows` are those of its inputs by which it was placed. `parts` are those of the collections that
+    `view` is the packed history of the view without parts, the same in all its windows. It was
+    placed by the `rows` of its inputs. `parts` are those of the collections that
     it reads, `changes` the updates of its inputs in the interval as streams of Arrow. With `whole`
     all keys are looked at, without it those that changes touch. `begun_ms` is in the names of the
     objects that it makes; `owner` is nobody else's, since a writer that lost a race deletes its

@@ -43,12 +43,12 @@ def run(packed: bytes, here: Workplace) -> bytes:
         for row in await asyncio.to_thread(stage.collect):
             yield Dealt(row["stage"], row["range"], row["name"], bytes(row["payload"]))
 
-    async def answered(blob: StoredBlob) -> bytes:
+    async def evaluate_all(blob: StoredBlob) -> bytes:
         result = await answer(packed, blob, None, evaluate)
         here.say(f"{result.touched} ranges, {sum(map(len, result.parts.values()))} parts")
         return msgspec.msgpack.encode(result)
 
-    return _with_blob(here.blob, answered)
+    return _with_blob(here.blob, evaluate_all)
 
 
 def groups_for(window: Window, cores: int) -> int:
@@ -93,7 +93,7 @@ async def _stage(
 
 
 def _folder() -> Path:
-    """Where an executor keeps the rows of parts: a folder that goes with it."""
+    """The folder of an executor for the rows of parts, which goes with it."""
     from pyspark import SparkFiles
 
     return Path(SparkFiles.getRootDirectory()) / "tidemill-parts"

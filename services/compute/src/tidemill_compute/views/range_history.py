@@ -236,8 +236,8 @@ class RangeHistory:
             elif stored is not None and read.name in before:
                 present = present_rows(before[read.name])
                 # The ends of derived facts are told when they come, those of inputs are known.
-                told = self.input_of(read.predicate) is None
-                _take(engine, read.name, stored[1], present, texts, lower - 1, endless=told)
+                endless = self.input_of(read.predicate) is None
+                _take(engine, read.name, stored[1], present, texts, lower - 1, endless=endless)
         told = engine.step(lower)
         engine.tell_state()
         return self._crossing(fragment, told, dict.fromkeys(self.kept_nowhere(fragment), BEFORE))

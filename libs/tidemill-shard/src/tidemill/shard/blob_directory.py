@@ -66,6 +66,10 @@ class DirectoryBlob:
         """The bytes from `start` to before `stop`, None if there is no file."""
         return await asyncio.to_thread(_read, self._root / key, (start, stop))
 
+    async def url(self, key: str, life_s: float) -> str:
+        """The place of the file, for as long as it is there."""
+        return (self._root / key).resolve().as_uri()
+
     async def delete(self, key: str) -> None:
         """Remove the file, if it is there. Raises: Unavailable."""
 

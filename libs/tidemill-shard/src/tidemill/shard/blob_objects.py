@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from obstore import sign_async
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store
 
@@ -117,6 +118,13 @@ class ObjectBlob:
             return None
         except (BaseError, OSError) as error:
             raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
+
+    async def url(self, key: str, life_s: float) -> str:
+        """An address that is signed for so long. Raises: Unavailable."""
+        try:
+            return str(await sign_async(self._store, "GET", key, timedelta(seconds=life_s)))
+        except (BaseError, OSError) as error:
+            raise Unavailable(f"the address of {key} is not signed: {_said(error)}") from error
 
     async def delete(self, key: str) -> None:
         """Delete the object, if it is there. Raises: Indeterminate."""

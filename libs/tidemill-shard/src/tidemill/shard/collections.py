@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tidemill.shard.compaction import Compacted, Compaction, Merge
 from tidemill.shard.garbage import GarbageCollection
+from tidemill.shard.held_versions import HeldVersions
 from tidemill.shard.pace_commands import PaceCommands
 from tidemill.shard.part_store import LIMITS, Limits, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
@@ -19,7 +20,7 @@ from tidemill.shard.write_commands import WriteCommands
 POLL_INTERVAL_S = 0.5
 
 
-class Collections(PaceCommands, WriteCommands, ReadCommands):
+class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
     """The collections of one Consensus and Blob, as one process uses them.
 
     Any number of processes may use the same stores at once. `ids` gives unguessable names (128
@@ -45,6 +46,7 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         PaceCommands.__init__(self, core)
         WriteCommands.__init__(self, core)
         ReadCommands.__init__(self, core)
+        HeldVersions.__init__(self, core)
         self._consensus = consensus
         self._blob = blob
         self._compaction = Compaction(parts, clock, versions)

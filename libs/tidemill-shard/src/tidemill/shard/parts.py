@@ -396,13 +396,21 @@ def check_blocks(data: bytes, part: Part, start: int = 0) -> None:
 
 
 def decode_part(
-    data: bytes, part: Part, schema: pa.Schema, arrived: Sequence[str] = ()
+    data: bytes,
+    part: Part,
+    schema: pa.Schema,
+    arrived: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """The updates of a part's bytes, those outside its interval included, as `schema` has them now.
 
-    `arrived`: its data columns in the order in which they came; none if that is their order.
-    Raises: Corrupt if the bytes are not the ones that were written.
+    `arrived`: its data columns in the order in which they came; none if that is their order. With
+    `columns` these data columns alone are decoded. Raises: Corrupt if the bytes are not the ones
+    that were written.
     """
+    wanted = schema
+    if columns is not None:
+        wanted = pa.schema([each for each in schema if each.name in {*columns, TIME, DIFF}])
     where = "a part in the log" if part.key is None else f"the object {part.key}"
     try:
         if part.inline is not None:
@@ -417,10 +425,12 @@ def decode_part(
             # whatever it reads.
             with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
                 check_rows(file.metadata, part)
-                table = checked(file.read(use_threads=False))
+                stored = set(file.schema_arrow.names)
+                names = None if wanted is schema else [n for n in wanted.names if n in stored]
+                table = checked(file.read(names, use_threads=False))
         if table.num_rows != part.rows:
             raise Corrupt(f"{where} has {table.num_rows} rows of {part.rows}", object=part.key)
-        return grown(table, schema)
+        return grown(table, wanted)
     except Corrupt:
         raise
     except Exception as error:  # Arrow names what is wrong with stored bytes in many ways

@@ -91,6 +91,13 @@ class Blob(Protocol):
         """Bytes start … stop−1 of an object, fewer if it ends before; None if there is none."""
         ...
 
+    async def url(self, key: str, life_s: float) -> str:
+        """A URL at which whoever has it reads the object for `life_s`; `file:` in a folder.
+
+        Raises: UsageError of a store that others cannot read.
+        """
+        ...
+
     async def delete(self, key: str) -> None:
         """Remove an object; nothing if there is none."""
         ...

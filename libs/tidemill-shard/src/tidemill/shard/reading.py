@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,7 @@ from tidemill.arrangement.updates import (
 )
 from tidemill.errors import Corrupt, UsageError
 from tidemill.shard.conforming import adding_up
+from tidemill.shard.hashing import key_hashes
 from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
 from tidemill.shard.offloading import all_of, compute_beside
 from tidemill.shard.part_store import PartStore
@@ -47,9 +49,17 @@ class Query:
     """Told of the bytes of each part once its rows are there; what it raises ends the reading."""
     settled: Callable[[int], None] | None = None
     """Told of the bytes of rows that are surely among the contents; its errors end the reading."""
+    hashes: tuple[int, int] | None = None
+    """The first and last hash of the keys that are wanted; None: all."""
     added_up: bool = True
     """Whether changes of one row at one time are one update, and sorted; else they are as stored.
     """
+
+    def crosses(self, part: Part) -> bool:
+        """Whether a part may hold keys of other hashes than are wanted."""
+        if self.hashes is None:
+            return False
+        return part.hash_min < self.hashes[0] or self.hashes[1] < part.hash_max
 
 
 EVERYTHING = Query()
@@ -155,9 +165,9 @@ class VersionReader:
             table = await self._rows(description, part, scalars)
 
             def work() -> pa.Table | None:
-                selected = _selected(table, part, lower, upper, query)
-                seen[0] += selected.nbytes
-                return make(part, selected) if selected.num_rows else None
+                chosen = selected(table, part, lower, upper, query, description.key)
+                seen[0] += chosen.nbytes
+                return make(part, chosen) if chosen.num_rows else None
 
             return await compute_beside(table.num_rows, work)
 
@@ -252,7 +262,18 @@ def _strictly_ascending(column: Column) -> bool:
     return bool(pc.all(differs, skip_nulls=False).as_py())
 
 
-def _selected(table: pa.Table, part: Part, lower: int, upper: int | None, query: Query) -> pa.Table:
+def selected(
+    table: pa.Table,
+    part: Part,
+    lower: int,
+    upper: int | None,
+    query: Query,
+    key: Sequence[str],
+) -> pa.Table:
+    """The updates of a part at lower <= time < upper (None: no bound) that a query selects.
+
+    `key` are the columns that its hashes are of, all if empty.
+    """
     start = max(lower, part.lower)
     stop = upper if part.upper is None else min(part.upper, U64_MAX if upper is None else upper)
     # The times of a part that is named for an interval are those of the interval, not of its rows.
@@ -260,6 +281,11 @@ def _selected(table: pa.Table, part: Part, lower: int, upper: int | None, query:
     inside = start <= part.time_min and (stop is None or part.time_max < stop)
     if not (whole and inside):
         table = between(table, start, stop)
+    if query.hashes is not None and query.crosses(part):
+        first, last = query.hashes
+        hashes = key_hashes(table, key)
+        kept = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last))
+        table = table.filter(pa.array(kept))
     return table if query.where is None else matching(table, query.where)
 
 

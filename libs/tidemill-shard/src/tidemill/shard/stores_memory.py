@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tidemill.errors import UsageError
 from tidemill.shard.ports import BlobEntry, Version
 
 
@@ -66,6 +67,10 @@ class MemoryBlob:
         """The bytes from `start` to before `stop`, None if there is no object."""
         found = self._objects.get(key)
         return found[0][start:stop] if found else None
+
+    async def url(self, key: str, life_s: float) -> str:
+        """Raises: UsageError: nobody else reads this memory."""
+        raise UsageError("objects in memory have no address", reason="memory")
 
     async def delete(self, key: str) -> None:
         """Remove the object, if it is there."""

@@ -210,10 +210,16 @@ def keep_version(state: State, capability: str, copy: str, lease_ms: int, now_ms
     """
     live_read(state, capability)
     _, state = clone(state, capability, copy, now_ms)
+    kept = replace(state.reads[copy], lease_ms=lease_ms)
+    return keep_objects(replace(state, reads={**state.reads, copy: kept}), copy, now_ms)
+
+
+def keep_objects(state: State, capability: str, now_ms: int) -> State:
+    """The objects of this version are not deleted while a read capability lives (P8)."""
+    hold = live_read(state, capability)
     # Clocks differ: what is garbage by now is so by its stamp, whoever stamped it.
     keeps_ms = max([now_ms, *state.garbage.values()])
-    kept = replace(state.reads[copy], keeps_ms=keeps_ms, lease_ms=lease_ms)
-    return replace(state, reads={**state.reads, copy: kept})
+    return replace(state, reads={**state.reads, capability: replace(hold, keeps_ms=keeps_ms)})
 
 
 def _with_hold(state: State, capability: str, change: Callable[[Hold], Hold]) -> State:

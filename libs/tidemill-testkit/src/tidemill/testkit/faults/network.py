@@ -136,6 +136,9 @@ class RemoteBlob:
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         return await self._network.call(lambda: self._inner.get_range(key, start, stop))
 
+    async def url(self, key: str, life_s: float) -> str:
+        return await self._network.call(lambda: self._inner.url(key, life_s))
+
     async def delete(self, key: str) -> None:
         await self._network.call(lambda: self._inner.delete(key))
 

@@ -83,6 +83,9 @@ class FaultyBlob:
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         return await self._faults.call(lambda: self._inner.get_range(key, start, stop))
 
+    async def url(self, key: str, life_s: float) -> str:
+        return await self._faults.call(lambda: self._inner.url(key, life_s))
+
     async def delete(self, key: str) -> None:
         await self._faults.call(lambda: self._inner.delete(key))
 

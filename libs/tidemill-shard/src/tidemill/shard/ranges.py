@@ -1,0 +1,172 @@
+"""A version cut into ranges of the hashes of its keys, and the rows of one range.
+
+Ranges are dyadic, as the parts of large batches are: each of these is read by one range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF
+from tidemill.shard.part_store import PartStore
+from tidemill.shard.parts import Part, decode_part
+from tidemill.shard.pruning import parts_where
+from tidemill.shard.reading import Query, VersionReader, selected
+from tidemill.shard.state import Batch, Description, State
+
+RANGE_ROWS = 1_000_000
+"""Updates of a range, if its parts can be told apart by hash."""
+BITS_MAX = 12
+READ_AGAIN_SHARE = 4
+"""Of so many updates at most one is read by a second range."""
+INLINE_BYTES_MAX = 16 * 1024 * 1024
+"""Updates of the log, summed over all ranges, each of which is given them."""
+
+Hashes: TypeAlias = tuple[int, int]
+"""The first and the last hash of a range, both included."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOf:
+    """A range of a version, and that version without the parts that hold nothing of it."""
+
+    hashes: Hashes
+    version: State
+
+
+def bare(state: State) -> State:
+    """A version without its holders and what is not readable: the batches alone."""
+    return replace(State(state.description, state.since, state.upper), batches=state.batches)
+
+
+def cut(
+    state: State,
+    lower: int,
+    upper: int,
+    where: pc.Expression | None = None,
+    rows: int = RANGE_ROWS,
+) -> list[RangeOf]:
+    """The ranges of a version that may hold updates at lower <= time < upper, about `rows` each.
+
+    Together they have each row once: a part of several ranges is given to all of them, and each
+    takes what is its own. Cost: O(parts * log ranges).
+    """
+    batches = tuple(_met(batch, lower, upper, state.description, where) for batch in state.batches)
+    parts = [part for batch in batches for part in batch.parts]
+    if not parts:
+        return []
+    bits = _bits(parts, rows)
+    found = []
+    for number in range(1 << bits):
+        hashes = _hashes(number, bits)
+        own = tuple(replace(b, parts=_meeting(b.parts, hashes)) for b in batches)
+        own = tuple(batch for batch in own if batch.parts)
+        if own:
+            found.append(RangeOf(hashes, replace(bare(state), batches=own)))
+    return found
+
+
+def _met(
+    batch: Batch, lower: int, upper: int, description: Description, where: pc.Expression | None
+) -> Batch:
+    parts = [part for part in batch.parts if part.meets(lower, upper)]
+    if where is not None:
+        parts = parts_where(parts, description.schema, where)
+    return replace(batch, parts=tuple(parts))
+
+
+def _hashes(number: int, bits: int) -> Hashes:
+    return number << (64 - bits), ((number + 1) << (64 - bits)) - 1
+
+
+def _meeting(parts: Sequence[Part], hashes: Hashes) -> tuple[Part, ...]:
+    first, last = hashes
+    return tuple(part for part in parts if part.hash_min <= last and first <= part.hash_max)
+
+
+def _bits(parts: Sequence[Part], rows: int) -> int:
+    """The bits of as many ranges as are wanted, or of as many as cost little reading again."""
+    total = sum(part.rows for part in parts)
+    inline = sum(len(part.inline) for part in parts if part.inline is not None)
+    wanted = min(BITS_MAX, max(0, -(-total // rows) - 1).bit_length())
+    for bits in range(wanted, 0, -1):
+        read = sum(part.rows * _ranges_of(part, bits) for part in parts)
+        if read <= total + total // READ_AGAIN_SHARE and inline << bits <= INLINE_BYTES_MAX:
+            return bits
+    return 0
+
+
+def _ranges_of(part: Part, bits: int) -> int:
+    return (part.hash_max >> (64 - bits)) - (part.hash_min >> (64 - bits)) + 1
+
+
+class RangeReader:
+    """Reads ranges of a version. Of a part only the columns that are needed are decoded."""
+
+    def __init__(self, parts: PartStore) -> None:
+        self._parts = parts
+        self._reader = VersionReader(parts)
+
+    async def contents(
+        self,
+        given: RangeOf,
+        as_of: int,
+        columns: Sequence[str],
+        where: pc.Expression | None = None,
+        filtered: Collection[str] = (),
+    ) -> list[pa.Table]:
+        """The rows of a range at `as_of`: `columns` and `_diff`, which is never 0.
+
+        Equal rows may be apart. `filtered` are the columns that `where` names. Raises: PartGone;
+        Corrupt as `VersionReader.contents`. Cost: O(n) in the updates of the range where nothing was
+        taken away; else that of `VersionReader.contents`.
+        """
+        query = Query(columns, where=where, hashes=given.hashes)
+        added = await self._added_alone(given, as_of, query, filtered)
+        if added is not None:
+            return added
+        return [await self._reader.contents(given.version, as_of, query)]
+
+    async def changes(
+        self,
+        given: RangeOf,
+        lower: int,
+        upper: int,
+        columns: Sequence[str],
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """The updates of a range at lower <= time < upper, consolidated, with `_time` and `_diff`."""
+        query = Query(columns, where=where, hashes=given.hashes)
+        return await self._reader.changes(given.version, lower, upper, query)
+
+    async def _added_alone(
+        self, given: RangeOf, as_of: int, query: Query, filtered: Collection[str]
+    ) -> list[pa.Table] | None:
+        """The rows, if no update up to `as_of` takes any away: then each is one, whatever is left
+        out of it. None otherwise.
+        """
+        description = given.version.description
+        key = description.key or description.schema.names
+        tables = []
+        for part in given.version.parts():
+            crosses = query.crosses(part)
+            needed = {*(query.columns or ()), *filtered, *(key if crosses else ())}
+            names = [name for name in description.schema.names if name in needed]
+            table = await self._decoded(part, description, names)
+            rows = selected(table, part, 0, as_of + 1, query, key)
+            if rows.num_rows and pc.min(rows.column(DIFF)).as_py() <= 0:
+                return None
+            tables.append(rows.select([*(query.columns or ()), DIFF]))
+        return [table for table in tables if table.num_rows]
+
+    async def _decoded(
+        self, part: Part, description: Description, names: Sequence[str]
+    ) -> pa.Table:
+        schema, arrived = description.update_schema(), description.arrived
+        data = await self._parts.data(part)
+        return decode_part(data, part, schema, arrived, columns=names)

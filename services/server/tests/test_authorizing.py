@@ -112,6 +112,8 @@ CALLS: dict[str, tuple[Role, Call]] = {
         Role.writer,
         lambda c, n: c.storage.update_and_downgrade(held(n), None, frontier(1)),
     ),
+    "StorageService/HoldVersion": (Role.reader, lambda c, n: c.storage.hold_version(n)),
+    "StorageService/LocateObjects": (Role.reader, lambda c, n: c.storage.locate(held(n), [])),
     "StorageService/SubscribeAt": (
         Role.reader,
         lambda c, n: first(c.storage.subscribe_at(held(n), 0)),

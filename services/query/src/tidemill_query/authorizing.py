@@ -32,6 +32,7 @@ from tidemill.rpc.messages import (
     Event,
     Explanation,
     HeldCapability,
+    HeldVersion,
     HolderInfo,
     Inserted,
     Json,
@@ -358,3 +359,18 @@ class AuthorizedStorage:
         async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
             async for event in stream:
                 yield event
+
+    async def hold_version(
+        self,
+        collection: str,
+        at: int | None,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldVersion:
+        self._demand(Role.reader, collection)
+        return await self._inner.hold_version(collection, at, owner, lease_ms, token)
+
+    async def locate(self, capability: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
+        self._presents(capability)
+        return await self._inner.locate(capability, keys)

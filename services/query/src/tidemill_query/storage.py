@@ -19,6 +19,7 @@ from tidemill.rpc.messages import (
     Condition,
     Event,
     HeldCapability,
+    HeldVersion,
     HolderInfo,
     Progress,
     Right,
@@ -39,6 +40,7 @@ from tidemill.shard import (
 )
 from tidemill.shard import Appended as Written
 from tidemill.shard.conforming import INCOMING_BYTES_MAX, refuse_long_rows
+from tidemill.shard.encoding import encode_rollup
 from tidemill.shard.hashing import fingerprint
 from tidemill.shard.incoming import normal_rows
 from tidemill.time import Frontier
@@ -289,6 +291,26 @@ class StorageDriver:
                         yield Progress(event.upper)
             finally:
                 await stream.aclose()
+
+    async def hold_version(
+        self,
+        collection: str,
+        at: int | None,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldVersion:
+        """The newest version, held at an instant, by default the latest definite one."""
+        name = self._id_of(collection)
+        await self._refuse_crowd(name)
+        found = await self._collections.hold_version(
+            name, at, owner=owner, lease_ms=self._lease(lease_ms), token=token
+        )
+        return HeldVersion(_held(found.capability), found.at, encode_rollup(found.version))
+
+    async def locate(self, capability: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
+        """Where the objects of a held version are."""
+        return await self._collections.locate(_reader(capability), keys)
 
     @asynccontextmanager
     async def _renewed(self, reader: ReadCapability) -> AsyncIterator[None]:

@@ -17,6 +17,7 @@ from tidemill.rpc.messages import (
     Condition,
     Event,
     HeldCapability,
+    HeldVersion,
     HolderInfo,
     Right,
 )
@@ -173,6 +174,30 @@ class StorageCalls:
         async with aclosing(messages_of(self._stub.SubscribeAt(request))) as messages:
             async for message in messages:
                 yield codecs_storage.updates_in(message)
+
+    async def hold_version(
+        self,
+        collection: str,
+        at: int | None = None,
+        *,
+        owner: str = "",
+        lease_ms: int | None = LEASE_MS,
+        token: str | None = None,
+    ) -> HeldVersion:
+        """The newest version, held at `at`, by default the latest definite instant."""
+        request = storage.HoldVersionRequest(
+            collection=collection, at=at, owner=owner, lease_ms=lease_ms, token=token
+        )
+        found = await self._ended(self._stub.HoldVersion, request)
+        capability = codecs_storage.capability_in(found.capability)
+        return HeldVersion(capability, found.at, found.version)
+
+    async def locate(self, held: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
+        """Where objects of a held version are, in the order of their keys."""
+        request = storage.LocateObjectsRequest(
+            capability=codecs_storage.capability_out(held), keys=keys
+        )
+        return list((await self._ended(self._stub.LocateObjects, request)).urls)
 
     def _ended(self, method: Any, request: Any) -> Awaitable[Any]:
         return ends(method(request, timeout=self._timeout_s), writes=True)

@@ -25,6 +25,7 @@ from tidemill.rpc.messages import (
     Event,
     Explanation,
     HeldCapability,
+    HeldVersion,
     HolderInfo,
     Inserted,
     MaintainedView,
@@ -234,6 +235,21 @@ class StorageHandlers(Protocol):
 
         Only those `columns`, if any are named, of rows that meet every condition (SU6).
         """
+        ...
+
+    async def hold_version(
+        self,
+        collection: str,
+        at: int | None,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldVersion:
+        """The newest version, held at an instant, by default the latest definite one."""
+        ...
+
+    async def locate(self, capability: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
+        """Where the objects of a held version are: a URL for each key."""
         ...
 
 

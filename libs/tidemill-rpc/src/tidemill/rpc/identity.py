@@ -372,7 +372,7 @@ NEEDS: Mapping[str, Role] = MappingProxyType(
             "storage.v1.StorageService": {
                 # Of these, what hands out or presents the right to write needs a writer.
                 Role.reader: "AcquireCapabilities CloneCapability TransferCapability Downgrade "
-                "Drop Renew SubscribeAt",
+                "Drop Renew SubscribeAt HoldVersion LocateObjects",
                 Role.writer: "Create UpdateAndDowngrade",
                 Role.admin: "Expire",
             },

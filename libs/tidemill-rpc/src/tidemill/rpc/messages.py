@@ -237,6 +237,18 @@ class HeldCapability:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldVersion:
+    """A version whose objects stay while its capability lives, held at the instant `at`.
+
+    `version` is in the format of the state log.
+    """
+
+    capability: HeldCapability
+    at: int
+    version: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class MaintainedView:
     """A program over held inputs, by predicate, that is to be maintained under a name.
 

@@ -358,3 +358,28 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
         async with aclosing(delivery.messages()) as messages:
             async for message in messages:
                 yield message
+
+    async def HoldVersion(  # noqa: N802
+        self, request: storage.HoldVersionRequest, context: Context
+    ) -> storage.HoldVersionResponse:
+        """Hold the newest version at an instant."""
+        held = await self._handlers.hold_version(
+            request.collection,
+            request.at if request.HasField("at") else None,
+            request.owner,
+            _lease_ms(request),
+            _token(request),
+        )
+        return storage.HoldVersionResponse(
+            capability=codecs_storage.capability_out(held.capability),
+            at=held.at,
+            version=held.version,
+        )
+
+    async def LocateObjects(  # noqa: N802
+        self, request: storage.LocateObjectsRequest, context: Context
+    ) -> storage.LocateObjectsResponse:
+        """Answer with the places of objects of a held version."""
+        capability = codecs_storage.capability_in(request.capability)
+        urls = await self._handlers.locate(capability, list(request.keys))
+        return storage.LocateObjectsResponse(urls=urls)

@@ -56,28 +56,37 @@ def cut(
     Together they have each row once: a part of several ranges is given to all of them, and each
     takes what is its own. Cost: O(parts * log ranges).
     """
-    batches = tuple(_met(batch, lower, upper, state.description, where) for batch in state.batches)
-    parts = [part for batch in batches for part in batch.parts]
+    met = _met(state, lower, upper, where)
+    parts = met.parts()
     if not parts:
         return []
     bits = _bits(parts, rows)
-    found = []
-    for number in range(1 << bits):
-        hashes = _hashes(number, bits)
-        own = tuple(replace(b, parts=_meeting(b.parts, hashes)) for b in batches)
-        own = tuple(batch for batch in own if batch.parts)
-        if own:
-            found.append(RangeOf(hashes, replace(bare(state), batches=own)))
-    return found
+    found = [_in_range(met, _hashes(number, bits)) for number in range(1 << bits)]
+    return [each for each in found if each.version.batches]
 
 
-def _met(
-    batch: Batch, lower: int, upper: int, description: Description, where: pc.Expression | None
-) -> Batch:
-    parts = [part for part in batch.parts if part.meets(lower, upper)]
-    if where is not None:
-        parts = parts_where(parts, description.schema, where)
-    return replace(batch, parts=tuple(parts))
+def range_of(
+    state: State, hashes: Hashes, lower: int, upper: int, where: pc.Expression | None = None
+) -> RangeOf:
+    """The same range of another version: rows of an instant do not depend on it (P1)."""
+    return _in_range(_met(state, lower, upper, where), hashes)
+
+
+def _in_range(met: State, hashes: Hashes) -> RangeOf:
+    own = tuple(replace(b, parts=_meeting(b.parts, hashes)) for b in met.batches)
+    return RangeOf(hashes, replace(met, batches=tuple(batch for batch in own if batch.parts)))
+
+
+def _met(state: State, lower: int, upper: int, where: pc.Expression | None) -> State:
+    """The version with the parts alone that may hold updates that are wanted."""
+
+    def met(batch: Batch) -> Batch:
+        parts = [part for part in batch.parts if part.meets(lower, upper)]
+        if where is not None:
+            parts = parts_where(parts, state.description.schema, where)
+        return replace(batch, parts=tuple(parts))
+
+    return replace(bare(state), batches=tuple(met(batch) for batch in state.batches))
 
 
 def _hashes(number: int, bits: int) -> Hashes:

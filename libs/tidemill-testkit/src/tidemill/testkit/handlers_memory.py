@@ -38,6 +38,7 @@ from tidemill.rpc.messages import (
     Event,
     Explanation,
     HeldCapability,
+    HeldVersion,
     HolderInfo,
     Inserted,
     Json,
@@ -355,6 +356,23 @@ class MemoryHandlers:
     ) -> AsyncIterator[Event]:
         async for event in self.subscribe(self._known(capability).collection, at, snapshot, up_to):
             yield event
+
+    async def hold_version(
+        self,
+        collection: str,
+        at: int | None,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldVersion:
+        held = self._held(collection)
+        instant = sole_time(held.upper) - 1 if at is None else at
+        capability = self._issue(collection, frontier(instant), Right.READ)
+        return HeldVersion(capability, instant, b"no objects")
+
+    async def locate(self, capability: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
+        self._known(capability)
+        return [f"file:///nowhere/{key}" for key in keys]
 
     def _issue(self, collection: str, at: Frontier, right: Right) -> HeldCapability:
         held = HeldCapability(f"secret{next(self.numbers)}", collection, at, right)

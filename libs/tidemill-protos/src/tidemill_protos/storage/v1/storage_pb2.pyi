@@ -880,3 +880,130 @@ class SubscribeAtResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___SubscribeAtResponse: _TypeAlias = SubscribeAtResponse  # noqa: Y015
+
+@_typing.final
+class HoldVersionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Name of the collection."""
+    at: _builtins.int
+    """The instant to hold. Unset: the latest definite one."""
+    owner: _builtins.str
+    """Name of the holder, as listings show it."""
+    lease_ms: _builtins.int
+    """Lease of the capability, at most the server's setting limits.lease_ms. Unset: that setting."""
+    token: _builtins.str
+    """Makes a retry safe: 16 characters or more, with the same capability each time."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        at: _builtins.int | None = ...,
+        owner: _builtins.str = ...,
+        lease_ms: _builtins.int | None = ...,
+        token: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "_lease_ms", b"_lease_ms", "_token", b"_token", "at", b"at", "lease_ms", b"lease_ms", "token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "_lease_ms", b"_lease_ms", "_token", b"_token", "at", b"at", "collection", b"collection", "lease_ms", b"lease_ms", "owner", b"owner", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
+    _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
+    _WhichOneofReturnType__lease_ms: _TypeAlias = _typing.Literal["lease_ms"]  # noqa: Y015
+    _WhichOneofArgType__lease_ms: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms"]  # noqa: Y015
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at) -> _WhichOneofReturnType__at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_ms) -> _WhichOneofReturnType__lease_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
+
+Global___HoldVersionRequest: _TypeAlias = HoldVersionRequest  # noqa: Y015
+
+@_typing.final
+class HoldVersionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    at: _builtins.int
+    """The instant that is held."""
+    version: _builtins.bytes
+    """The version without its holders, in the format of the state log: columns, frontiers, batches and parts."""
+    @_builtins.property
+    def capability(self) -> Global___Capability:
+        """To read, held at the instant."""
+
+    def __init__(
+        self,
+        *,
+        capability: Global___Capability | None = ...,
+        at: _builtins.int = ...,
+        version: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "capability", b"capability", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldVersionResponse: _TypeAlias = HoldVersionResponse  # noqa: Y015
+
+@_typing.final
+class LocateObjectsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def capability(self) -> Global___Capability:
+        """The capability of a held version."""
+
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys of its objects."""
+
+    def __init__(
+        self,
+        *,
+        capability: Global___Capability | None = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability", "keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateObjectsRequest: _TypeAlias = LocateObjectsRequest  # noqa: Y015
+
+@_typing.final
+class LocateObjectsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def urls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """A URL for each key, in their order: https:, http: or file:."""
+
+    def __init__(
+        self,
+        *,
+        urls: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["urls", b"urls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateObjectsResponse: _TypeAlias = LocateObjectsResponse  # noqa: Y015

@@ -86,6 +86,16 @@ class StorageServiceStub:
                 request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.SubscribeAtRequest.SerializeToString,
                 response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.SubscribeAtResponse.FromString,
                 _registered_method=True)
+        self.HoldVersion = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/HoldVersion',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.HoldVersionRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.HoldVersionResponse.FromString,
+                _registered_method=True)
+        self.LocateObjects = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/LocateObjects',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.LocateObjectsRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.LocateObjectsResponse.FromString,
+                _registered_method=True)
 
 
 class StorageServiceServicer:
@@ -164,6 +174,20 @@ class StorageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldVersion(self, request, context):
+        """The newest version, held at an instant: its objects stay while the capability lives.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LocateObjects(self, request, context):
+        """Where objects of a held version are: signed for a quarter of an hour, or in a folder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StorageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -216,6 +240,16 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.SubscribeAt,
                     request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.SubscribeAtRequest.FromString,
                     response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.SubscribeAtResponse.SerializeToString,
+            ),
+            'HoldVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldVersion,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.HoldVersionRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.HoldVersionResponse.SerializeToString,
+            ),
+            'LocateObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.LocateObjects,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.LocateObjectsRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.LocateObjectsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -490,6 +524,60 @@ class StorageService:
             '/tidemill.storage.v1.StorageService/SubscribeAt',
             tidemill_dot_storage_dot_v1_dot_storage__pb2.SubscribeAtRequest.SerializeToString,
             tidemill_dot_storage_dot_v1_dot_storage__pb2.SubscribeAtResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.storage.v1.StorageService/HoldVersion',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.HoldVersionRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.HoldVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LocateObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.storage.v1.StorageService/LocateObjects',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.LocateObjectsRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.LocateObjectsResponse.FromString,
             options,
             channel_credentials,
             insecure,

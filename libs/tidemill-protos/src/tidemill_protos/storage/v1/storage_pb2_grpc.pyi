@@ -57,6 +57,10 @@ class StorageServiceStub:
     """Appends and moves on in one step; a repeated token never writes twice."""
     SubscribeAt: _grpc.UnaryStreamMultiCallable[_storage_pb2.SubscribeAtRequest, _storage_pb2.SubscribeAtResponse]
     """The collection's changes from an instant on."""
+    HoldVersion: _grpc.UnaryUnaryMultiCallable[_storage_pb2.HoldVersionRequest, _storage_pb2.HoldVersionResponse]
+    """The newest version, held at an instant: its objects stay while the capability lives."""
+    LocateObjects: _grpc.UnaryUnaryMultiCallable[_storage_pb2.LocateObjectsRequest, _storage_pb2.LocateObjectsResponse]
+    """Where objects of a held version are: signed for a quarter of an hour, or in a folder."""
 
 @_typing.type_check_only
 class StorageServiceAsyncStub(StorageServiceStub):
@@ -87,6 +91,10 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Appends and moves on in one step; a repeated token never writes twice."""
     SubscribeAt: _aio.UnaryStreamMultiCallable[_storage_pb2.SubscribeAtRequest, _storage_pb2.SubscribeAtResponse]  # type: ignore[assignment]
     """The collection's changes from an instant on."""
+    HoldVersion: _aio.UnaryUnaryMultiCallable[_storage_pb2.HoldVersionRequest, _storage_pb2.HoldVersionResponse]  # type: ignore[assignment]
+    """The newest version, held at an instant: its objects stay while the capability lives."""
+    LocateObjects: _aio.UnaryUnaryMultiCallable[_storage_pb2.LocateObjectsRequest, _storage_pb2.LocateObjectsResponse]  # type: ignore[assignment]
+    """Where objects of a held version are: signed for a quarter of an hour, or in a folder."""
 
 class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
     """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
@@ -174,5 +182,21 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_storage_pb2.SubscribeAtResponse], _abc.AsyncIterator[_storage_pb2.SubscribeAtResponse]]:
         """The collection's changes from an instant on."""
+
+    @_abc_1.abstractmethod
+    def HoldVersion(
+        self,
+        request: _storage_pb2.HoldVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.HoldVersionResponse, _abc.Awaitable[_storage_pb2.HoldVersionResponse]]:
+        """The newest version, held at an instant: its objects stay while the capability lives."""
+
+    @_abc_1.abstractmethod
+    def LocateObjects(
+        self,
+        request: _storage_pb2.LocateObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.LocateObjectsResponse, _abc.Awaitable[_storage_pb2.LocateObjectsResponse]]:
+        """Where objects of a held version are: signed for a quarter of an hour, or in a folder."""
 
 def add_StorageServiceServicer_to_server(servicer: StorageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

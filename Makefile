@@ -118,6 +118,11 @@ bench-web: setup ## HTTP under load: questions for one key, followers over resta
 	@infra/setup.sh browser
 	@$(PY) -m bench.web $(BENCH)
 
+.PHONY: bench-spark
+bench-spark: setup ## what a scan by Spark costs, the answer compared first; BENCH="--rows 1000000" narrows it
+	@infra/setup.sh spark
+	@$(PY) -m bench.spark $(BENCH)
+
 bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
 	@$(PY) -m bench.views $(BENCH)
 

@@ -76,7 +76,7 @@ class World:
         return RangeReader(PartStore(self.blob, self.ids))
 
     async def contents(self, version: State, at: int, columns: list[str], **more: Any) -> pa.Table:
-        """What all ranges of about ten rows say together."""
+        """The rows of all ranges of about ten rows together."""
         tables = []
         for each in cut(version, 0, at + 1, more.get("where"), rows=10):
             tables += await self.reader().contents(each, at, columns, **more)

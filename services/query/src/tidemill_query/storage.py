@@ -309,7 +309,7 @@ class StorageDriver:
         return HeldVersion(_held(found.capability), found.at, encode_rollup(found.version))
 
     async def locate(self, capability: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
-        """Where the objects of a held version are."""
+        """The places of objects of a held version."""
         return await self._collections.locate(_reader(capability), keys)
 
     @asynccontextmanager

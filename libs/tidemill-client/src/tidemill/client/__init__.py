@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemill.client.connection import Client, connect
+    from tidemill.client.spark import TidemillSource
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "TidemillSource", "connect"]
 
 
 def __getattr__(name: str) -> object:
     """The names of `__all__`, imported when they are first asked for."""
+    if name == "TidemillSource":
+        from tidemill.client.spark import TidemillSource
+
+        return TidemillSource
     if name in __all__:
         from tidemill.client import connection
 

@@ -193,7 +193,7 @@ class StorageCalls:
         return HeldVersion(capability, found.at, found.version)
 
     async def locate(self, held: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
-        """Where objects of a held version are, in the order of their keys."""
+        """The places of objects of a held version, in the order of their keys."""
         request = storage.LocateObjectsRequest(
             capability=codecs_storage.capability_out(held), keys=keys
         )

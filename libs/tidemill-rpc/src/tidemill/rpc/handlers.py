@@ -249,7 +249,7 @@ class StorageHandlers(Protocol):
         ...
 
     async def locate(self, capability: HeldCapability, keys: Sequence[str]) -> Sequence[str]:
-        """Where the objects of a held version are: a URL for each key."""
+        """The places of objects of a held version: a URL for each key."""
         ...
 
 

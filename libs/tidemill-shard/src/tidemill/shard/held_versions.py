@@ -43,8 +43,9 @@ class HeldVersions:
         lease_ms: int,
         token: str | None = None,
     ) -> HeldVersion:
-        """The newest version, without its holders, held at `at`; by default the latest definite one.
+        """The newest version, without its holders, held at `at`.
 
+        By default that is the latest definite instant.
         No object that it names is deleted while the capability lives (P8). A repeated token is
         answered with the same capability. Raises: BeforeSince, NotYet, UnknownCollection. Cost: a
         commit.
@@ -71,7 +72,7 @@ class HeldVersions:
         return replace(found, version=bare(found.version))
 
     async def locate(self, capability: ReadCapability, keys: Sequence[str]) -> list[str]:
-        """Where the objects of these keys are, for URL_LIFE_S, in their order.
+        """The places of the objects of these keys, good for URL_LIFE_S, in their order.
 
         Raises: errors of the capability; UsageError for an object of another collection.
         """

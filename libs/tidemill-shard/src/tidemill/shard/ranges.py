@@ -132,11 +132,11 @@ class RangeReader:
         """The rows of a range at `as_of`: `columns` and `_diff`, which is never 0.
 
         Equal rows may be apart. `filtered` are the columns that `where` names. Raises: PartGone;
-        Corrupt as `VersionReader.contents`. Cost: O(n) in the updates of the range where nothing was
-        taken away; else that of `VersionReader.contents`.
+        Corrupt as `VersionReader.contents`. Cost: O(n) in the updates of the range where nothing
+        was taken away; else that of `VersionReader.contents`.
         """
         query = Query(columns, where=where, hashes=given.hashes)
-        added = await self._added_alone(given, as_of, query, filtered)
+        added = await self._read_added(given, as_of, query, filtered)
         if added is not None:
             return added
         return [await self._reader.contents(given.version, as_of, query)]
@@ -149,11 +149,11 @@ class RangeReader:
         columns: Sequence[str],
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """The updates of a range at lower <= time < upper, consolidated, with `_time` and `_diff`."""
+        """The consolidated updates of a range at lower <= time < upper."""
         query = Query(columns, where=where, hashes=given.hashes)
         return await self._reader.changes(given.version, lower, upper, query)
 
-    async def _added_alone(
+    async def _read_added(
         self, given: RangeOf, as_of: int, query: Query, filtered: Collection[str]
     ) -> list[pa.Table] | None:
         """The rows, if no update up to `as_of` takes any away: then each is one, whatever is left
@@ -166,16 +166,14 @@ class RangeReader:
             crosses = query.crosses(part)
             needed = {*(query.columns or ()), *filtered, *(key if crosses else ())}
             names = [name for name in description.schema.names if name in needed]
-            table = await self._decoded(part, description, names)
+            table = await self._decode(part, description, names)
             rows = selected(table, part, 0, as_of + 1, query, key)
             if rows.num_rows and pc.min(rows.column(DIFF)).as_py() <= 0:
                 return None
             tables.append(rows.select([*(query.columns or ()), DIFF]))
         return [table for table in tables if table.num_rows]
 
-    async def _decoded(
-        self, part: Part, description: Description, names: Sequence[str]
-    ) -> pa.Table:
+    async def _decode(self, part: Part, description: Description, names: Sequence[str]) -> pa.Table:
         schema, arrived = description.update_schema(), description.arrived
         data = await self._parts.data(part)
         return decode_part(data, part, schema, arrived, columns=names)

@@ -33,7 +33,7 @@ class Pushed:
 
 
 def pushed(filters: Iterable[Any], schema: pa.Schema) -> tuple[Pushed, list[Any]]:
-    """What is met here, and the filters that are left to Spark."""
+    """The filters that are met here, and those that are left to Spark."""
     conditions, columns, left = [], set(), []
     for each in filters:
         condition = _condition(each, schema)

@@ -18,6 +18,8 @@ _NAMES = (
     "rowsPerPartition", "version", "idempotencyKey", "tlsCa", "tlsCert", "tlsKey", "tlsName",
     "tokenFile",
 )  # fmt: skip
+_SPARK = frozenset({"checkpointlocation", "outputmode", "queryname"})
+"""Options of Spark itself, which it gives to sinks as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Options:
         known = {name.lower(): name for name in _NAMES}
         values = {}
         for name, value in given.items():
+            if name.lower() in _SPARK:
+                continue
             if name.lower() not in known:
                 raise UsageError(
                     f"there is no option {name}: {', '.join(sorted(_NAMES))}", reason="option"

@@ -20,8 +20,8 @@ from tidemill.rpc.messages import HeldVersion
 class _Pushing:
     """The method `pushFilters` of a reader.
 
-    While its setting for pushing is off, Spark refuses a reader with such a method of its own, which
-    it tells by `__func__`. It then does not call it, and filters all rows itself.
+    While its setting for pushing is off, Spark refuses a reader with such a method of its own. It
+    tells so by `__func__`. It then does not call the method, and filters all rows itself.
     """
 
     def __init__(self, push: Callable[[list[Any]], Iterable[Any]]) -> None:
@@ -44,7 +44,7 @@ def held_version(options: Options, at: int | None) -> HeldVersion:
         return calls.drive(hold)
 
 
-class ContentsReader(DataSourceReader):
+class ContentsReader(DataSourceReader):  # type: ignore[misc]  # pyspark has no types
     """Reads a collection as of one instant, by a capability that each task renews.
 
     The capability ends `lease` after the last task, or when `reading` drops it.
@@ -55,10 +55,10 @@ class ContentsReader(DataSourceReader):
         self._schema = schema
         self._pushed = Pushed()
         self._held: HeldVersion | None = None
-        self.pushFilters = _Pushing(self._push)  # type: ignore[method-assign,assignment]
+        self.pushFilters = _Pushing(self._push)
 
     def __getstate__(self) -> dict[str, object]:
-        """What tasks need: each has its part of the version in its partition."""
+        """The state for tasks: each has its part of the version in its partition."""
         return {**self.__dict__, "_held": None, "_pushed": Pushed(), "pushFilters": None}
 
     def _version(self) -> HeldVersion:

@@ -50,7 +50,7 @@ class Wanted:
         return 0 if self.snapshot else self.at, self.upper
 
 
-class Piece(InputPartition):
+class Piece(InputPartition):  # type: ignore[misc]  # pyspark has no types
     """A range of a version, with the capability that keeps its objects; without one no rows."""
 
     def __init__(
@@ -95,7 +95,7 @@ def scanned(options: Options, piece: Piece) -> Iterator[pa.RecordBatch]:
         return
     wanted = piece.wanted
     with options.connect() as calls:
-        scan = calls.drive(lambda client: _Scan.begun(client, options, piece))
+        scan = calls.drive(lambda client: _Scan.begin(client, options, piece))
         try:
             tables = calls.drive(lambda _: scan.tables())
             while tables:
@@ -118,7 +118,7 @@ class _Scan:
         self._kept = AsyncReader(client, piece.held, options.lease_ms)
 
     @classmethod
-    async def begun(cls, client: AsyncClient, options: Options, piece: Piece) -> _Scan:
+    async def begin(cls, client: AsyncClient, options: Options, piece: Piece) -> _Scan:
         """A scan whose capability lives, and is renewed until it ends."""
         scan = cls(client, options, piece)
         try:

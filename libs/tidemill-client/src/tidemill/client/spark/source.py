@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class TidemillSource(DataSource):
+class TidemillSource(DataSource):  # type: ignore[misc]  # pyspark has no types
     """`spark.read.format("tidemill")`: collections as of an instant, their changes, and tables."""
 
     @classmethod
@@ -90,8 +90,7 @@ class TidemillSource(DataSource):
                 "option('idempotencyKey', …), and keep the name",
                 reason="option",
             )
-        made: Any = writer.BatchesWriter(options, options.idempotency_key)
-        return made  # type: ignore[no-any-return]
+        return writer.BatchesWriter(options, options.idempotency_key)
 
 
 def _refuse_overwriting(overwrite: bool) -> None:

@@ -18,12 +18,15 @@ from tidemill.rpc.client import AsyncClient
 from tidemill.time import Frontier, sole_time
 
 Offset: TypeAlias = "dict[str, Any]"
-"""`frontier`: changes before it were given. With `snapshot` nothing was, and the contents at it come first."""
+"""The `frontier` before which changes were given.
+
+With `snapshot` none were, and the contents at the frontier come first.
+"""
 CLOSED = 2**62
 """Offset behind the end of a collection to which nothing comes any more."""
 
 
-class ChangesReader(DataSourceStreamReader):
+class ChangesReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark has no types
     """Gives the contents at a first instant, then each change once, batch by batch.
 
     A capability holds the collection where the last committed batch ended. So a batch that is read

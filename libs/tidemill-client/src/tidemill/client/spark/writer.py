@@ -25,7 +25,7 @@ StreamArrowWriter: type = getattr(
 """Base of stream writers; Spark 4.0 has none that take Arrow."""
 
 
-class Written(WriterCommitMessage):
+class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types
     """The rows of a task as an Arrow stream; empty for none."""
 
     def __init__(self, rows: bytes) -> None:
@@ -82,7 +82,7 @@ def _refuse_many(size: int) -> None:
         )
 
 
-class RowsWriter(DataSourceArrowWriter):
+class RowsWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a DataFrame into a table: all rows at one instant, or none.
 
     Tasks that run again change nothing. With an `idempotencyKey` a job that runs again, after the
@@ -105,7 +105,7 @@ class RowsWriter(DataSourceArrowWriter):
         """No effect: nothing has been written."""
 
 
-class BatchesWriter(StreamArrowWriter):  # type: ignore[misc,valid-type]
+class BatchesWriter(StreamArrowWriter):  # type: ignore[misc]
     """Writes each batch of a stream into a table, once for its number and the key of the stream."""
 
     def __init__(self, options: Options, token: str) -> None:

@@ -1,0 +1,157 @@
+"""The cost of a scan by Spark: python -m bench.spark [--rows N] [--runs N].
+
+The answer is compared first. Seconds are those of a processor, in a warm session. They count this
+process and all that it began: planning, Python workers, the JVM and the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemill.client.spark import TidemillSource
+from tidemill.rpc.server import Server, serve
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
+from tidemill.spark.local_settings import LocalSettings
+from tidemill.spark.session import local_session
+from tidemill.time import frontier
+from tidemill_query.storage import StorageDriver
+
+SCHEMA = pa.schema(
+    [("k", pa.int64()), ("a", pa.int64()), ("carrier", pa.string()), ("f", pa.float64())]
+)
+SCANS = {"all four columns": "k, a, carrier, f", "two columns": "k, a", "one column": "a"}
+
+
+def rows_of(size: int) -> pa.Table:
+    """Rows with keys of their own, each once, all at time 0."""
+    numbers = np.random.default_rng(7)
+    names = pa.array([f"carrier {n}" for n in range(20)])
+    return pa.table(
+        {
+            "k": np.arange(size),
+            "a": numbers.integers(0, 1_000_000, size),
+            "carrier": names.take(pa.array(numbers.integers(0, 20, size))),
+            "f": numbers.integers(0, 1_000, size) / 4,
+            "_time": np.zeros(size, np.uint64),
+            "_diff": np.ones(size, np.int64),
+        }
+    )
+
+
+@contextmanager
+def served(folder: Path, rows: pa.Table) -> Iterator[str]:
+    """The address of a server over one collection with these rows."""
+    numbers, loop = count(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    store = Collections(
+        SqliteConsensus(folder / "log"),
+        DirectoryBlob(folder / "objects", lambda: f"u{next(numbers)}"),
+        SystemClock(),
+        lambda: f"{next(numbers):032d}",
+    )
+
+    async def begin() -> Server:
+        await store.bind("c", Description(SCHEMA, key=("k",), retain_ms=1_000))
+        await store.compare_and_append("c", frontier(0), frontier(1), rows, writer="w")
+        return await serve("127.0.0.1:0", storage=StorageDriver(store, SystemClock()))
+
+    server = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def seconds_of_processors() -> float:
+    """User and system time of this process and of all that descend from it, ended ones too."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry.name)] = int(fields[1])
+        ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
+
+
+def summed(frame: DataFrame) -> dict[str, object]:
+    """Numbers that depend on each row."""
+    sums = {name: "max" if name == "carrier" else "sum" for name in frame.columns}
+    row = frame.agg(sums | {"*": "count"}).first()
+    assert row is not None
+    return dict(sorted(row.asDict().items()))
+
+
+def expected(rows: pa.Table, columns: list[str]) -> dict[str, object]:
+    """The same of the rows that were written."""
+    found: dict[str, object] = {"count(1)": rows.num_rows}
+    for name in columns:
+        if name == "carrier":
+            found[f"max({name})"] = pc.max(rows[name]).as_py()
+        else:
+            found[f"sum({name})"] = pc.sum(rows[name]).as_py()
+    return dict(sorted(found.items()))
+
+
+def measured(spark: SparkSession, address: str, rows: pa.Table, runs: int) -> None:
+    """Say what each scan costs. Raises: AssertionError for a wrong answer."""
+    options = {"address": address, "collection": "c", "asOf": "0"}
+    for title, columns in SCANS.items():
+        source = spark.read.format("tidemill").options(**options).option("columns", columns)
+        names = columns.split(", ")
+        assert summed(source.load()) == expected(rows, names), title
+        found = []
+        for _ in range(runs):
+            before = seconds_of_processors()
+            summed(source.load())
+            found.append(seconds_of_processors() - before)
+        partitions = source.load().rdd.getNumPartitions()
+        rate = rows.num_rows / median(found) / 1e6
+        print(
+            f"{title}: {rate:.1f} M rows for a second of a processor, {partitions} partitions, "
+            f"{', '.join(f'{each:.2f}' for each in found)} s",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Compare, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    chosen = parser.parse_args()
+    rows = rows_of(chosen.rows)
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder), rows) as address:
+        spark = local_session("bench", LocalSettings(scratch=folder))
+        spark.dataSource.register(TidemillSource)
+        measured(spark, address, rows, chosen.runs)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from tidemill_compute.views.engines import Engine, Engines, Windows
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import work as window_work
 from tidemill_compute.views.windows.collecting import answer, evaluate_here
+from tidemill_compute.views.windows.planning import WindowPlan
 from tidemill_compute.views.windows.spec import unpack_window
 
 IN_WINDOWS = {
@@ -47,6 +48,11 @@ IN_WINDOWS = {
         all(h) @max(n) := either(n, h);
         both(h) := all(h) ^ host(h);
     """,
+    "aggregates and clocks": PROGRAMS["aggregates and clocks"],
+    "facts of a later time": """
+        later(h, n) @time(t + 9) := ping(h, n) @time(t) ^ host(h);
+        soon(h) @count(n) := later(h, n);
+    """,
     "sets of another view": """
         alike(s) @count(h) := load(h) @set(s);
         most(h, m) := load(h) @max(m) ^ host(h);
@@ -54,7 +60,6 @@ IN_WINDOWS = {
 }
 NOT_IN_WINDOWS = {
     "solutions that outlive what established them": "an end of their own",
-    "aggregates and clocks": "reads a clock",
     "solutions that outlive one of their facts": "~expires",
 }
 
@@ -131,6 +136,39 @@ async def test_a_window_that_forgets_what_was_there_before_is_found_out(
 
     with pytest.raises(AssertionError):
         await live()
+
+
+LATER = "later(h, n) @time(t + 9) := ping(h, n) @time(t);"
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_view_that_changes_by_itself_is_looked_at_when_it_does_and_not_before(
+    forgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `forgets` nobody remembers when, and the comparison finds it out."""
+    world = World(LATER, 3)
+    await world.create()
+    await world.feed(0, END)
+    if forgets:
+        monkeypatch.setattr(WindowPlan, "moves", property(lambda self: False))
+    view, asked = spark_view(world, 1)
+    await follow(world, view, END)
+    for upper in range(END + 1, END + 20):
+        for name in world.target.inputs:
+            held = (await world.now.status(name)).upper
+            await world.now.compare_and_append(name, held, frontier(upper), None, writer="test")
+    quiet, asked = spark_view(world, 1)
+    await follow(world, quiet, END + 19)
+    found = (await world.contents())["v/later"]
+    later = found.filter(pa.array(found["_time"].to_numpy() > END))
+    if forgets:
+        assert not later.num_rows
+        return
+    pings = world.history["ping"]
+    assert later.num_rows
+    assert later.num_rows <= pings.num_rows
+    # One window to begin, and one for each instant at which something happens, at most.
+    assert 0 < len(asked.windows) <= 1 + len({*later["_time"].to_pylist()})
 
 
 async def test_an_interval_without_a_change_asks_nobody_and_the_next_one_looks_at_few_keys() -> (

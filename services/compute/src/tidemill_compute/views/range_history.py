@@ -56,7 +56,8 @@ def ranges_for(rows: int, tasks: int) -> int:
 class RangeFound:
     """The answer of one range: updates by collection, errors, rows by predicate, what crosses.
 
-    `had` are the rows of before, and `failing` the errors that held then.
+    `had` are the rows of before, and `failing` the errors that held then. `turn` is the instant at
+    which the range changes by itself.
     """
 
     updates: Mapping[str, pa.Table]
@@ -65,6 +66,7 @@ class RangeFound:
     crossing: Sequence[Dealt]
     had: Mapping[str, int] = field(default_factory=dict)
     failing: Sequence[Failed] = ()
+    turn: int = END_WORD
 
 
 class RangeHistory:
@@ -193,7 +195,8 @@ class RangeHistory:
         moved = moved_rows(gone, come, self.history.upper - 1)
         updates[target.state] = update_table(moved, STATE_SCHEMA)
         counts = {name: engine.rows(name) for name in fragment.placed}
-        return RangeFound(updates, engine.tell_errors(), counts, crossed, had, failing)
+        errors = engine.tell_errors()
+        return RangeFound(updates, errors, counts, crossed, had, failing, engine.turn)
 
     def _crossing(
         self, fragment: Fragment, told: Mapping[str, Told], names: Mapping[str, str]

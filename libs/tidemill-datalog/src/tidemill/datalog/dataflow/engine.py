@@ -425,8 +425,16 @@ class DataflowEngine:
     @property
     def soonest(self) -> Instant:
         """The first instant from `upper` on at which time alone may change what holds."""
-        clocks = min((rule.matches.soonest() for rule in self._clocked), default=END_WORD)
-        return min(self._agenda.soonest(self._upper - 1), instant_of(clocks))
+        return min(self._agenda.soonest(self._upper - 1), instant_of(self._next_tick))
+
+    @property
+    def turn(self) -> int:
+        """The first instant, as a word, at which something told or an error changes by itself."""
+        return min(self._next_tick, self._outputs.soonest, self.all_errors.soonest)
+
+    @property
+    def _next_tick(self) -> int:
+        return min((rule.matches.soonest() for rule in self._clocked), default=END_WORD)
 
     def _named(self, predicate: str) -> str:
         """The collection that is fed for a predicate."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-from tidemill.arrangement.interval_updates import Change
+from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.dataflow.operators.output import Output
@@ -107,6 +107,12 @@ class Outputs:
         if output.soonest is not None:
             heappush(self._later, (output.soonest, name))
         return moves
+
+    @property
+    def soonest(self) -> int:
+        """The first instant at which `tell` has left something for later, for all collections."""
+        found = (output.soonest for output in self._outputs.values())
+        return min((at for at in found if at is not None), default=END_WORD)
 
     def words(self, name: str, columns: Sequence[int]) -> set[int]:
         """The words in some columns of the moves to come of a collection, if it is told."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.shard.ports import Blob
@@ -60,7 +61,7 @@ class _Gathered:
         self._rows: Counter[str] = Counter()
         self._failing: list[Failed] = []
         self._errors: list[Failed] = []
-        self._touched = 0
+        self._touched, self._turn = 0, END_WORD
         self.failed: tuple[Failure, str] | None = None
 
     @property
@@ -83,7 +84,9 @@ class _Gathered:
             self._errors += told[1]
         elif dealt.name == ROWS:
             self._touched += 1
-            self._rows.update(msgspec.msgpack.decode(dealt.payload, type=dict[str, int]))
+            rows, turn = msgspec.msgpack.decode(dealt.payload, type=tuple[dict[str, int], int])
+            self._rows.update(rows)
+            self._turn = min(self._turn, turn)
         else:
             self._parts.setdefault(dealt.name, []).append(dealt.payload)
 
@@ -92,7 +95,7 @@ class _Gathered:
         whole = self.window.whole
         if self.failed is not None:
             failure, message = self.failed
-            return WindowResult({}, {}, whole, self._touched, failure, message)
+            return WindowResult({}, {}, whole, failure=failure, message=message)
         texts = FailingTexts()
         texts.take(self._failing)
         moves = error_moves(texts.take(self._errors), self.window.lower)
@@ -101,8 +104,9 @@ class _Gathered:
         # Parts come in the order in which tasks end.
         found = {name: sorted(each) for name, each in self._parts.items()}
         return WindowResult(
-            found | ({errors: parts} if parts else {}), dict(self._rows), whole, self._touched
-        )
+            found | ({errors: parts} if parts else {}), dict(self._rows), whole, self._touched,
+            self._turn,
+        )  # fmt: skip
 
 
 async def evaluate_here(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.limits import LimitPassed
 from tidemill.errors import Corrupt, Exhausted, Unavailable
 from tidemill.shard import Collections
@@ -55,6 +56,8 @@ class WindowMaintainer:
         self._changes_max = self._settings.step_changes_max
         self._rows: dict[str, int] | None = None
         self._read = 0
+        self._turn = END_WORD
+        """The instant at which the view changes without a change of an input."""
         self.windows = 0
         """Windows that were evaluated."""
         self.touched = 0
@@ -77,6 +80,7 @@ class WindowMaintainer:
         """Go on from a start that is not fresh."""
         assert not start.fresh, "a view begins in one process"
         self._inputs, self._rows = inputs, None
+        self._turn = start.lower if self._plan.moves else END_WORD
 
     def call_off(self) -> None:
         """Abandon the window under way; its objects are deleted by age."""
@@ -99,10 +103,11 @@ class WindowMaintainer:
             due = living.take_updates(upper)
             if due.num_rows:
                 changes[self._target.inputs[name][0]] = due
-        if not changes:
+        if not changes and self._turn >= upper:
             return self._step(upper, {})
         found = self._wait(self._evaluate(lower, upper, changes))
         self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
+        self._turn = found.turn if self._plan.moves else END_WORD
         self._count(found)
         return self._step(upper, found.parts)
 

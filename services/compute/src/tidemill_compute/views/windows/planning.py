@@ -25,9 +25,18 @@ class WindowPlan:
 
     @property
     def whole(self) -> bool:
-        """Whether each window looks at all keys: something that crosses is in no collection."""
+        """Whether each window looks at all keys.
+
+        Something that crosses is in no collection, or facts change by themselves.
+        """
         divided = self.divided
-        return any(divided.kept_nowhere(each) for each in divided.placement.fragments)
+        nowhere = any(divided.kept_nowhere(each) for each in divided.placement.fragments)
+        return nowhere or self.moves
+
+    @property
+    def moves(self) -> bool:
+        """Whether facts may change without a change of an input."""
+        return any(map(_moves_by_itself, self.divided.placement.plan.rules))
 
     def collections(self) -> list[str]:
         """The collections whose rows its fragments read."""
@@ -62,9 +71,10 @@ def _lacking(divided: RangeHistory) -> str:
     if not placement.divided:
         return _undivided(placement)
     for rule in placement.plan.rules:
-        moving = _moves_by_itself(rule)
-        if moving:
-            return f"rule {rule.number} {moving}, so its facts change without a change of an input"
+        if rule.outlives:
+            return f"rule {rule.number} gives its facts an end of their own: one process keeps them"
+        if rule.lingers:
+            return f"rule {rule.number} has ~expires in its body: one process keeps its matches"
     if not divided.keys_fit():
         return "rows cannot be divided by a column that holds sets, or lattices of several values"
     return ""
@@ -76,13 +86,6 @@ def _undivided(placement: Placement) -> str:
     return f"the program is one task: {fragment.reason}{advice}"
 
 
-def _moves_by_itself(rule: RuleForm) -> str:
-    if any(atom.is_clock for atom in rule.atoms):
-        return "reads a clock"
-    if rule.outlives:
-        return "gives its facts an end of their own"
-    if rule.lingers:
-        return "has ~expires in its body"
-    if rule.head.time:
-        return "gives its facts a time of their own"
-    return ""
+def _moves_by_itself(rule: RuleForm) -> bool:
+    """Whether facts may change without a change of an input."""
+    return bool(rule.head.time) or any(atom.is_clock for atom in rule.atoms)

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from tidemill.arrangement.interval_updates import END_WORD
+
 Failure = Literal["", "exhausted", "limit", "corrupt", "gone"]
 """Why a window has no answer: another attempt of the same would have none either."""
 
@@ -38,12 +40,14 @@ class WindowResult(msgspec.Struct, frozen=True):
     """Packed parts by collection, and by how many rows each predicate has grown.
 
     With `whole`, `rows` are all rows of each predicate. `touched` are the ranges that had work.
+    `turn` is the first instant at which one of them changes by itself.
     """
 
     parts: dict[str, list[bytes]]
     rows: dict[str, int]
     whole: bool
     touched: int = 0
+    turn: int = END_WORD
     failure: Failure = ""
     message: str = ""
 

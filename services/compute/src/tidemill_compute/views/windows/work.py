@@ -92,7 +92,7 @@ class WindowWork:
                 yield Dealt(LAST, 0, collection, part)
         failed = list(found.failing), list(found.errors)
         yield Dealt(LAST, 0, ERRORS, msgspec.msgpack.encode(failed))
-        yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode(self._grown(found)))
+        yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode((self._grown(found), found.turn)))
 
     def _grown(self, found: RangeFound) -> dict[str, int]:
         had = {} if self.window.whole else found.had

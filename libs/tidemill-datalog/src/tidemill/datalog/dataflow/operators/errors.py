@@ -46,6 +46,11 @@ class Errors:
             self._found[rule][text] = kept
             self._note(text, first)
 
+    @property
+    def soonest(self) -> int:
+        """The first instant at which an error that was not told may begin or end."""
+        return self._agenda[0][0] if self._agenda else END_WORD
+
     def tell(self, upper: int) -> list[tuple[str, int, int]]:
         """Each begin and end of an error below an instant, once: (text, instant, 1 or -1).
 

@@ -8,14 +8,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tidemill.datalog.placement import Live
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow
 from tidemill.time import frontier, sole_time
 from tidemill_compute.views.engines import Engine, Engines, Windows
 from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows import work as window_work
 from tidemill_compute.views.windows.collecting import answer, evaluate_here
-from tidemill_compute.views.windows.planning import WindowPlan
 from tidemill_compute.views.windows.spec import unpack_window
 
 IN_WINDOWS = {
@@ -150,7 +151,7 @@ async def test_a_view_that_changes_by_itself_is_looked_at_when_it_does_and_not_b
     await world.create()
     await world.feed(0, END)
     if forgets:
-        monkeypatch.setattr(WindowPlan, "moves", property(lambda self: False))
+        monkeypatch.setattr(planning, "live_of", lambda placement, outputs: Live())
     view, asked = spark_view(world, 1)
     await follow(world, view, END)
     for upper in range(END + 1, END + 20):
@@ -191,6 +192,38 @@ async def test_an_interval_without_a_change_asks_nobody_and_the_next_one_looks_a
         await follow(world, quiet, upper)
         assert asked.windows == []
     assert sole_time((await world.now.status("v/few")).upper) == END + 9
+
+
+async def test_outputs_that_windows_read_are_held_while_they_do_and_no_longer() -> None:
+    """One half of the outputs is an instant ahead: the other half is still read as it was."""
+    world = World(IN_WINDOWS["two fragments"], 6)
+    await world.create()
+    await world.now.retain("v/named", 0)
+    await world.feed(0, 20)
+    await follow(world, spark_view(world)[0], 20)
+
+    async def holders() -> list[str | None]:
+        return [each.owner for each in (await world.now.status("v/named")).holders]
+
+    assert await holders() == ["view:v"]
+    await world.now.compare_and_append(
+        "v/state", frontier(20), frontier(30), None, writer="an earlier life"
+    )
+    await world.feed(20, 30)
+    named = expected(world.program, world.history)["v/named"]
+    times = named["_time"].to_numpy()
+    await world.now.compare_and_append(
+        "v/named", frontier(20), frontier(30),
+        named.filter(pa.array((times >= 20) & (times < 30))), writer="an earlier life",
+    )  # fmt: skip
+    assert sole_time((await world.now.status("v/named")).since) <= 19
+    await follow(world, spark_view(world)[0], 30)
+    await world.feed(30, END)
+    view = world.view(world.process(Fuse(None)), 5)
+    on(view, world, "local")
+    await follow(world, view, END)
+    assert await holders() == []
+    assert await world.contents() == expected(world.program, world.history)
 
 
 async def test_one_window_evaluated_twice_writes_the_same_bytes_under_the_same_names() -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, concatenate, stamp
+from tidemill.catalog.lifetime import release_holds
 from tidemill.datalog.pushdown import EVERYTHING, Reading
 from tidemill.shard import Collections, ReadCapability
 from tidemill.shard.stages import StageTimes
@@ -111,6 +112,11 @@ class Holds:
         if near and await self._collections.rests(collection):
             return
         self._held[collection] = await self._collections.downgrade(held, to)
+
+    async def give_up(self, collection: str) -> None:
+        """Release the history of one collection, also if an earlier life has held it."""
+        self._held.pop(collection, None)
+        await release_holds(self._collections, collection, frozenset((self.owner,)))
 
     async def release(self) -> None:
         """Give all holds up: the owner is deleted."""

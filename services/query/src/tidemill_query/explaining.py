@@ -21,7 +21,14 @@ from tidemill.datalog.dataflow import (
 )
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.words import scan_lines
-from tidemill.datalog.placement import placement_document, placement_lines, placement_of
+from tidemill.datalog.placement import (
+    Live,
+    live_line,
+    live_of,
+    placement_document,
+    placement_lines,
+    placement_of,
+)
 from tidemill.datalog.presence import Presence
 from tidemill.errors import UsageError
 
@@ -48,13 +55,18 @@ def _document(program: CheckedProgram, rows: Mapping[str, int]) -> Document:
 
 def _placed(program: CheckedProgram, rows: Mapping[str, int]) -> Document:
     placement = placement_of(program, rows=rows)
-    return {"placement": placement_document(placement, program, rows)}
+    live = live_of(placement, program.derived)
+    document = placement_document(placement, program, rows)
+    document |= {"live": {"lacking": live.lacking, "whole": live.whole, "moves": live.moves}}
+    return {"placement": document}
 
 
 def _flow_lines(program: CheckedProgram, document: Document) -> list[str]:
     scans = scan_lines(logical_plan(program))
     reads = ["reads", *scans, ""] if scans else []
-    placed = ["", "placement on Spark", *placement_lines(document["placement"])]
+    placement = document["placement"]
+    placed = ["", "placement on Spark", *placement_lines(placement)]
+    placed += [live_line(Live(**placement["live"]))]
     return [*reads, "dataflow", *plan_lines(document), *placed]
 
 

@@ -68,7 +68,7 @@ class Engines:
         if self._plan is None or self._plan.lacking:
             return []
         written = self._plan.divided.history.written
-        return [name for name in self._plan.collections() if name in written]
+        return [name for name in self._plan.collections(whole=False) if name in written]
 
     @property
     def _first_choice(self) -> Engine:

@@ -120,13 +120,20 @@ class ViewPart:
         bytes_max = host.settings.limits.history_bytes
         driver.bulk = SparkHydrate(host.launcher, host.collections, bytes_max)
         driver.timed = self._measure
-        asked, view_bytes = spec_of(self._made.view).engine, host.settings.limits.view_bytes
-        if asked != "local" and target.ticks is None:
-            session = context.session
-            windows = Windows(session.ask, host.clock.now_ms, random_id, bytes_max, session.lacking)
-            driver.engines = Engines(asked, windows, view_bytes)
+        driver.engines = self._engines_of(target)
         driver.may_rest()
         return driver
+
+    def _engines_of(self, target: ViewTarget) -> Engines | None:
+        """The engines of one version; None for what stays in this process."""
+        host, context, spec = self._context.host, self._context, spec_of(self._made.view)
+        if spec.engine == "local" or target.ticks is not None:
+            return None
+        limits, session = host.settings.limits, context.session
+        windows = Windows(
+            session.ask, host.clock.now_ms, random_id, limits.history_bytes, session.lacking
+        )
+        return Engines(spec.engine, windows, limits.view_bytes)
 
     def _measure(self, seconds: float) -> None:
         name = self._made.stored.resource.name
@@ -146,6 +153,8 @@ class ViewPart:
             context.shared,
         )  # fmt: skip
         takeover.before.timed = self._measure
+        takeover.before.engines = self._engines_of(change.before)
+        takeover.beside.engines = self._engines_of(change.beside)
         return takeover
 
     async def prepare(self) -> None:

@@ -5,7 +5,7 @@ Nothing here knows Spark: a task calls it, and so can a process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,7 +36,7 @@ from tidemill_compute.views.range_wire import (
 from tidemill_compute.views.view_updates import moved_rows, update_table
 
 BEFORE = "#before:"
-"""Before the name of a read: what crossed below the window, and is in no collection."""
+"""Before the name of a read: what crossed below the window, as an earlier fragment hands it on."""
 RANGE_ROWS = 1_000_000
 """Updates of the inputs for which there is a range more."""
 RANGES_MAX = 256
@@ -154,12 +154,13 @@ class RangeHistory:
 
     def evaluate(
         self, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
-        before: Mapping[str, pa.Table] | None = None,
+        before: Mapping[str, pa.Table] | None = None, *, whole: bool = False,
     ) -> RangeFound:  # fmt: skip
         """The answer of one range of a fragment to all that was dealt to it.
 
         `before` are the updates below `lower` of what it reads, by name, for a view that was there
-        before; None is its beginning. Raises: Exhausted, LimitPassed, Corrupt.
+        before; None is its beginning. With `whole` it hands on to later fragments what was there
+        before, too. Raises: Exhausted, LimitPassed, Corrupt.
         """
         target, texts = self.history.target, Texts()
         crossing = self.placement.crossing(fragment)
@@ -172,7 +173,8 @@ class RangeHistory:
         crossed: list[Dealt] = []
         failing: list[Failed] = []
         if before is not None:
-            crossed = self._restart(engine, fragment, rows, before, texts)
+            handed_on = crossing if whole else ()
+            crossed = self._restart(engine, fragment, rows, before, texts, handed_on)
             failing = engine.tell_errors()
         had = {name: engine.rows(name) for name in fragment.placed}
         for read in fragment.reads:
@@ -217,20 +219,11 @@ class RangeHistory:
             )
         ]
 
-    def kept_nowhere(self, fragment: Fragment) -> frozenset[str]:
-        """Predicates that cross to later fragments and are in no collection as they cross."""
-        outputs = self.history.target.outputs
-        return frozenset(
-            name
-            for name in self.placement.crossing(fragment)
-            if name not in outputs or name in fragment.whole
-        )
-
     def _restart(
         self, engine: DataflowEngine, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
-        before: Mapping[str, pa.Table], texts: Texts,
+        before: Mapping[str, pa.Table], texts: Texts, handed_on: Iterable[str],
     ) -> list[Dealt]:  # fmt: skip
-        """Take in the rows just before `lower`; what crosses of them and is kept nowhere."""
+        """Take in the rows just before `lower`; what is handed on of them to later fragments."""
         lower = self.history.lower
         for read in fragment.reads:
             stored = self.stored(read.predicate)
@@ -243,7 +236,7 @@ class RangeHistory:
                 _take(engine, read.name, stored[1], present, texts, lower - 1, endless=endless)
         told = engine.step(lower)
         engine.tell_state()
-        return self._crossing(fragment, told, dict.fromkeys(self.kept_nowhere(fragment), BEFORE))
+        return self._crossing(fragment, told, dict.fromkeys(handed_on, BEFORE))
 
     def require_rows(self, counts: Mapping[str, int]) -> None:
         """Raises: LimitPassed where predicates have too many rows in all ranges together."""

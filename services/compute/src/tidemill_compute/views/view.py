@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tidemill.catalog.lifetime import release_holds
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
@@ -126,9 +125,6 @@ class ViewDriver:
         await self.hold_inputs()
         for collection in self._reread():
             await self._holds.take(collection)
-        for collection in set(self._written()) - set(self._reread()):
-            # Another engine may have held it, in a life before this one.
-            await release_holds(self._collections, collection, frozenset((self._holds.owner,)))
 
     async def maintain_forever(self) -> None:
         """Follow the inputs until cancelled, until all of them are closed, or until told to
@@ -188,7 +184,8 @@ class ViewDriver:
 
     def _read_before(self) -> list[str]:
         """The outputs that windows read as they are just before them."""
-        return [] if self.engines is None else self.engines.read_again
+        engines = self.engines
+        return [] if engines is None or engines.running == "local" else engines.read_again
 
     async def _resume(self) -> None:
         """Go back to the least upper of what is written, with inputs and state just before it.
@@ -245,12 +242,14 @@ class ViewDriver:
             engines.rule.estimate(0 if fresh else history.rows)
             if not engines.planned:
                 await self._compute(engines.plan, history)
-            for collection in engines.read_again:
-                await self._holds.take(collection)
             if engines.choose(fresh=fresh) == "spark":
+                for collection in engines.read_again:
+                    await self._holds.take(collection)
                 self._local, self._maintainer = None, engines.maintainer(self._collections)
                 self._call_off = self._maintainer.call_off
                 return
+        for collection in set(self._written()) - set(self._reread()):
+            await self._holds.give_up(collection)  # windows may have held it
         if self._local is None:
             chosen = (self._target, self._settings, self._shared)
             self._local = await self._compute(maintainer_of, *chosen)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.limits import LimitPassed
-from tidemill.errors import Corrupt, Exhausted, Unavailable
+from tidemill.errors import BeforeSince, Corrupt, Exhausted, Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX
@@ -80,7 +80,7 @@ class WindowMaintainer:
         """Go on from a start that is not fresh."""
         assert not start.fresh, "a view begins in one process"
         self._inputs, self._rows = inputs, None
-        self._turn = start.lower if self._plan.moves else END_WORD
+        self._turn = start.lower if self._plan.live.moves else END_WORD
 
     def call_off(self) -> None:
         """Abandon the window under way; its objects are deleted by age."""
@@ -107,7 +107,7 @@ class WindowMaintainer:
             return self._step(upper, {})
         found = self._wait(self._evaluate(lower, upper, changes))
         self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
-        self._turn = found.turn if self._plan.moves else END_WORD
+        self._turn = found.turn if self._plan.live.moves else END_WORD
         self._count(found)
         return self._step(upper, found.parts)
 
@@ -157,15 +157,22 @@ class WindowMaintainer:
 
     async def _window(self, lower: int, upper: int, changes: dict[str, bytes]) -> Window:
         parts, rows = {}, 0
-        for collection in self._plan.collections():
+        whole = bool(self._plan.live.whole) or self._rows is None
+        for collection in self._plan.collections(whole=whole):
             state = await self._collections.state(collection)
+            if not state.since.less_equal(lower - 1):
+                raise BeforeSince(
+                    f"{collection} is known from {state.since} on, and a window needs it at "
+                    f"{lower - 1}",
+                    collection=collection,
+                )
             known = [part for part in state.parts() if part.before(lower) is not None]
             rows += sum(part.rows for part in known)
             parts[collection] = [pack_part(part) for part in known]
         self._read = rows
         return Window(
             self._owner, self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
-            lower, upper, self._plan.whole or self._rows is None, self._now_ms(), parts, changes,
+            lower, upper, whole, self._now_ms(), parts, changes,
         )  # fmt: skip
 
     def _count(self, found: WindowResult) -> None:

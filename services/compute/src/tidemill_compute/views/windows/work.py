@@ -84,7 +84,7 @@ class WindowWork:
         self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
     ) -> AsyncIterator[Dealt]:
         before = await self._before(fragment, at, given)
-        found = self.divided.evaluate(fragment, given, before)
+        found = self.divided.evaluate(fragment, given, before, whole=self.window.whole)
         for dealt in found.crossing:
             yield dealt
         for collection, updates in found.updates.items():
@@ -120,6 +120,7 @@ class WindowWork:
             read.name: await self._present(read, wanted)
             for read in fragment.reads
             if read.place.everywhere or read.place.positions or at == 0
+            if not (self.window.whole and self.divided.input_of(read.predicate) is None)
         }
 
     def _touched(self, fragment: Fragment, given: Mapping[str, Sequence[bytes]]) -> Spots | None:
@@ -135,10 +136,9 @@ class WindowWork:
         return np.unique(np.concatenate(found))
 
     async def _present(self, read: Read, wanted: Wanted) -> pa.Table:
-        history, stored = self.divided.history, self.divided.stored(read.predicate)
-        if stored is None:  # it comes from an earlier fragment, with the window
-            return pa.table({})
-        collection, shape = stored
+        stored = self.divided.stored(read.predicate)
+        assert stored is not None, "a window over some keys finds all of them in collections"
+        (collection, shape), history = stored, self.divided.history
         description = history.written.get(collection) or history.inputs[collection][0]
         tables = [description.update_schema().empty_table()]
         name = ",".join(map(str, (read.place.positions, shape.timed, shape.arguments)))

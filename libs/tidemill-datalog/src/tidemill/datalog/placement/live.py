@@ -1,0 +1,80 @@
+"""How a view with a placement is kept live on Spark: by windows, over few keys or over all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.placement.places import Fragment, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The windows of a view.
+
+    `lacking` is a sentence if it has none, and is kept by one process. `whole` is one if each
+    window looks at all keys. `moves` says that facts may change without a change of an input.
+    """
+
+    lacking: str = ""
+    whole: str = ""
+    moves: bool = False
+
+
+def live_of(placement: Placement, outputs: Collection[str]) -> Live:
+    """The windows of a program whose `outputs` are kept in collections. Pure. Cost: O(text)."""
+    lacking = _lacking(placement)
+    if lacking:
+        return Live(lacking)
+    whole, moving = "", [rule for rule in placement.plan.rules if _moves_by_itself(rule)]
+    nowhere = sorted(n for f in placement.fragments for n in kept_nowhere(placement, f, outputs))
+    if moving:
+        whole = f"facts of rule {moving[0].number} change by themselves"
+    elif nowhere:
+        name = nowhere[0].rpartition(":")[2]
+        whole = f"no collection has {name} as it crosses to another fragment"
+    return Live("", whole, bool(moving))
+
+
+def kept_nowhere(
+    placement: Placement, fragment: Fragment, outputs: Collection[str]
+) -> frozenset[str]:
+    """Predicates that cross to later fragments and are in no collection as they cross."""
+    return frozenset(
+        name
+        for name in placement.crossing(fragment)
+        if name not in outputs or name in fragment.whole
+    )
+
+
+def live_line(live: Live) -> str:
+    """The same as a line of text."""
+    if live.lacking:
+        return f"  live: in one process: {live.lacking}"
+    over = f"all keys, since {live.whole}" if live.whole else "the keys that changes touch"
+    return f"  live: windows over {over}"
+
+
+def _lacking(placement: Placement) -> str:
+    program = placement.plan.checked
+    if program.ticked:
+        return "a program with ticks is evaluated in one process"
+    if matches_ends(program):
+        return "a rule names the end of a fact, which may be infinite: leave out @expires(variable)"
+    if not placement.divided:
+        fragment = placement.fragments[0]
+        advice = f"; {fragment.advice}" if fragment.advice else ""
+        return f"the program is one task: {fragment.reason}{advice}"
+    for rule in placement.plan.rules:
+        if rule.outlives:
+            return f"rule {rule.number} gives its facts an end of their own: one process keeps them"
+        if rule.lingers:
+            return f"rule {rule.number} has ~expires in its body: one process keeps its matches"
+    return ""
+
+
+def _moves_by_itself(rule: RuleForm) -> bool:
+    """Whether facts may change without a change of an input."""
+    return bool(rule.head.time) or any(atom.is_clock for atom in rule.atoms)

@@ -1,4 +1,4 @@
-"""How a view with a placement is kept live on Spark: by windows, over few keys or over all."""
+"""Live maintenance of a view with a placement: by windows, over few keys or over all of them."""
 
 from __future__ import annotations
 

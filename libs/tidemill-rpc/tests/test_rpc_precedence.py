@@ -6,14 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import copy_context
 
 import pytest
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.errors import Unavailable
-from tidemill.rpc.identity import Principal, caller
-from tidemill.rpc.precedence import PAUSE_S_MAX, Precedence
-from tidemill.rpc.turns import PRECEDENCE, Looks, in_turn
+from tidemill.rpc.identity import NOBODY, Principal, caller
+from tidemill.rpc.precedence import NOBODYS_PAUSE_S_MAX, PAUSE_S_MAX, Precedence
+from tidemill.rpc.turns import PRECEDENCE, Looks, in_turn, looks_beside
 
 WAIT_S = 30.0
 
@@ -48,32 +49,83 @@ def test_a3_work_is_interrupted_by_calls_of_others_and_of_nobody_else() -> None:
     assert work.looks() == 0
 
 
+class Waits(threading.Condition):
+    """Ends no wait before its time, and moves the clock of the work to its end."""
+
+    def __init__(self, precedence: Precedence, work: Work) -> None:
+        super().__init__(precedence._lock)
+        self.work = work
+        self.waited: list[float] = []
+        precedence._ended = self
+
+    def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        self.work.now_s += timeout or 0.0
+        return False
+
+
 @pytest.mark.parametrize("went_on_s", [0.0, 0.02, 10.0])
 @pytest.mark.parametrize("works", [1, 2])
 def test_a3_a_pause_is_no_longer_than_the_time_since_the_last_one_of_the_user(
     went_on_s: float, works: int
 ) -> None:
     precedence, work = Precedence(), Work()
-    waited: list[float] = []
-
-    class Clear(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waited.append(timeout or 0.0)
-            return False
-
+    waits = Waits(precedence, work)
     with ExitStack() as under_way:
         for number in range(2):
             if number < works:
                 entered = precedence.work("eve", work.interrupt, lambda: work.now_s)
                 under_way.enter_context(entered)
-                precedence._works[-1].clear = Clear()
             work.asked.clear()
             precedence.begin("ann")
             for then in work.asked[number:] if works > 1 else work.asked:
                 then()
             precedence.end("ann")
             work.now_s += went_on_s
-        assert waited == [PAUSE_S_MAX, min(went_on_s, PAUSE_S_MAX)]
+        assert waits.waited == [PAUSE_S_MAX, pytest.approx(min(went_on_s, PAUSE_S_MAX))]
+
+
+def test_a3_the_work_of_nobody_pauses_for_a_quarter_of_the_time_under_any_flood() -> None:
+    precedence, work = Precedence(), Work()
+    waits = Waits(precedence, work)
+    precedence.begin("ann")
+    for _ in range(10_000):
+        precedence.give_way(NOBODY.name, lambda: work.now_s)
+        work.now_s += 0.001
+    assert 0.2 < sum(waits.waited) / work.now_s <= 0.26
+    assert max(waits.waited) <= NOBODYS_PAUSE_S_MAX
+
+
+def test_a3_all_threads_of_a_user_pause_together() -> None:
+    """Else one that goes on holds up the call for which the other one pauses."""
+    precedence, waiting = Precedence(), threading.Barrier(3)
+    precedence.begin("ann")
+
+    def look() -> None:
+        waiting.wait()
+        precedence.give_way("eve", lambda: 0.0)
+        waiting.wait()
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    waiting.wait()
+    while len(precedence._ended._waiters) < 2:  # type: ignore[attr-defined]  # of a Condition
+        pass
+    precedence.end("ann")
+    waiting.wait()
+    for thread in threads:
+        thread.join()
+
+
+def test_a3_a_look_beside_the_loop_is_of_the_user_that_calls_or_of_nobody() -> None:
+    asked: list[str] = []
+    look = looks_beside(lambda: 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PRECEDENCE, "give_way", lambda user, now_s: asked.append(user))
+        look()
+        copy_context().run(lambda: (caller.set(Principal("eve", ())), look()))
+    assert asked == [NOBODY.name, "eve"]
 
 
 def test_a3_work_that_begins_during_a_call_of_another_user_pauses_at_its_first_look() -> None:
@@ -87,19 +139,16 @@ def test_a3_work_that_begins_during_a_call_of_another_user_pauses_at_its_first_l
         assert work.looks() == 1
 
 
-def test_a3_users_contend_while_one_calls_beside_calls_or_work_of_another() -> None:
+def test_a3_users_contend_while_there_is_work_of_one_or_several_call() -> None:
     precedence, work, heard = Precedence(), Work(), list[bool]()
     precedence.contended = heard.append
+    precedence.begin("ann")
+    assert heard == []
     with precedence.work("eve", work.interrupt, lambda: work.now_s):
-        precedence.begin("eve")
-        assert heard == []
-        precedence.begin("ann")
-        precedence.end("eve")
         assert heard == [True]
         precedence.end("ann")
-        assert heard == [True, False]
-        precedence.begin("ann")
-    assert heard == [True, False, True, False]  # the work is over
+        assert heard == [True]  # the next call has made hops before it is known as one
+    assert heard == [True, False]
     precedence.begin("bob")
     precedence.begin("ann")
     assert heard.pop()

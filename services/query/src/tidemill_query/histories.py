@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.directory import Readable, TicksOf, ViewOf
 from tidemill.datalog.allowance import Allowance, match_bytes
@@ -25,7 +26,7 @@ from tidemill.shard import Collections, ReadCapability
 from tidemill.time import sole_time
 from tidemill_query.working import Workers
 
-ROWS_A_LOOK = 2_000
+ROWS_A_LOOK = 500
 """Rows that become records between two looks at an allowance: one or two milliseconds."""
 
 Hold: TypeAlias = "Callable[[str, str], AbstractAsyncContextManager[ReadCapability]]"
@@ -46,7 +47,7 @@ class Stretch:
         """The same as facts of the predicate by which a program knows the input."""
         return Stretch(
             self.begins,
-            [replace(record, predicate=predicate) for record in self.present],
+            [replace(r, predicate=predicate) for r in with_looks(self.present)],
             [(replace(record, predicate=predicate), at, diff) for record, at, diff in self.moves],
         )
 
@@ -56,15 +57,16 @@ class Stretch:
         """
         started: dict[Record, float] = {
             record: -math.inf if self.begins == 0 and record.time is None else self.begins
-            for record in self.present
+            for record in with_looks(self.present)
         }
         found: list[Presence] = []
-        for record, at, diff in self.moves:
+        for record, at, diff in with_looks(self.moves):
             if diff > 0:
                 started[record] = at
             else:
                 found.append(Presence(record, started.pop(record), at))
-        return found + [Presence(record, at, math.inf) for record, at in started.items()]
+        left = with_looks(started.items())
+        return found + [Presence(record, at, math.inf) for record, at in left]
 
 
 class Histories:

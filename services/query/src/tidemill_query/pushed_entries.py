@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
@@ -47,5 +48,9 @@ def _plain_entries(rows: Sequence[bytes], row_bytes_max: int) -> list[Entry] | N
     """The rows as they are; None if there is a heartbeat among them. Raises: UsageError for a long
     one.
     """
-    refuse_long(map(len, rows), row_bytes_max)
-    return None if any(map(is_heartbeat, rows)) else [Entry(None, row) for row in rows]
+    refuse_long(map(len, with_looks(rows)), row_bytes_max)
+    return (
+        None
+        if any(map(is_heartbeat, with_looks(rows)))
+        else [Entry(None, row) for row in with_looks(rows)]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.rpc.turns import beside
 from tidemill_query.push_tokens import refuse_many_rows
 
@@ -35,6 +36,6 @@ async def rows_of(body: bytes, rows_max: int) -> list[bytes]:
     def rows() -> list[bytes]:
         # NB: counted before they are cut: as texts they take a hundred times the room of the body.
         refuse_many_rows(line_ends(body), rows_max)
-        return [line for line in body.splitlines() if line.strip()]
+        return [line for line in with_looks(body.splitlines()) if line.strip()]
 
     return await beside(len(body), rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from tidemill.arrangement.looks import look
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import Presence
@@ -105,6 +106,7 @@ def _tree(found: Proof) -> Json:
     waiting = [found]
     while waiting:
         part = waiting[-1]
+        look()
         missing = [each for each in part.premises() if id(each) not in made]
         if missing:
             waiting += missing

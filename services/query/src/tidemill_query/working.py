@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from tidemill.arrangement.looks import LOOK
 from tidemill.datalog.allowance import Allowance
-from tidemill.datalog.parser import LOOK
 from tidemill.errors import Exhausted
 from tidemill.rpc.turns import in_turn
 from tidemill_query.settings import QuestionLimits

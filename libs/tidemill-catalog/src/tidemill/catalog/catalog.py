@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,10 +51,9 @@ from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema
-from tidemill.datalog.parser import LOOK
 from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.reclock import REMAP_SCHEMA
-from tidemill.rpc.turns import Looks, in_turn
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.runtime.resources import (
@@ -111,11 +110,9 @@ class Catalog(Names):
         done.
         """
         if isinstance(stored.resource.spec, ViewSpec):
-            looks = Looks()
-            await in_turn(partial(self._foreseen, stored, looks), interrupt=looks.interrupt)
+            await in_turn(partial(self._foreseen, stored))
 
-    def _foreseen(self, stored: Stored, look: Callable[[], None]) -> None:
-        LOOK.set(look)
+    def _foreseen(self, stored: Stored) -> None:
         # The plan of this apply reports a resource that is wrong, or that changes meanwhile.
         with suppress(TidemillError, RuntimeError):
             self.reads_of(stored)

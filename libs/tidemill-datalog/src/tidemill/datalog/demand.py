@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.forms import (
     AbsentForm,
@@ -117,7 +118,7 @@ def matching_inputs(
         if any(not check for check in checks):
             kept[name] = list(presences)
         else:
-            kept[name] = [p for p in presences if _fits(p.record.arguments, checks)]
+            kept[name] = [p for p in with_looks(presences) if _fits(p.record.arguments, checks)]
     return kept
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.forms import RuleForm
@@ -53,7 +54,7 @@ def derived(
 
 def rows_of(presences: Iterable[Presence]) -> list[Row]:
     """Presences as rows to match, with parafacts as they are seen."""
-    return [_row(each.record, each.start, each.end) for each in presences]
+    return [_row(each.record, each.start, each.end) for each in with_looks(presences)]
 
 
 def _row(record: Record, start: Instant = BEGINNING, end: Instant = END) -> Row:
@@ -67,7 +68,7 @@ def given_rows(
     """Input facts of an instant by key, in the types of the columns."""
     floats = [kind == "float" for _, kind in checked.columns.get(predicate, ())]
     found = {}
-    for record in records:
+    for record in with_looks(records):
         both = zip(record.arguments, floats, strict=True)
         key = (record.time, *(widen(value) if floating else value for value, floating in both))
         found[key] = (*_row(record)[:TIME], *key)
@@ -101,7 +102,7 @@ class History:
         instant = INT_MIN if at == BEGINNING else int(at)
         given = {
             name: given_rows(
-                [p.record for p in presences if p.start <= instant < p.end],
+                [p.record for p in with_looks(presences) if p.start <= instant < p.end],
                 self._plan.checked, name,
             )
             for name, presences in self._given.items()
@@ -111,7 +112,7 @@ class History:
 
     def _at(self, instant: int) -> dict[str, Table]:
         return {
-            name: Table([row for row in table.rows if row[START] <= instant < row[STOP]])
+            name: Table([r for r in with_looks(table.rows) if r[START] <= instant < r[STOP]])
             for name, table in self._tables.items()
         }
 

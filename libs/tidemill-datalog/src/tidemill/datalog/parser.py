@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any
 from lark import Lark, Token
 from lark.exceptions import UnexpectedInput
 
+from tidemill.arrangement.looks import look
 from tidemill.datalog.ast import (
     Application,
     Argument,
@@ -52,9 +52,6 @@ DEPTH_MAX = 200
 _DIGITS_MAX = 30
 """Longer numbers are beyond 64 bits whatever their digits."""
 
-LOOK: ContextVar[Callable[[], None] | None] = ContextVar("look", default=None)
-"""Look of a reader after each part of a text: it may pause for other work, or raise."""
-
 _LOOKED_AT = ("NAME", "INT", "FLOAT", "STRING", "WILDCARD", "LPAR", "PLUS", "MINUS", "TIMES")
 """Tokens after which there is a look; no text has many others alone."""
 
@@ -88,9 +85,7 @@ def _grammar() -> Lark:
 
 
 def _look(token: Token) -> Token:
-    look = LOOK.get()
-    if look is not None:
-        look()
+    look()
     return token
 
 

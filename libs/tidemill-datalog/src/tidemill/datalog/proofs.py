@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from tidemill.arrangement.looks import look
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record
 
@@ -80,6 +81,7 @@ class Proof:
             waiting: list[tuple[Proof, str, str, int]] = [(root, heading, "", 0)]
             while waiting:
                 part, first, rest, depth = waiting.pop()
+                look()
                 again = id(part) in shown and bool(part.solutions)
                 later = not again and depth == DEPTH_MAX and bool(part.solutions)
                 if later:

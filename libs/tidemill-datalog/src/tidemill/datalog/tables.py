@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import row_bytes
 from tidemill.datalog.values import FLOAT_EXACT_MAX, equal
 
@@ -82,7 +83,7 @@ def _is_far(value: object) -> bool:
 
 def _fill(index: dict[Any, list[Row]], positions: Positions, rows: Iterable[Row]) -> None:
     key_of = itemgetter(*(TIME + position for position in positions))
-    for row in rows:
+    for row in with_looks(rows):
         key = key_of(row)
         bucket = index.get(key)
         if bucket is None:

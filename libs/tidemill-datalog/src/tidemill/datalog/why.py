@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
@@ -145,7 +146,7 @@ class Builder:
         """The fact that the record means: with its time, or else timeless, or the latest."""
         found = [
             row[4:]
-            for row in self.moment(at).table(record.predicate).rows
+            for row in with_looks(self.moment(at).table(record.predicate).rows)
             if len(row) == 5 + len(record.arguments)
             and all(equal(a, b) for a, b in zip(row[5:], record.arguments, strict=True))
         ]

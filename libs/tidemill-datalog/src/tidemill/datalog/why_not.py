@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
@@ -231,7 +232,9 @@ class Search:
         """The facts of a predicate at the instant of the question."""
         known = self._present_tables.get(predicate)
         if known is None:
-            rows = [r for r in self._table(predicate).rows if r[START] <= self._at < r[STOP]]
+            rows = [
+                r for r in with_looks(self._table(predicate).rows) if r[START] <= self._at < r[STOP]
+            ]
             known = self._present_tables[predicate] = Table(rows)
         return known
 
@@ -240,7 +243,7 @@ class Search:
         record = self._record
         return any(
             record.time in (None, row[4]) and _agree(row[5:], record.arguments)
-            for row in self._present(record.predicate).rows
+            for row in with_looks(self._present(record.predicate).rows)
         )
 
     def can_be(self, form: RuleForm) -> bool:

@@ -12,13 +12,15 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from tidemill.arrangement.looks import BESIDE
 from tidemill.errors import TidemillError, UsageError
 from tidemill.host.process import run_process
 from tidemill.host.service import Service
 from tidemill.host.settings import SECTIONS, ProcessSettings
 from tidemill.host.state_folder import NOBODY_ELSE
-from tidemill.rpc.turns import PRECEDENCE
+from tidemill.rpc.turns import PRECEDENCE, looks_beside
 from tidemill.runtime import logs, settings
+from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.lifecycle import (
     collect_rarely,
     forget_overloads,
@@ -149,6 +151,7 @@ def _run(
         collect_rarely()
         give_way_often()
         PRECEDENCE.contended = give_way_often
+        BESIDE.set(looks_beside(SystemClock().monotonic_s))
         keep_freed_memory()
         forget_overloads()
         return asyncio.run(run_process(chosen, offered(chosen), files, config))

@@ -95,7 +95,7 @@ class Admissions:
         self.limits = limits
         self._sleep = sleep
         self._now_s = now_s
-        self.steps = FairSteps(now_s, PRECEDENCE)
+        self.steps = FairSteps(now_s)
         self.strangers = Strangers(limits.strangers, limits.stranger_s, now_s)
         self._users: dict[str, _Use] = {}
         self._under_way = {False: 0, True: 0}
@@ -106,6 +106,7 @@ class Admissions:
     ) -> Iterator[Callable[[int], None]]:
         """One call of a user, for as long as it takes; what it gives is told the bytes of answers.
 
+        Long work of other users pauses meanwhile, unless the call is one that waits without end.
         `request_bytes` is None for a body whose bytes were throttled as they came.
         Raises: Exhausted, which names the limit and its setting.
         """
@@ -115,9 +116,13 @@ class Admissions:
         use.volume.spend(request_bytes or 0)
         use.under_way[endless] += 1
         self._under_way[endless] += 1
+        if not endless:
+            PRECEDENCE.begin(user)
         try:
             yield use.volume.spend
         finally:
+            if not endless:
+                PRECEDENCE.end(user)
             use.under_way[endless] -= 1
             self._under_way[endless] -= 1
 
@@ -200,7 +205,7 @@ async def in_steps_of_call(work: Awaitable[T]) -> T:
     ours = of_call.get()
     if ours is None:
         return await work
-    return await ours.steps.steps_of(caller.get().name, work, endless=True)
+    return await ours.steps.steps_of(caller.get().name, work)
 
 
 async def throttle_rows_of_call(count: int) -> None:

@@ -198,13 +198,11 @@ class Calls:
         """Tell of a call that was refused before it was surrounded."""
         tell(self._auditor, origin.method, origin.peer, error)
 
-    def in_steps(self, call: Awaitable[T], method: str = "") -> Awaitable[T]:
+    def in_steps(self, call: Awaitable[T]) -> Awaitable[T]:
         """The call of the caller, in turn with those of others; a port of services has no turns."""
         if self.admissions is None:
             return call
-        return self.admissions.steps.steps_of(
-            caller.get().name, call, method in self._deadlines.endless
-        )
+        return self.admissions.steps.steps_of(caller.get().name, call)
 
     async def count_sent(self, method: str) -> None:
         """Return when the caller may be sent more of a stream of which a message was sent."""

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from tidemill.rpc.precedence import Precedence
-
 T = TypeVar("T")
 
 CREDIT_S = 0.1
@@ -34,10 +32,8 @@ class FairSteps:
     "Start-time Fair Queueing", SIGCOMM 1996.
     """
 
-    def __init__(self, now_s: Callable[[], float], precedence: Precedence | None = None) -> None:
-        """`precedence` is told of calls, so that long work pauses for them."""
+    def __init__(self, now_s: Callable[[], float]) -> None:
         self.now_s = now_s
-        self.precedence = precedence or Precedence()
         self._had_s: dict[str, float] = {}
         self._virtual_s = 0.0
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
@@ -47,13 +43,12 @@ class FairSteps:
         self._crowded_until_s = -1.0
         self._crowded = False
 
-    def steps_of(self, user: str, call: Awaitable[T], endless: bool = False) -> Awaitable[T]:
+    def steps_of(self, user: str, call: Awaitable[T]) -> Awaitable[T]:
         """The same call, whose steps wait for their turn while other users are active.
 
-        Long work of other users pauses meanwhile, unless the call is one that waits without end.
         Raises: what it raises.
         """
-        return _Queued(self, user, call) if endless else _Preceding(self, user, call)
+        return _Queued(self, user, call)
 
     def goes_at_once(self, user: str) -> bool:
         """Whether the step of a user need not be queued; the user is seen to be active."""
@@ -146,15 +141,3 @@ class _Queued(Generic[T]):
                 yield waited_for
             except BaseException as error:
                 thrown = error
-
-
-class _Preceding(_Queued[T]):
-    """Awaits a call step by step, before the long work of other users."""
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        precedence = self._steps.precedence
-        precedence.begin(self._user)
-        try:
-            return (yield from super().__await__())
-        finally:
-            precedence.end(self._user)

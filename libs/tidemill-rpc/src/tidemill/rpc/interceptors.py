@@ -113,7 +113,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 found = aiter(behavior(call.request, context))
                 with suppress(StopAsyncIteration):
                     while True:
-                        message = await self._calls.in_steps(anext(found), method)
+                        message = await self._calls.in_steps(anext(found))
                         yield message
                         call.sent(_size(message))
                         await self._calls.count_sent(method)

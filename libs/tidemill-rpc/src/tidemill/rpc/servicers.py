@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
@@ -210,7 +211,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         """Write raw rows to the log of a source."""
         await throttle_rows_of_call(len(request.rows))
         size = len(request.rows) * BYTES_PER_ROW
-        rows: list[bytes] = await beside(size, lambda: list(request.rows))
+        rows: list[bytes] = await beside(size, lambda: list(with_looks(request.rows)))
         pushed = await self._handlers.push(request.source, rows, _token(request))
         return catalog.PushResponse(accepted=pushed.accepted)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from tidemill.arrangement.looks import LOOK, Look
 from tidemill.rpc.identity import caller
 from tidemill.rpc.precedence import Interrupt, Precedence
 
@@ -32,6 +32,14 @@ _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
 _TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = (
     WeakValueDictionary()
 )
+
+
+def looks_beside(now_s: Callable[[], float]) -> Look:
+    """The look of threads beside the event loop: work pauses for calls of users other than its own.
+
+    The work of sources and views is that of nobody.
+    """
+    return lambda: PRECEDENCE.give_way(caller.get().name, now_s)
 
 
 class Looks:
@@ -67,7 +75,8 @@ async def in_turn(
     """The result of `work`, on a thread, once no other work of the caller runs.
 
     A cancelled caller keeps its turn until the thread is free. With `call_off`, which is to end the
-    work soon, it waits for that. With `interrupt` the work pauses for calls of other users.
+    work soon, it waits for that. At its looks the work pauses for calls of other users; `interrupt`
+    is given by work whose looks are its own.
     """
     loop, name = asyncio.get_running_loop(), caller.get().name
     turn = _TURNS.get((loop, name))
@@ -76,7 +85,9 @@ async def in_turn(
     await turn.acquire()
 
     def given_way() -> T:
-        with PRECEDENCE.work(name, interrupt, loop.time) if interrupt else nullcontext():
+        looks = Looks()
+        LOOK.set(looks)
+        with PRECEDENCE.work(name, interrupt or looks.interrupt, loop.time):
             return work()
 
     working = loop.run_in_executor(_THREADS, copy_context().run, given_way)

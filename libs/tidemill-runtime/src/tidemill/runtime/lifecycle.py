@@ -75,9 +75,9 @@ def collect_rarely() -> None:
     thresholds a third of a backlog's time went into looking at them again. Objects outside of
     cycles are freed at once as ever. For the main function of a process. Cost: cycles among old
     objects wait until 20 million objects more were made than freed. All threads wait during a
-    look: 2,000 objects are looked at when they are new, and 10,000 once more, a millisecond each.
+    look: 1,000 objects are looked at when they are new, and 3,000 once more, a millisecond each.
     """
-    gc.set_threshold(2_000, 4, 2_500)
+    gc.set_threshold(1_000, 2, 7_000)
 
 
 def give_way_often(contended: bool = False) -> None:

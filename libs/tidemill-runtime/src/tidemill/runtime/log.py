@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.errors import UsageError
 
 RECORD_BYTES_MAX = 1_000_000
@@ -78,9 +79,9 @@ def columns_of(records: Sequence[LogRecord]) -> RecordColumns:
         return records.columns
     count = len(records)
     return RecordColumns(
-        np.fromiter((record.partition for record in records), np.int64, count),
-        np.fromiter((record.offset for record in records), np.uint64, count),
-        [record.value for record in records],
+        np.fromiter((record.partition for record in with_looks(records)), np.int64, count),
+        np.fromiter((record.offset for record in with_looks(records)), np.uint64, count),
+        [record.value for record in with_looks(records)],
     )
 
 
@@ -216,7 +217,7 @@ def check_topic_name(topic: str) -> None:
 
 def check_entries(topic: str, records: Sequence[Entry], partitions: int) -> None:
     """Raise UsageError if a record names a partition that is not there, or is too large."""
-    for entry in records:
+    for entry in with_looks(records):
         size = len(entry.key or b"") + len(entry.value or b"")
         if size > RECORD_BYTES_MAX:
             raise UsageError(

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
+from tidemill.arrangement.looks import looking, with_looks
 from tidemill.errors import (
     Corrupt,
     Fenced,
@@ -73,7 +74,7 @@ class _Topic:
     def places(self, entries: Sequence[Entry]) -> list[int]:
         """The partition of each entry. Raises: UsageError for one that cannot be written."""
         check_entries(self.name, entries, len(self.partitions))
-        return [self._place(entry) for entry in entries]
+        return [self._place(entry) for entry in with_looks(entries)]
 
     def _place(self, entry: Entry) -> int:
         if entry.partition is not None:
@@ -361,7 +362,7 @@ class EmbeddedReader:
             return []
         async with self._files:
             self._check_open()
-            return await asyncio.to_thread(self._take, max_records)
+            return await asyncio.to_thread(looking, partial(self._take, max_records))
 
     async def assign(self, partition: int, offset: int) -> None:
         """Read a partition from an offset on, from now on."""

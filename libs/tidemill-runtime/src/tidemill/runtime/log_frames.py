@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.runtime.log import Entry, LogRecord
 
 Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
@@ -149,7 +150,7 @@ class Column:
         """The values as Python objects."""
         ends = np.frombuffer(memoryview(self.offsets), np.int32, records + 1).tolist()
         data = bytes(self.data)
-        values: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
+        values: list[bytes | None] = [data[start:end] for start, end in with_looks(pairwise(ends))]
         if self.validity is not None:
             bits = np.frombuffer(memoryview(self.validity), np.uint8)
             for missing in np.flatnonzero(np.unpackbits(bits, bitorder="little")[:records] == 0):
@@ -175,16 +176,15 @@ class Frame:
     def to_records(self, partition: int) -> list[LogRecord]:
         """The records, one object each."""
         keys = repeat(None) if self.keys is None else self.keys.values(self.records)
-        return list(
-            map(
-                LogRecord,
-                repeat(partition, self.records),
-                range(self.base_offset, self.next_offset),
-                keys,
-                self.values.values(self.records),
-                np.frombuffer(memoryview(self.timestamps), np.int64, self.records).tolist(),
-            )
+        records = map(
+            LogRecord,
+            repeat(partition, self.records),
+            range(self.base_offset, self.next_offset),
+            keys,
+            self.values.values(self.records),
+            np.frombuffer(memoryview(self.timestamps), np.int64, self.records).tolist(),
         )
+        return list(with_looks(records))
 
     def to_batch(self, partition: int, start: int, stop: int) -> pa.RecordBatch:
         """The records with start <= offset < stop as RECORD_COLUMNS, without copying any bytes."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.errors import Indeterminate, TidemillError
 from tidemill.runtime.log import Entry
 from tidemill.shard.offloading import compute_beside
@@ -89,7 +90,8 @@ def _runs(group: Sequence[_Append]) -> dict[Place, list[Entry]]:
     """The entries of all appends, in their order, by where they go."""
     runs: dict[Place, list[Entry]] = {}
     for append in group:
-        for partition, entry in zip(append.partitions, append.entries, strict=True):
+        both = zip(append.partitions, append.entries, strict=True)
+        for partition, entry in with_looks(both):
             runs.setdefault((append.topic, partition), []).append(entry)
     return runs
 
@@ -101,7 +103,7 @@ def _answers(group: Sequence[_Append], outcomes: Mapping[Place, Outcome]) -> lis
     for append in group:
         places: list[tuple[int, int]] = []
         errors: list[TidemillError] = []
-        for partition in append.partitions:
+        for partition in with_looks(append.partitions):
             place = append.topic, partition
             outcome = outcomes[place]
             if isinstance(outcome, TidemillError):

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from tidemill.arrangement.looks import looking
+
 T = TypeVar("T")
 
 ROWS_INLINE_MAX = 20_000
@@ -13,8 +15,8 @@ ROWS_INLINE_MAX = 20_000
 
 
 async def compute_beside(rows: int, work: Callable[[], T]) -> T:
-    """The result of `work` on about so many rows."""
-    return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(work)
+    """The result of `work` on about so many rows; on a thread, with looks, if they are many."""
+    return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(looking, work)
 
 
 async def all_of(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.arrangement.looks import looking
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
@@ -411,7 +413,8 @@ class ViewDriver:
         """
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._shared.threads, partial(work, *given))
+            done = partial(copy_context().run, looking, partial(work, *given))
+            return await loop.run_in_executor(self._shared.threads, done)
         except asyncio.CancelledError:
             self._call_off()
             raise

@@ -210,7 +210,7 @@ class Door:
         """The pieces, each made in the turn of the caller, as fast as the caller may be sent."""
         while True:
             try:
-                piece = await self._calls.in_steps(anext(pieces), operation.call)
+                piece = await self._calls.in_steps(anext(pieces))
             except StopAsyncIteration:
                 return
             yield piece

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tidemill.arrangement.looks import look
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.turns import Looks, in_turn
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.resources import Resource, ViewSpec, load_resources
 
 MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
@@ -26,10 +27,8 @@ class DocumentLimits:
     program_bytes: int = 64 << 10
 
 
-def read_documents(
-    documents: Sequence[ResourceDocument], look: Callable[[], None] = lambda: None
-) -> list[Resource]:
-    """All resources of all documents, or every mistake in them at once; `look` as it reads."""
+def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
+    """All resources of all documents, or every mistake in them at once; looks as it reads."""
     found: list[Resource] = []
     messages: list[str] = []
     for document in documents:
@@ -66,8 +65,7 @@ async def read_bounded(
             "(limits.document_bytes); apply them a few at a time",
             reason="limits",
         )
-    looks = Looks()
-    resources = await in_turn(partial(read_documents, documents, looks), interrupt=looks.interrupt)
+    resources = await in_turn(partial(read_documents, documents))
     for resource in resources:
         spec = resource.spec
         length = len(spec.program.encode()) if isinstance(spec, ViewSpec) else 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.arrangement.looks import looking
 from tidemill.catalog.records.debezium import change_reader
 from tidemill.reclock import CHANGE_SCHEMA, Change, pack_row
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, BadRow, RowDecoder
@@ -96,7 +98,7 @@ class RecordDecoder:
         for field, schemas in self._schemas.items():
             parts = keys_of(records) if field == "keyFormat" else columns_of(records).values
             refused |= await schemas.prepare(records, parts)
-        return await asyncio.to_thread(self._decoded, records, refused)
+        return await asyncio.to_thread(looking, partial(self._decoded, records, refused))
 
     def decode_now(self, records: Sequence[LogRecord]) -> Decoded:
         """Everything that `records` are, where no format names schemas that have to be learned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.engine import DataflowEngine
@@ -68,9 +69,9 @@ def presences_of(changes: Iterable[tuple[Instant, Record, int]]) -> list[Presenc
     """The stretches that the changes of one predicate draw, those of each record by instant."""
     found: list[Presence] = []
     begun: dict[Record, Instant] = {}
-    for at, record, diff in changes:
+    for at, record, diff in with_looks(changes):
         if diff > 0:
             begun[record] = at
         else:
             found.append(Presence(record, begun.pop(record), at))
-    return found + [Presence(record, start, END) for record, start in begun.items()]
+    return found + [Presence(record, start, END) for record, start in with_looks(begun.items())]

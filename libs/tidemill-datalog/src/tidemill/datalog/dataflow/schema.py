@@ -10,6 +10,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.spelling import (
     MOMENTS,
@@ -31,6 +32,9 @@ TIME = 0
 """The column of a fact's time; arguments follow."""
 COLUMNS_MAX = 60
 """Columns of a row, so that a bit for each of them, and for the times of a match, is a word."""
+_ROWS_A_PART = 2_000
+"""Rows of Python objects that become one array in a millisecond or two."""
+
 KINDS = frozenset({Type.INT, Type.FLOAT, Type.BOOL}) | MOMENTS | TEXTS
 NUMBERED = frozenset({Type.SET, Type.ANY})
 """Types whose values have a number in the place of a word."""
@@ -199,8 +203,9 @@ def rows_of_records(
     schema: Schema, records: Iterable[tuple[Record, int, int, int]], texts: Texts
 ) -> Change:
     """Records with their starts, ends and diffs as a change; see `rows_of_presences`."""
-    names, found = {name for name, _ in schema.lattices}, []
-    for record, start, end, diff in records:
+    names, rows = {name for name, _ in schema.lattices}, []
+    parts, width = [np.empty((0, schema.columns + 3), np.int64)], schema.columns + 3
+    for record, start, end, diff in with_looks(records):
         if not schema.carrying and (names or record.parafacts):
             _refuse_lattices(schema, record, names)
         row, nulls = [record.time or 0], int(record.time is None)
@@ -217,8 +222,12 @@ def rows_of_records(
                 nulls |= null << len(row)
                 row.append(word)
         row += [nulls, start, end, diff]
-        found.append(row)
-    return np.array(found, np.int64).reshape(-1, schema.columns + 3)
+        rows.append(row)
+        if len(rows) == _ROWS_A_PART:  # to make an array of many rows is one long call
+            parts.append(np.array(rows, np.int64))
+            rows = []
+    parts.append(np.array(rows, np.int64).reshape(-1, width))
+    return np.concatenate(parts)
 
 
 def _refuse_lattices(schema: Schema, record: Record, names: Collection[str]) -> None:

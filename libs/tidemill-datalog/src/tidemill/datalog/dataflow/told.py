@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of
 from tidemill.datalog.lattices import Tally
@@ -43,7 +44,8 @@ class Told:
         Opposite changes of records that show the same are none.
         """
         carrying, sums = self.schema.carrying, dict[tuple[object, ...], int]()
-        records = [record_of(self.schema, move, self.texts) for move in self.moves.tolist()]
+        moves = with_looks(self.moves.tolist())
+        records = [record_of(self.schema, move, self.texts) for move in moves]
         if carrying:
             keys = [self._shown(*each) for each in zip(self.moves.tolist(), records, strict=True)]
             for key, move in zip(keys, self.moves.tolist(), strict=True):

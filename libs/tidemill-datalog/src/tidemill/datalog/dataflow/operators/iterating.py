@@ -25,6 +25,7 @@ from tidemill.arrangement.interval_updates import (
     net_moves,
     subtract,
 )
+from tidemill.arrangement.looks import look
 from tidemill.datalog.dataflow.plan import DeltaPlan, RulePlan
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.limits import LimitPassed
@@ -141,6 +142,7 @@ class Iteration:
                 self._tell_ageless(name, change)
             rounds += 1
             self._limit(rounds)
+            look()
 
     def _derived(self, rule: int, delta: DeltaPlan, change: Change) -> Change:
         """The rows that a rule derives; whether one wins over the fact that it follows from."""

@@ -2,7 +2,8 @@
 
 A solution may outlive the facts that established it, so they do not give it back. The solutions
 that one step establishes are one row: a *block* of columns. A block is gone when all of them are.
-In a ticked program each is a row by itself, as the other engines write it.
+The bytes of a block depend on its solutions, and not on the order in which they came. In a ticked
+program each is a row by itself, as the other engines write it.
 """
 
 from __future__ import annotations
@@ -206,8 +207,14 @@ class OpenSolutions:
             words[at], words[-1] = rows[:, column], words[-1] | null << at
             if kind in TEXTS or kind in NUMBERED:
                 numbers, places = np.unique(words[at][null == 0], return_inverse=True)
-                words[at][null == 0] = places + len(distinct)
-                distinct += self._spelled(kind, numbers)
+                spelled = self._spelled(kind, numbers)
+                order = sorted(range(len(spelled)), key=spelled.__getitem__)
+                ranks = np.empty(len(order), np.int64)
+                ranks[order] = np.arange(len(distinct), len(distinct) + len(order))
+                words[at][null == 0] = ranks[places]
+                distinct += [spelled[number] for number in order]
+        if len(rows) > 1:
+            words = words[:, np.lexsort(words)]
         data = words.tobytes()
         packed = _Packed(len(rows), len(data), _CODEC.compress(data, asbytes=True), distinct)
         return b64encode(msgspec.msgpack.encode(packed)).decode("ascii")

@@ -25,7 +25,7 @@ from tidemill.arrangement.interval_updates.joining import (
     tick,
 )
 from tidemill.arrangement.interval_updates.latching import Latch
-from tidemill.arrangement.interval_updates.merging import Merged, NegativeRow
+from tidemill.arrangement.interval_updates.merging import Merged, NegativeRow, Passed
 from tidemill.arrangement.interval_updates.moves import cut_moves, delayed, net_moves
 from tidemill.arrangement.interval_updates.rows import (
     BEGIN_WORD,
@@ -39,6 +39,6 @@ from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 __all__ = [
     "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
     "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "Latch", "Merged",
-    "NegativeRow", "RowsAsOf", "SharedRows", "Sharing", "Sums", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
+    "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
     "replaced", "subtract", "tick",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.novelty import Novelty
-from tidemill.arrangement.interval_updates.rows import Change, Word, hash_of
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     TAKEN,
@@ -482,3 +482,30 @@ class Merged:
         """Forget what has ended by `since`."""
         self.facts.compact(since)
         self.spare.compact(since)
+
+
+class Passed:
+    """The facts of a predicate whose derivations are all different, and that nobody looks up.
+
+    Changes pass through it, and no row is kept.
+    """
+
+    __slots__ = ("count", "facts", "spare")
+
+    def __init__(self, columns: int) -> None:
+        self.facts = self.spare = Arrangement(columns)
+        self.count = 0
+        """The facts that end by nothing that is known yet."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of no rows."""
+        return self.facts.nbytes
+
+    def take(self, change: Change) -> Change:
+        """The change itself. Cost: O(change)."""
+        self.count += int(change[change[:, -2] == END_WORD, -1].sum())
+        return change
+
+    def compact(self, since: int) -> None:
+        """There is nothing to forget."""

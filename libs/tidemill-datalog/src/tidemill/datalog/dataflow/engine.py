@@ -44,7 +44,7 @@ from tidemill.datalog.dataflow.schema import (
     rows_of_presences,
     rows_of_records,
 )
-from tidemill.datalog.dataflow.sharing import kept_derivations, shared_inputs
+from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told
 from tidemill.datalog.failures import ErrorPresence
@@ -180,10 +180,10 @@ class DataflowEngine:
             mine = [delta for delta in deltas if delta.source == source]
             self._readers.setdefault(source, []).append((rule, mine))
 
-    def _make_merged(self, shares: bool) -> dict[str, Merged | Blended | RowsAsOf]:
+    def _make_merged(self, shares: bool) -> dict[str, Derivations]:
         """The derivations of each collection."""
         self.shared = shared_inputs(self.plan) if shares else {}
-        return kept_derivations(self.plan, self.shared, self.all_errors, self.texts)
+        return kept_derivations(self.plan, self.shared, self.all_errors, self.texts, self.ticked)
 
     def _make_pending(self, strategy: Strategy) -> Pending:
         """The order in which changes are taken."""
@@ -267,14 +267,14 @@ class DataflowEngine:
         """The bytes of all state, with room for more."""
         return self.holdings.nbytes
 
-    def merged_of(self, collection: str) -> Merged | Blended | RowsAsOf:
+    def merged_of(self, collection: str) -> Derivations:
         """The derivations of a collection."""
         return self._merged[collection]
 
     def rows(self, predicate: str) -> int:
-        """Number of kept rows of a collection."""
-        facts = self._facts.get(self._named(predicate))
-        return 0 if facts is None else len(facts)
+        """Number of rows of a collection."""
+        merged = self._merged.get(self._named(predicate))
+        return 0 if merged is None else count_of(merged)
 
     def kept(self, collection: str) -> tuple[int, int]:
         """Rows and bytes that a collection keeps."""
@@ -547,7 +547,7 @@ class DataflowEngine:
 
     def _limit_rows(self, collection: str) -> None:
         most = self._limits.rows
-        if len(self._merged[collection].facts) > most and collection not in self.plan.inputs:
+        if count_of(self._merged[collection]) > most and collection not in self.plan.inputs:
             raise LimitPassed(
                 f"evaluation given up: {collection} has more than {most} rows",
                 reason="LimitPassed", limit="rows", predicate=collection,

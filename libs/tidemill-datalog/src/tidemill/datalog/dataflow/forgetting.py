@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidemill.arrangement.interval_updates import Merged, RowsAsOf
+from tidemill.arrangement.interval_updates import RowsAsOf
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.carried import Values
 from tidemill.datalog.dataflow.holdings import Outputs
@@ -14,6 +14,7 @@ from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.plan import RulePlan
 from tidemill.datalog.dataflow.rule_state import RuleState
 from tidemill.datalog.dataflow.schema import NUMBERED, Schema
+from tidemill.datalog.dataflow.sharing import Derivations
 
 _VALUES_MIN = 1 << 10
 """Values of lattices that are kept in any case."""
@@ -26,7 +27,7 @@ class Forgetting:
         self,
         values: Values,
         schemas: Mapping[str, Schema],
-        merged: Mapping[str, Merged | Blended | RowsAsOf],
+        merged: Mapping[str, Derivations],
         outputs: Outputs,
         rules: Sequence[RuleState],
         openings: Mapping[str, Opening],
@@ -70,10 +71,10 @@ class Forgetting:
         if name in self._openings:
             needed |= self._openings[name].words(columns)
         needed.update(words_in(merged.facts.rows[: len(merged.facts)], columns))
-        if isinstance(merged, Merged):
-            needed.update(words_in(merged.spare.rows[: len(merged.spare)], columns))
-        else:
+        if isinstance(merged, Blended):
             needed |= merged.numbers()
+        else:
+            needed.update(words_in(merged.spare.rows[: len(merged.spare)], columns))
         return needed
 
 

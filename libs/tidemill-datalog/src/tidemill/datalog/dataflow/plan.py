@@ -238,7 +238,8 @@ class RulePlan:
 
     `again` leads in a recursion from facts of the head to the matches that derive them, and maybe
     to others. The facts matched are older than an age in the place of the expiry. Matches of an
-    `exact` rule may fail, or see the end or a lattice of a fact.
+    `exact` rule may fail, or see the end or a lattice of a fact. Those of one that is `distinct`
+    derive different facts at each instant.
     """
 
     form: RuleForm
@@ -249,6 +250,7 @@ class RulePlan:
     reduce: Reduce | None
     exact: bool
     again: DeltaPlan | None = None
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,28 @@ class RuleLowering:
             name not in INSTANTS for atom in self.atoms for name, _ in atom.lattices
         )
         return RulePlan(
-            self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce, exact, again
-        )
+            self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce, exact, again,
+            self._tells_apart(head_plan),
+        )  # fmt: skip
+
+    def _tells_apart(self, head: Head) -> bool:
+        """Whether no two matches derive one fact at an instant: it has the keys of all of theirs.
+
+        A time is that of the fact only where it comes from one atom alone.
+        """
+        if head.outlives or head.time or head.asked or any(each.is_clock for each in self.atoms):
+            return False
+        known = {*head.copies[0].tolist(), *self.constants.values()}
+        for number, atom in enumerate(self.atoms):
+            if atom.predicate == UNIT:
+                continue
+            key = self.program.schemas[atom.predicate].key[1:]
+            if any(self.own.get((number, place), -1) not in known for place in key):
+                return False
+            alone = len(self.atoms) == 1 and head.timed and "time" not in atom.suppressed
+            if self.program.timed(atom.predicate) and not alone:
+                return False
+        return True
 
     def moderate(self) -> Scope:
         """The same names for numbers that can be added without overflow; clocks look at that."""

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +21,12 @@ from pyspark.sql.types import IntegerType, StructType
 from tidemill.arrangement.updates import consolidate
 from tidemill.client.spark import TidemillSource, reading
 from tidemill.client.spark import scanning as scanning_module
-from tidemill.errors import BeforeSince, Corrupt, UsageError
+from tidemill.client.spark.objects import LocatedObjects, fetched
+from tidemill.errors import BeforeSince, Corrupt, Unavailable, UsageError
 from tidemill.rpc.server import serve
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, DirectoryBlob, Limits, SqliteConsensus
+from tidemill.shard.blob_objects import Bucket, bucket_blob
 from tidemill.shard.part_store import PartGone
 from tidemill.time import frontier
 from tidemill_query.storage import StorageDriver
@@ -293,3 +297,31 @@ def test_options_say_what_is_wrong(place: Place) -> None:
     source = TidemillSource(place.options())
     with pytest.raises(UsageError, match="idempotencyKey"):
         source.streamWriter(source.schema(), False)
+
+
+@pytest.mark.server
+async def test_objects_of_a_bucket_are_read_by_signed_addresses_without_keys(
+    object_store: str,
+) -> None:
+    prefix = f"spark-{token_hex(8)}"
+    bucket = Bucket("tidemill", object_store, "us-east-1", "test", "test-secret", prefix)
+    blob = bucket_blob(bucket)
+    await blob.put("a/x", b"whole")
+    url = await blob.url("a/x", 60)
+    assert await asyncio.to_thread(fetched, url) == b"whole"
+    assert "test-secret" not in url
+    bare = url.partition("?")[0]
+    with pytest.raises(Unavailable, match="refused an object"):
+        await asyncio.to_thread(fetched, bare)
+    assert await asyncio.to_thread(fetched, await blob.url("a/y", 60)) is None
+    objects = LocatedObjects(partial(places, {"a/x": url}))
+    assert await objects.get_range("a/x", 1, 3) == b"ho"
+    for refused in (objects.put("a/z", b""), objects.delete("a/x"), objects.list("a/")):
+        with pytest.raises(UsageError, match="only read"):
+            await refused
+    with pytest.raises(Unavailable, match="gave no object"):
+        await asyncio.to_thread(fetched, "http://127.0.0.1:1/a/x")
+
+
+async def places(known: dict[str, str]) -> dict[str, str]:
+    return known

@@ -142,12 +142,16 @@ def test_a_stream_copies_a_table_with_each_change_once_across_a_restart(
 @pytest.mark.server
 def test_the_examples_of_the_page_run(spark: SparkSession, client: Client, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/spark.md").read_text()
-    read, write, follow = (each.partition("```")[0] for each in page.split("```python\n")[1:])
+    read, write, follow, streams = (
+        each.partition("```")[0] for each in page.split("```python\n")[1:]
+    )
     client.insert("hosts", [{"name": f"h{n}", "load": n} for n in range(9)])
     checkpoint = str(tmp_path / "checkpoint")
     names: dict[str, Any] = {"spark": spark, "address": client.address, "checkpoint": checkpoint}
     exec(read, names)
     assert (names["busy"], names["total"]) == (3, 36)
+    exec(streams, names)
+    assert (names["rows"], names["most"]) == (9, 8)
     for _ in range(2):
         exec(write, names)
         assert len(contents(client, "copies")) == 3

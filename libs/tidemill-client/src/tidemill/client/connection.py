@@ -54,6 +54,10 @@ class SqlAnswer:
     collections: Mapping[str, tuple[Frontier, Frontier]]
     """Since and upper of each collection read."""
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows, by the PyCapsule interface of Arrow; nothing is copied."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
 
 class Client(Handles):
     """A server's verbs. Every method raises the errors of `tidemill.errors`."""

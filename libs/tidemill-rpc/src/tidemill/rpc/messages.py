@@ -24,13 +24,20 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The exact contents of one collection or goal at `as_of`, where since ≤ as_of < upper."""
+    """The exact contents of one collection or goal at `as_of`, where since ≤ as_of < upper.
+
+    It is an Arrow stream of its rows: pyarrow, polars and DuckDB take it as it is.
+    """
 
     table: pa.Table
     as_of: int
     since: Frontier
     upper: Frontier
     collection: str
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows, by the PyCapsule interface of Arrow; nothing is copied."""
+        return self.table.__arrow_c_stream__(requested_schema)
 
 
 @dataclass(frozen=True, slots=True)

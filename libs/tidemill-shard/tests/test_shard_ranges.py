@@ -137,8 +137,23 @@ async def test_large_parts_are_read_by_one_range_and_small_ones_by_all() -> None
     small = version.batches[1].parts[0]
     assert sum(small in each.version.parts() for each in ranges) == 8
     # More ranges than the parts of the large batch would read these several times.
-    most = cut(version, 0, 2, rows=1)
-    assert len(most) <= 2 * len(version.batches[0].parts)
+    most = cut(version, 0, 2, rows=10)
+    assert 8 <= len(most) <= 2 * len(version.batches[0].parts)
+
+
+async def test_batches_that_are_not_merged_are_cut_once_a_range_would_be_too_large() -> None:
+    world = World()
+    await world.open()
+    for _ in range(20):
+        await world.write([(n, "a", 1.0, 1) for n in range(8)])
+    version = await world.store.state("c")
+    assert len(cut(version, 0, 20, rows=160)) == 1
+    assert len(cut(version, 0, 20, rows=20)) == 1  # a range is eight times the size at most
+    ranges = cut(version, 0, 20, rows=5)
+    assert len(ranges) == 4
+    found = [await world.reader().contents(each, 19, ["n"]) for each in ranges]
+    counts = [sum(table.num_rows for table in tables) for tables in found]
+    assert (sum(counts), max(counts) < 160) == (160, True)
 
 
 async def test_parts_that_cannot_matter_are_in_no_range() -> None:

@@ -21,6 +21,10 @@ from tidemill.shard.state import Batch, Description, State
 
 RANGE_ROWS = 1_000_000
 """Updates of a range, if its parts can be told apart by hash."""
+RANGE_BYTES = 16 * 1024 * 1024
+"""Bytes of parts, as they are stored, that count as a whole range."""
+LARGEST = 8
+"""Size of the largest range, in sizes that are wanted: a task has all of its rows in memory."""
 BITS_MAX = 12
 READ_AGAIN_SHARE = 4
 """Of so many updates at most one is read by a second range."""
@@ -99,15 +103,25 @@ def _meeting(parts: Sequence[Part], hashes: Hashes) -> tuple[Part, ...]:
 
 
 def _bits(parts: Sequence[Part], rows: int) -> int:
-    """The bits of as many ranges as are wanted, or of as many as cost little reading again."""
-    total = sum(part.rows for part in parts)
+    """The bits of as many ranges as are wanted, or of as many as cost little reading again.
+
+    They are more if ranges would have more than LARGEST times what is wanted.
+    """
+    weights = [max(part.rows, part.size * rows // RANGE_BYTES) for part in parts]
+    total = sum(weights)
     inline = sum(len(part.inline) for part in parts if part.inline is not None)
-    wanted = min(BITS_MAX, max(0, -(-total // rows) - 1).bit_length())
-    for bits in range(wanted, 0, -1):
-        read = sum(part.rows * _ranges_of(part, bits) for part in parts)
+    least = _bits_for(total, LARGEST * rows)
+    for bits in range(_bits_for(total, rows), least, -1):
+        read = sum(
+            weight * _ranges_of(part, bits) for part, weight in zip(parts, weights, strict=True)
+        )
         if read <= total + total // READ_AGAIN_SHARE and inline << bits <= INLINE_BYTES_MAX:
             return bits
-    return 0
+    return least
+
+
+def _bits_for(total: int, each: int) -> int:
+    return min(BITS_MAX, max(0, -(-total // each) - 1).bit_length())
 
 
 def _ranges_of(part: Part, bits: int) -> int:

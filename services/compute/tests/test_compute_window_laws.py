@@ -1,0 +1,132 @@
+"""Windows of random programs, cut and handed over anywhere, write what one process writes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import pyarrow as pa
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.catalog.record_rows import (
+    PredicateShape,
+    arrow_of,
+    row_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill.datalog.placement import live_of, placement_of
+from tidemill.datalog.presence import END as NEVER
+from tidemill.datalog.presence import Presence
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse
+from tidemill.testkit.mortal_views import World, follow, table
+from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, programs_alike
+from tidemill_compute.views.engines import Engine, Engines, Windows
+from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.windows.collecting import answer, evaluate_here
+
+LAW = settings(
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "15")),
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+EXAMPLE = programs(8, rules_min=2) | programs_alike()
+
+
+class DrawnWorld(World):
+    """A world of a drawn program and drawn inputs."""
+
+    def __init__(self, example: Example, drawn: Mapping[str, Sequence[Presence]]) -> None:
+        self.clock = ManualClock(0)
+        self.ids = map(str, itertools.count())
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.program = program = example.checked
+        self.now = self.process(Fuse(None))
+        shapes = {name: shape_of_input(example, name) for name in program.inputs}
+        self.history = {n: updates_of(drawn.get(n, ()), shapes[n]) for n in shapes}
+        outputs = {p: (f"v/{p}", shape_of_output(program, p)) for p in program.derived}
+        read = {name: (name, shape) for name, shape in shapes.items()}
+        self.target = ViewTarget("v", program, read, outputs, "v/errors", "v/state")
+
+
+def shape_of_input(example: Example, name: str) -> PredicateShape:
+    schema = example.checked.inputs[name]
+    fields = [pa.field(f"c{at}", arrow_of(kind)) for at, (_, kind) in enumerate(schema.columns)]
+    if schema.kind == "relation":
+        return shape_of_relation(name, pa.schema(fields))
+    ends = [pa.field("time", pa.int64()), pa.field("expires", pa.int64())]
+    return shape_of_events(name, pa.schema([*fields, *ends]))
+
+
+def updates_of(presences: Sequence[Presence], shape: PredicateShape) -> pa.Table:
+    make, rows = row_of(shape), list[tuple[object, ...]]()
+    for each in presences:
+        row = make(replace(each.record, parafacts=()))
+        rows.append((*row, int(each.start), 1))
+        if each.end < min(UPPER, NEVER):
+            rows.append((*row, int(each.end), -1))
+    return table(rows, shape.schema)
+
+
+async def live(world: DrawnWorld, cuts: Sequence[int], engines: Sequence[Engine]) -> int:
+    """Keep the view up to each cut by another engine in turn; how many windows that took."""
+    windows, fed = 0, 0
+
+    async def ask(packed: bytes) -> bytes:
+        nonlocal windows
+        windows += 1
+        return msgspec.msgpack.encode(await answer(packed, world.stores[1], None, evaluate_here))
+
+    await world.create()
+    for upper, engine in zip(sorted({*cuts, UPPER}), itertools.cycle(engines)):
+        await world.feed(fed, upper)
+        fed = upper
+        view = world.view(world.process(Fuse(None)), 3)
+        here = Windows(ask, world.clock.now_ms, lambda: "law")
+        view.engines = Engines(engine, here, 1 << 40)
+        await follow(world, view, upper)
+    return windows
+
+
+SEEN = {"programs": 0, "windows": 0}
+
+
+@LAW
+@given(
+    EXAMPLE,
+    inputs(rows_min=2, rows_max=6),
+    st.lists(st.integers(1, UPPER - 1), min_size=2, max_size=4),
+    st.lists(st.sampled_from(("spark", "spark", "local")), min_size=2, max_size=3),
+)
+def test_windows_of_random_programs_write_what_one_process_writes(
+    example: Example,
+    drawn: dict[str, list[Presence]],
+    cuts: list[int],
+    engines: list[Engine],
+) -> None:
+    assume(example.checked.inputs)
+    assume(not live_of(placement_of(example.checked), example.checked.derived).lacking)
+
+    async def both() -> None:
+        alone, handed = DrawnWorld(example, drawn), DrawnWorld(example, drawn)
+        await live(alone, cuts, ["local"])
+        windows = await live(handed, cuts, engines)
+        assert await handed.contents() == await alone.contents(), example.text
+        SEEN["programs"] += 1
+        SEEN["windows"] += windows
+
+    asyncio.run(both())
+
+
+def test_random_programs_had_windows() -> None:
+    assert SEEN["programs"] > 5
+    assert SEEN["windows"] > SEEN["programs"]

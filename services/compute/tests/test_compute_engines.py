@@ -11,7 +11,7 @@ import pytest
 from tidemill.errors import Exhausted
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, World, expected, follow
-from tidemill_compute.views.auto import BACK_S, GROWING_STEPS, AutoRule
+from tidemill_compute.views.auto import BACK_S, GROWING_S, GROWING_STEPS, AutoRule
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.windows.collecting import answer, evaluate_here
 
@@ -30,21 +30,26 @@ def test_a_view_leaves_one_process_at_four_fifths_of_its_memory() -> None:
     assert rule.why.said == ("about 801 bytes of 10 rows, above 80% of limits.view_bytes (1,000)")
 
 
-@pytest.mark.parametrize(("took_s", "wanted"), [(0.9, "spark"), (0.1, "local")])
-def test_a_lag_that_grows_is_a_reason_where_the_process_is_busy(took_s: float, wanted: str) -> None:
+EVERY_S = GROWING_S / GROWING_STEPS
+
+
+@pytest.mark.parametrize(("busy", "wanted"), [(0.6, "spark"), (0.4, "local")])
+def test_a_lag_that_grows_is_a_reason_where_the_process_is_busy(busy: float, wanted: str) -> None:
     rule = AutoRule(1_000)
     for step in range(GROWING_STEPS):
-        rule.step_here(float(step), took_s, step, 1, 1)
+        rule.step_here(step * EVERY_S, busy * EVERY_S, step, 1, 1)
         assert rule.wanted == "local"
-    rule.step_here(float(GROWING_STEPS), took_s, GROWING_STEPS, 1, 1)
+    rule.step_here(GROWING_S, busy * EVERY_S, GROWING_STEPS, 1, 1)
     assert rule.wanted == wanted
     assert ("lag has grown over 10 steps" in rule.why.said) == (wanted == "spark")
 
 
-def test_a_lag_that_shrinks_once_begins_to_count_anew() -> None:
+@pytest.mark.parametrize(("every_s", "shrinks"), [(EVERY_S, 9), (EVERY_S / 4, 1_000)])
+def test_a_lag_that_shrinks_or_has_not_grown_for_long_is_none(every_s: float, shrinks: int) -> None:
+    """A backlog that is being loaded makes lag for some minutes."""
     rule = AutoRule(1_000)
     for step in range(3 * GROWING_STEPS):
-        rule.step_here(float(step), 1.0, step % GROWING_STEPS, 1, 1)
+        rule.step_here(step * every_s, every_s, step % shrinks, 1, 1)
     assert rule.wanted == "local"
 
 

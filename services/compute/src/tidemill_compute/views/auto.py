@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 Engine = Literal["local", "spark"]
@@ -11,7 +9,9 @@ Engine = Literal["local", "spark"]
 FULL, HALF = 0.8, 0.5
 """Parts of its memory above which a view leaves one process, and below which it comes back."""
 GROWING_STEPS = 10
-"""Steps in a row over which the lag of a busy process has grown."""
+"""Steps in a row over which the lag of a busy process has grown, at least."""
+GROWING_S = 300.0
+"""Seconds over which it has, at least: a backlog that is being loaded makes lag for a while."""
 BACK_S = 3_600.0
 """Seconds below half of the memory before a view comes back to one process."""
 ROW_BYTES = 800
@@ -38,9 +38,8 @@ class AutoRule:
         self.wanted: Engine = "local"
         self.why = Why("Fits", "the rows fit into one process")
         self._row_bytes = ROW_BYTES
-        self._lags: deque[int] = deque(maxlen=GROWING_STEPS + 1)
-        self._busy: deque[float] = deque(maxlen=GROWING_STEPS)
-        self._noted_s: float | None = None
+        self._behind, self._steps = 0, 0
+        self._busy_s = self._since_s = 0.0
         self._below_s: float | None = None
 
     def estimate(self, rows: int) -> None:
@@ -56,14 +55,14 @@ class AutoRule:
         if rows:
             self._row_bytes = max(1, held // rows)
         self._full(held, f"{rows:,} rows")
-        since_s = now_s - (self._noted_s if self._noted_s is not None else now_s)
-        self._noted_s = now_s
-        self._lags.append(behind)
-        self._busy.append(took_s / since_s if since_s > 0 else 1.0)
-        lags = list(self._lags)
-        growing = len(lags) > GROWING_STEPS and all(a < b for a, b in pairwise(lags))
-        if growing and sum(self._busy) >= BUSY * len(self._busy):
-            said = f"the lag has grown over {GROWING_STEPS} steps, to {lags[-1]:,} changes"
+        if behind <= self._behind:
+            self._steps, self._busy_s, self._since_s = 0, 0.0, now_s
+        else:
+            self._steps, self._busy_s = self._steps + 1, self._busy_s + took_s
+        self._behind, grown_s = behind, now_s - self._since_s
+        long = self._steps >= GROWING_STEPS and grown_s >= GROWING_S
+        if long and self._busy_s >= BUSY * grown_s:
+            said = f"the lag has grown over {self._steps} steps, to {behind:,} changes"
             self._go("spark", "Lag", f"{said}, while one process was busy")
 
     def window_there(self, now_s: float, rows: int) -> None:
@@ -85,6 +84,4 @@ class AutoRule:
     def _go(self, engine: Engine, cause: str, said: str) -> None:
         if self.wanted != engine:
             self.wanted, self.why = engine, Why(cause, said)
-            self._lags.clear()
-            self._busy.clear()
-            self._noted_s = self._below_s = None
+            self._steps, self._below_s = 0, None

@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.client.instants import instant, shown, shown_duration, shown_frontier
 from tidemill.errors import UsageError
-from tidemill.time import frontier
+from tidemill.time import frontier, is_fixed, read_at
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,21 @@ from tidemill.time import frontier
 )
 def test_an_instant_is_milliseconds_or_iso_or_latest(written: str, time: int | None) -> None:
     assert instant(written) == time
+
+
+@pytest.mark.parametrize(
+    ("written", "time"), [("now", 3_600_000), ("now-1h", 0), ("now-59m59s", 1_000)]
+)
+def test_a_word_means_an_instant_of_the_clock(written: str, time: int) -> None:
+    assert read_at(written, lambda: 3_600_000) == time
+    assert not is_fixed(written)
+    assert instant(written) != time
+
+
+@pytest.mark.parametrize("written", ["now-", "now-5", "now-2h", "now+1h", "now-m", "Now"])
+def test_a_word_that_names_no_duration_is_refused(written: str) -> None:
+    with pytest.raises(UsageError):
+        read_at(written, lambda: 3_600_000)
 
 
 @pytest.mark.parametrize("written", ["yesterday", "-5", "2013-13-01", -1, 1 << 64, "1969-01-01"])

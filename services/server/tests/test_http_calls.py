@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pyarrow as pa
@@ -119,12 +121,34 @@ async def test_what_is_definite_is_immutable_to_caches(tmp_path: Path) -> None:
         assert future.json["upper"][0] > later
 
 
+async def test_an_instant_is_written_alike_over_every_surface(tmp_path: Path) -> None:
+    """Dates and words are those of the command line; a word means another instant each time."""
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        day = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+        for path in ("/v1/collections/late/late?", "/v1/ask?goal=late(p,d)&"):
+            dated = await asked.ask(f"{path}as_of={quote(day)}&wait_s=60")
+            assert (dated.status, dated.headers["Tidemill-As-Of"]) == (200, str(at)), dated.body
+            assert "immutable" in dated.headers["Cache-Control"]
+            for word, before_ms in (("latest", 0), ("now", 0), ("now-1ms", 1)):
+                said = await asked.ask(f"{path}as_of={word}&wait_s=60")
+                assert said.headers["Cache-Control"] == "no-cache"
+                assert int(said.headers["Tidemill-As-Of"]) >= at - before_ms
+        for call in ("why", "why-not"):
+            said = await asked.ask(f'/v1/{call}?record=late("N2",45)&as_of={quote(day)}')
+            assert (said.status, "absent" in said.json["text"]) == (200, False), said.body
+        stream = await asked.ask(f"/v1/subscribe?goal=late(p,d)&start={at - 1}&until={quote(day)}")
+        assert stream.status == 200
+        refused = await asked.ask("/v1/subscribe?goal=late(p,d)&until=latest")
+        assert (refused.status, "no end of a stream" in refused.json["detail"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
         ("/v1/collections/none", 404, "none"),
-        ("/v1/collections/delays?as_of=never", 400, "$.as_of"),
-        ("/v1/collections/delays?as_of=-1", 400, "$.as_of"),
+        ("/v1/collections/delays?as_of=never", 400, "write milliseconds"),
+        ("/v1/collections/delays?as_of=-1", 400, "outside of the timeline"),
         ("/v1/collections/delays?limit=3", 400, "`limit`"),
         ("/v1/collections/delays?as_of=1&as_of=2", 400, "twice"),
         ("/v1/collections/delays?where=speed==3", 400, "speed"),

@@ -89,8 +89,9 @@ async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_pa
         await process.controller.apply([ResourceDocument(SOURCE, "test.yaml")])
         feeds = Feeds(process.query)
         on = Handlers(
-            process.query, process.controller, feeds, None, process.controller.check, 3, public=True
-        )
+            process.query, process.controller, feeds, None, process.controller.check, 3,
+            public=True, now_ms=process.context.clock.now_ms,
+        )  # fmt: skip
         asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
         of = OfSource("events")
         assert (await push_rows(on, Asked(of, "", asked))).status == 200

@@ -125,6 +125,50 @@ def test_a_withdrawal_after_firing_is_a_correction(tmp_path: Path) -> None:
     assert outcome(file) == []
 
 
+FOLLOWED = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: ovens}
+spec: {columns: [{name: oven, type: text}, {name: heat, type: int}]}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: heat}
+spec: {program: "hot(oven: o) @max(d) := ovens(oven: o, heat: d) if d > 30;"}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: page}
+spec: {view: heat, goal: "hot(o) @max(d)", follow: FOLLOW, sink: {file: {path: x}}}
+"""
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_an_action_that_follows_tells_changes_and_ends_in_a_case(
+    tmp_path: Path, follow: bool
+) -> None:
+    """The firings of a case are those of the action itself; a fact that always was begins at 0."""
+    (tmp_path / "t.yaml").write_text(FOLLOWED.replace("FOLLOW", str(follow).lower()))
+    rows = (
+        "[{row: {oven: a, heat: 40}, from: 1000, until: 3000}, "
+        "{row: {oven: a, heat: 50}, from: 2000, until: 3000}, {oven: b, heat: 31}]"
+    )
+    lines = ['0: hot("b") @max(31)', '1000: hot("a") @max(40)']
+    if follow:
+        lines = [
+            '0: begin hot("b")', '1000: begin hot("a")', '2000: change hot("a") @max(50)',
+            '3000: end hot("a") @max(50)',
+        ]  # fmt: skip
+    file = tmp_path / "t.test.yaml"
+    for wanted in (lines, lines[:-1]):
+        file.write_text(
+            f"resources: [t.yaml]\ncases:\n- name: one\n  given: {{ovens: {rows}}}\n"
+            f"  expect: {{fires: {{page: {wanted}}}}}\n"
+        )
+        missing = [f"  + {lines[-1]}"] if wanted != lines else []
+        assert [line.partition(" @expires")[0] for line in outcome(file)[1:]] == missing
+
+
 def test_a_row_behind_the_skew_is_refused_and_keeps_the_order(tmp_path: Path) -> None:
     late = "  given: {flights: [{plane: N2, delay: 5, at: 9000}, {plane: N1, delay: 45, at: 2000}]}"
     expect = (

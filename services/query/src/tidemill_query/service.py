@@ -99,6 +99,7 @@ class Answers:
             self.controller.check,
             rows_max,
             public=ports.users is None,
+            now_ms=context.clock.now_ms,
         )
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:

@@ -32,8 +32,9 @@ A first round:
     tidemill query 'late(flight, delay)' --as-of 2013-02-01T06:00:00Z
     tidemill why 'late("UA1545", 42)'        # the proof, down to the inputs
 
-Instants are milliseconds, ISO-8601 (UTC), or latest: the last instant that is definite. Options of the
-connection (--address, --tls-…, --token-file) may stand anywhere on the line.
+Instants are milliseconds, ISO-8601 (UTC), or latest: the last instant that is definite. The words now
+and now-5m are read by this machine's clock. Options of the connection (--address, --tls-…,
+--token-file) may stand anywhere on the line.
 
 Exit codes: 0 done, 1 refused, 2 wrong command line or variable, 3 not definite yet or no
 longer known, 4 server not reachable, 5 failed.

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 AsOf = Annotated[
-    str, typer.Option("--as-of", help="Instant: milliseconds, ISO-8601, or latest.", metavar="T")
+    str,
+    typer.Option(
+        "--as-of", help="Instant: milliseconds, ISO-8601, latest, or now-5m.", metavar="T"
+    ),
 ]
 Written = Annotated[Rows, typer.Option("--format", help="How rows are written.")]
 WAIT_S = 60.0

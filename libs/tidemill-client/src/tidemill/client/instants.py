@@ -1,47 +1,22 @@
-"""Instants as people write them: milliseconds, ISO-8601, or `latest`."""
+"""Instants as people write them at this machine, and as they are shown to them."""
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-from tidemill.errors import UsageError
-from tidemill.time import U64_MAX, Frontier
+from tidemill.runtime.clock import SystemClock
+from tidemill.time import EPOCH, MILLISECOND, Frontier, read_at
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = timedelta(milliseconds=1)
-_NUMBER = re.compile(r"-?[0-9]{1,30}")
 ISO_FROM_MS = 100_000_000_000
 """Smaller numbers (before March 1973) are taken for counters and shown as they are."""
 
 
 def instant(written: int | str | datetime | None) -> int | None:
-    """The time in milliseconds; None for `latest`, which is the last definite one.
+    """The time in milliseconds, as `read_at` reads it by the clock of this machine.
 
-    A date stands for its first instant, and a time without a zone is UTC. Fractions of a
-    millisecond are dropped. Raises: UsageError if it is none of these, or before 1970.
+    Raises: UsageError.
     """
-    match written:
-        case None | "" | "latest":
-            return None
-        case int() if not isinstance(written, bool):
-            found = written
-        case datetime():
-            found = _since_epoch(written)
-        case str() if _NUMBER.fullmatch(written):
-            found = int(written)
-        case _:
-            try:
-                found = _since_epoch(datetime.fromisoformat(written))  # type: ignore[arg-type]
-            except (ValueError, TypeError):
-                raise UsageError(
-                    f"{written!r} is no instant: write milliseconds (1357002000000), ISO-8601 "
-                    "(2013-01-01T06:00:00Z) or latest",
-                    reason="instant",
-                ) from None
-    if not 0 <= found <= U64_MAX:
-        raise UsageError(f"the instant {written} is outside of the timeline", reason="instant")
-    return found
+    return read_at(written, SystemClock().now_ms)
 
 
 def shown(time: int) -> str:
@@ -89,8 +64,3 @@ def _date(time: int) -> str | None:
         return None
     text = date.isoformat(timespec="milliseconds" if time % 1000 else "seconds")
     return text.replace("+00:00", "Z")
-
-
-def _since_epoch(date: datetime) -> int:
-    aware = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
-    return (aware - EPOCH) // MILLISECOND

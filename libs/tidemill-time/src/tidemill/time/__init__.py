@@ -4,6 +4,7 @@ from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
 from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
 from tidemill.time.heartbeats import heartbeat, heartbeat_until, is_heartbeat
+from tidemill.time.instants import EPOCH, MILLISECOND, is_fixed, read_at
 from tidemill.time.orders import (
     PARTITIONED,
     U64,
@@ -35,6 +36,10 @@ __all__ = [
     "ChangeBatch",
     "MutableAntichain",
     "frontier_changes",
+    "EPOCH",
+    "MILLISECOND",
+    "is_fixed",
+    "read_at",
     "heartbeat",
     "heartbeat_until",
     "is_heartbeat",

@@ -22,6 +22,7 @@ from tidemill.runtime.http_guard import UNSAID
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.http_problems import form_problem
 from tidemill.runtime.http_server import HttpServer
+from tidemill.time import read_at
 from tidemill_query.web.forms import accepted
 
 T = TypeVar("T")
@@ -50,6 +51,14 @@ class Handlers:
     check: Check
     push_rows: int
     public: bool
+    now_ms: Callable[[], int]
+
+    def at(self, written: str | int | None) -> int | None:
+        """The instant that a caller means, by the clock of this server; None for the latest.
+
+        Raises: UsageError.
+        """
+        return read_at(written, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)

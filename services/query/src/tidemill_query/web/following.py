@@ -13,11 +13,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from tidemill.errors import TidemillError, UsageError
 from tidemill.rpc.codecs import parts
@@ -55,7 +54,7 @@ class Following(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goal: Text
     start: Instant | None = None
     snapshot: bool = False
-    until: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | None = None
+    until: Instant | None = None
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -200,10 +199,20 @@ async def _pieces(upper: int | None, tables: Sequence[pa.Table]) -> AsyncIterato
         yield piece
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a follower asks for, with its instants read."""
+
+    goal: str
+    start: int | None
+    snapshot: bool
+    until: int | None
+
+
 class _Follower:
     """The place of one follower: everything before `at` was sent."""
 
-    def __init__(self, on: Handlers, of: Following, last: int | None) -> None:
+    def __init__(self, on: Handlers, of: _Place, last: int | None) -> None:
         self._on = on
         self._of = of
         self.at = last
@@ -290,8 +299,14 @@ async def follow(on: Handlers, asked: Asked) -> HttpReply:
     the stream ends, one named `end` that the collection is closed. Status 204 ends it for good. An
     `EventSource` of a browser sends no token; with tokens a page reads the stream by `fetch`.
     """
-    last, of = _last_id(asked), asked.of
-    if last == ENDED or (last.isdecimal() and of.until is not None and int(last) >= of.until):
+    last, of, until = _last_id(asked), asked.of, on.at(asked.of.until)
+    if until == 0 or (until is None and of.until is not None):
+        raise UsageError(
+            f"following refused: until={of.until} is no end of a stream: name an instant after 0, "
+            "or leave it out",
+            reason="Until",
+        )
+    if last == ENDED or (last.isdecimal() and until is not None and int(last) >= until):
         return HttpReply(204, content_type=EVENTS)
     if last and not (last.isascii() and last.isdecimal() and 0 < int(last[:20]) < 1 << 63):
         raise UsageError(
@@ -299,7 +314,8 @@ async def follow(on: Handlers, asked: Asked) -> HttpReply:
             "begin anew",
             reason="LastEventId",
         )
-    stream = _Follower(on, of, int(last) if last else None).stream()
+    place = _Place(of.goal, on.at(of.start), of.snapshot, until)
+    stream = _Follower(on, place, int(last) if last else None).stream()
     first = await anext(stream)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return HttpReply(200, _Begun(_BEGIN + first, stream), EVENTS, headers)

@@ -15,7 +15,7 @@ from tidemill.rpc.messages import Comparison, Condition, Explanation, Json
 from tidemill.rpc.turns import beside
 from tidemill.rpc.validation import NAME_CHARS_MAX, TEXT_CHARS_MAX
 from tidemill.runtime.http_messages import HttpReply
-from tidemill.time import Frontier
+from tidemill.time import Frontier, is_fixed
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import ARROW, CSV, JSON, NDJSON, WEIGHT, body, json_of
 
@@ -24,8 +24,23 @@ FOR_EVER = "max-age=31536000, immutable"
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)]
-Instant = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""Milliseconds of the timeline of a collection."""
+Instant = (
+    Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    | Annotated[
+        str,
+        Meta(
+            max_length=64,
+            # Told, and judged by `read_at`, whose refusal says what to write.
+            extra_json_schema={
+                "pattern": r"^(latest|now(-[0-9a-z]+)?|[0-9]+|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
+            },
+            description="Milliseconds of the timeline, ISO 8601 (UTC), `latest` (the last definite "
+            "instant), `now` of the server's clock, or a duration before it such as `now-5m`.",
+            examples=["latest", "now-5m", "2013-02-01T06:00:00Z"],
+        ),
+    ]
+)
+"""An instant as people write it, which `read_at` reads."""
 Wait = Annotated[float, Meta(ge=0, le=570)]
 """Seconds that the server may wait for the instant to become definite; by default not at all."""
 
@@ -166,7 +181,7 @@ async def _rows(on: Handlers, asked: Asked, found: messages.Answer) -> HttpReply
         "Tidemill-Upper": ",".join(map(str, frontier_of(found.upper))),
         "ETag": f'W/"{blake2b(tag, digest_size=12).hexdigest()}"',
         "Vary": "Accept, Authorization",
-        "Cache-Control": "no-cache" if asked.of.as_of is None else kept,
+        "Cache-Control": kept if is_fixed(asked.of.as_of) else "no-cache",
     }
     if headers["ETag"] in asked.request.sent.get("if-none-match", ""):
         return HttpReply(304, headers=headers)
@@ -179,12 +194,14 @@ async def get_contents(on: Handlers, asked: Asked) -> HttpReply:
 
     Each `where` is a condition that all rows meet, such as `delay>=30`, `plane=="N2"`,
     `gate==null`. The instant and the frontiers are in the headers `Tidemill-As-Of`,
-    `Tidemill-Since` and `Tidemill-Upper`. The answer as of a stated instant never changes, and is
+    `Tidemill-Since` and `Tidemill-Upper`. The answer as of a number or a date never changes, and is
     `immutable` to caches.
     """
     of: Contents = asked.of
     where = conditions_of(of.where)
-    return await _rows(on, asked, await on.query.snapshot(of.name, of.as_of, of.wait_s, where))
+    return await _rows(
+        on, asked, await on.query.snapshot(of.name, on.at(of.as_of), of.wait_s, where)
+    )
 
 
 async def get_matches(on: Handlers, asked: Asked) -> HttpReply:
@@ -193,7 +210,7 @@ async def get_matches(on: Handlers, asked: Asked) -> HttpReply:
     The columns are the variables of the goal under their names.
     """
     of: Goal = asked.of
-    return await _rows(on, asked, await on.query.ask(of.goal, of.as_of, of.wait_s))
+    return await _rows(on, asked, await on.query.ask(of.goal, on.at(of.as_of), of.wait_s))
 
 
 async def get_collections(on: Handlers, asked: Asked) -> HttpReply:
@@ -212,12 +229,12 @@ async def get_collections(on: Handlers, asked: Asked) -> HttpReply:
 
 async def get_proof(on: Handlers, asked: Asked) -> HttpReply:
     """The proof of a record that is present as of an instant."""
-    return await _reasons(await on.query.why(asked.of.record, asked.of.as_of))
+    return await _reasons(await on.query.why(asked.of.record, on.at(asked.of.as_of)))
 
 
 async def get_missing(on: Handlers, asked: Asked) -> HttpReply:
     """The reasons for which a record is absent as of an instant: of each rule, how far it came."""
-    return await _reasons(await on.query.why_not(asked.of.record, asked.of.as_of))
+    return await _reasons(await on.query.why_not(asked.of.record, on.at(asked.of.as_of)))
 
 
 async def get_plan(on: Handlers, asked: Asked) -> HttpReply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random  # noqa: TID251  the type of what is handed in
@@ -16,13 +15,15 @@ from tidemill.catalog.store import Stored
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow
 from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
-from tidemill.datalog.goals import Goal, compile_goal, fired
+from tidemill.datalog.goals import Goal, compile_goal
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import ActionSpec, Resource, SourceSpec, TableSpec, ViewSpec
-from tidemill_compute.actions.corrections import Correction, changed_after_firing
+from tidemill_compute.actions.corrections import Correction
+from tidemill_compute.actions.firings import Change, Firings
+from tidemill_compute.actions.outbox import Firing
 from tidemill_server.trials.staging import renamed
 
 Facts: TypeAlias = "Mapping[str, Sequence[Presence]]"
@@ -179,38 +180,33 @@ def deliveries(facts: Facts, cut: Cut, random: Random) -> Iterator[tuple[Instant
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Output of an action: each fired event with its instant, and the corrections after it."""
+    """Output of an action: its firings by instant and key, and the corrections of them."""
 
-    fired: Sequence[tuple[Instant, Record]]
+    fired: Sequence[Firing]
     corrections: Sequence[Correction]
 
 
-def told_by(text: str, program: CheckedProgram, derived: Facts) -> Told:
-    """Firings of an action from the beginning on, and corrections of what has fired."""
-    goal = compile_goal(text, program)
-    firings = fired([goal], derived)
-    first = {firing.record.key: firing for firing in firings}
-    stretches: dict[object, list[Presence]] = {}
-    for each in derived.get(goal.predicate, ()):
-        if each.record.key in first and each.start >= first[each.record.key].at:
-            stretches.setdefault(each.record.key, []).append(each)
-    corrections: list[Correction] = []
-    for key, presences in stretches.items():
-        corrections += _corrections(str(key), sorted(presences, key=lambda each: each.start))
-    corrections.sort(key=lambda each: (each.instant, each.key))
-    return Told([(firing.at, firing.record) for firing in firings], corrections)
+def told_by(action: ActionSpec, program: CheckedProgram, derived: Facts) -> Told:
+    """Firings of an action from the beginning on, and corrections of what has fired.
+
+    A fact that always was begins with the timeline, at 0.
+    """
+    goal = compile_goal(action.goal, program)
+    firings, corrections = Firings(goal, action.follow).take(_changes(derived, goal.predicate))
+    return Told(firings, corrections)
 
 
-def _corrections(key: str, presences: Sequence[Presence]) -> Iterator[Correction]:
-    told = Counter[str]()
-    following: Sequence[Presence | None] = [*presences[1:], None]
-    for each, after in zip(presences, following, strict=True):
-        follows = after is not None and after.start == each.end
+def _changes(derived: Facts, predicate: str) -> Iterator[Change]:
+    for each in derived.get(predicate, ()):
+        yield each.record, int(max(each.start, 0)), 1
         if each.end != END:
-            new = after.record if after is not None and follows else None
-            yield from changed_after_firing(key, int(each.end), each.record, new, told)
-        if after is not None and not follows:
-            yield from changed_after_firing(key, int(after.start), None, after.record, told)
+            yield each.record, int(each.end), -1
+
+
+def firing_line(firing: Firing) -> str:
+    """A firing as cases write it: `INSTANT: RECORD`, with the phase of a followed event."""
+    phase = f"{firing.phase} " if firing.event else ""
+    return f"{firing.instant}: {phase}{firing.record}"
 
 
 def present(presences: Sequence[Presence], at: int) -> list[Record]:

@@ -8,8 +8,16 @@ from random import Random  # noqa: TID251  the type of what is handed in
 
 from tidemill.client.connection import Client
 from tidemill.datalog.records import format_record
-from tidemill.runtime.resources import Resource, ViewSpec
-from tidemill_server.trials.answers import Facts, Rules, evaluate, facts_of, present, told_by
+from tidemill.runtime.resources import ActionSpec, Resource, ViewSpec
+from tidemill_server.trials.answers import (
+    Facts,
+    Rules,
+    evaluate,
+    facts_of,
+    firing_line,
+    present,
+    told_by,
+)
 from tidemill_server.trials.answers import rules_of as planned
 from tidemill_server.trials.history import (
     Stretch,
@@ -117,13 +125,13 @@ def _firings(
         if spec.view != view:
             continue
         had = old.actions.get(name)
-        was = _fired(old, view, had.goal, before) if had is not None and had.view == view else set()
-        yield _between(f"action {name} fires", was, _fired(new, view, spec.goal, after))
+        was = _fired(old, had, before) if had is not None and had.view == view else set()
+        yield _between(f"action {name} fires", was, _fired(new, spec, after))
 
 
-def _fired(rules: Rules, view: str, goal: str, derived: Facts) -> set[str]:
-    told = told_by(goal, rules.views[view].program, derived)
-    return {f"{at}: {format_record(record)}" for at, record in told.fired}
+def _fired(rules: Rules, action: ActionSpec, derived: Facts) -> set[str]:
+    told = told_by(action, rules.views[action.view].program, derived)
+    return {firing_line(each) for each in told.fired}
 
 
 def _between(what: str, old: set[str], new: set[str]) -> Difference:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random  # noqa: TID251  the type of what is handed in
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.why_not import why_not
 from tidemill.errors import UsageError
+from tidemill.time import is_fixed, read_at
+from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 from tidemill_server.trials.answers import (
     Cut,
     Facts,
@@ -20,6 +21,7 @@ from tidemill_server.trials.answers import (
     Told,
     evaluate,
     facts_of,
+    firing_line,
     present,
     told_by,
 )
@@ -28,6 +30,8 @@ from tidemill_server.trials.staging import Staged, given_rows, reordered, stage
 
 Evaluator: TypeAlias = "Callable[[CheckedProgram, Facts, int], Facts]"
 """Presences below an instant of all that a program derives from facts."""
+
+T = TypeVar("T")
 
 BEYOND_MS = 1_000
 """Milliseconds of the timeline that a case runs past the last instant that it names."""
@@ -126,7 +130,7 @@ def run(
         )
     derived = {name: known[name] for name in rules.views}
     told = {
-        name: told_by(spec.goal, rules.views[spec.view].program, derived[spec.view])
+        name: told_by(spec, rules.views[spec.view].program, derived[spec.view])
         for name, spec in rules.actions.items()
     }
     return Outcome(inputs, derived, told, staged, upper)
@@ -150,7 +154,7 @@ def _shown(outcome: Outcome) -> set[str]:
             for each in presences:
                 found.add(f"{view}: [{each.start},{each.end}) {format_record(each.record)}")
     for name, told in outcome.told.items():
-        found |= {f"{name} fires {at}: {record}" for at, record in told.fired}
+        found |= {f"{name} fires {firing_line(each)}" for each in told.fired}
         found |= {
             f"{name} corrects {c.instant}: {c.old or 'nothing'} -> {c.new or 'nothing'}"
             for c in told.corrections
@@ -164,10 +168,11 @@ def _compared(rules: Rules, expect: Any, outcome: Outcome) -> Iterator[str]:
         for text, lines in goals.items():
             view, goal = rules.goal(text)
             here = present(outcome.derived[view].get(goal.predicate, ()), at)
-            got = [(None, record) for record in here if goal.bindings(record) is not None]
-            yield from _difference(f"as of {at}, {text}", lines, got)
+            got = [record for record in here if goal.bindings(record) is not None]
+            yield from _difference(f"as of {at}, {text}", lines, got, _means, str)
     for name, lines in expect.fires.items():
-        yield from _difference(f"{name} fires", lines, _told(outcome, name).fired)
+        fired = _told(outcome, name).fired
+        yield from _difference(f"{name} fires", lines, fired, _means_firing, firing_line)
     for name, lines in expect.corrections.items():
         got_lines = [
             f"{c.instant}: {_bare(c.old)} -> {_bare(c.new)}"
@@ -211,18 +216,22 @@ def _absence(rules: Rules, absent: Absent, outcome: Outcome) -> Iterator[str]:
 
 
 def _difference(
-    head: str, expected: Sequence[str], got: Sequence[tuple[Instant | None, Record]]
+    head: str,
+    expected: Sequence[str],
+    got: Sequence[T],
+    means: Callable[[str, T], bool],
+    shown: Callable[[T], str],
 ) -> Iterator[str]:
-    """Expected records against those that are there; each line names as much as it wants to."""
+    """Expected lines against what is there; each line names as much as it wants to."""
     left = list(got)
     missing = []
     for line in expected:
-        at = next((n for n, each in enumerate(left) if _means(line, *each)), None)
+        at = next((n for n, each in enumerate(left) if means(line, each)), None)
         if at is None:
             missing.append(line)
         else:
             left.pop(at)
-    others = [f"{'' if at is None else f'{at}: '}{record}" for at, record in left]
+    others = [shown(each) for each in left]
     if missing or others:
         yield f"{head}:"
         yield from _lines(missing, others)
@@ -240,13 +249,23 @@ def _lines(missing: Sequence[str], others: Sequence[str]) -> list[str]:
     return [*(f"  - {line}" for line in missing), *(f"  + {line}" for line in others)]
 
 
-def _means(line: str, at: Instant | None, record: Record) -> bool:
-    """Whether an expected line is this record; parafacts and the instant count if it has them."""
+def _means_firing(line: str, firing: Firing) -> bool:
+    """Whether an expected line is this firing; its instant and its phase count if it has them."""
     first, colon, rest = line.partition(":")
     if colon and first.strip().lstrip("-").isdigit():
-        if at != int(first):
+        if firing.instant != int(first):
             return False
         line = rest.strip()
+    phase, _, rest = line.partition(" ")
+    if firing.event and phase in (BEGIN, CHANGE, END):
+        if phase != firing.phase:
+            return False
+        line = rest.strip()
+    return _means(line, parse_record(firing.record))
+
+
+def _means(line: str, record: Record) -> bool:
+    """Whether an expected line is this record; its parafacts count if it has them."""
     wanted = parse_record(line)
     named = replace(
         record,
@@ -262,7 +281,10 @@ def _bare(record: Record | None) -> str:
 
 
 def _instant(written: str) -> int:
-    try:
-        return int(written)
-    except ValueError:
-        raise UsageError(f"{written!r} is no instant: write milliseconds", reason="case") from None
+    """An instant of a case: a number or a date. Raises: UsageError."""
+    found = read_at(written, lambda: 0) if is_fixed(written) else None
+    if found is None:
+        raise UsageError(
+            f"{written!r} is no instant of a case: write milliseconds or a date", reason="case"
+        )
+    return found

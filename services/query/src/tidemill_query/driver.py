@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
-
-import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Directory, Readable, TicksOf, ViewOf
@@ -23,9 +21,6 @@ from tidemill.datalog.records import Record, parse_record
 from tidemill.datalog.ticking import TickHistory
 from tidemill.errors import (
     BeforeSince,
-    CapabilityExpired,
-    NotYet,
-    UnknownCapability,
     UnknownCollection,
     UsageError,
 )
@@ -41,12 +36,13 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.runtime.clock import Clock
-from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
+from tidemill.shard import Collections, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX
-from tidemill.shard.pruning import Equal, matching
+from tidemill.shard.pruning import matching
 from tidemill.time import Antichain, SourceFrontier, sole_time
 from tidemill_query import plans, reasons
 from tidemill_query.conditions import filter_of, fixed_by
+from tidemill_query.contents import Contents
 from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
@@ -97,22 +93,11 @@ class QueryDriver:
         self._discover = discover
         self._holds = SharedHolds(collections, clock, settings.session_lease_ms)
         self._instant = partial(definite_instant, collections)
-        self._histories = Histories(collections, self._reading, self._workers)
+        self._contents = Contents(collections, settings, self._limits, self._workers)
+        self._histories = Histories(collections, self._contents.reading, self._workers)
         self._translator = Translator(
-            collections, clock, self._reading, self._instant, self._workers, self._limits
+            collections, clock, self._contents.reading, self._instant, self._workers, self._limits
         )
-
-    @asynccontextmanager
-    async def _reading(self, collection: str, owner: str) -> AsyncIterator[ReadCapability]:
-        """A hold on a collection for the length of the body."""
-        held = await self._collections.read_hold(
-            collection, owner=owner, lease_ms=self._settings.session_lease_ms
-        )
-        try:
-            yield held
-        finally:
-            with suppress(UnknownCapability, CapabilityExpired):
-                await self._collections.drop(held)
 
     async def _choose(self, as_of: int | None, answer: Callable[[], Awaitable[T]]) -> T:
         """The answer; where nobody asked for an instant and the history of the chosen one is let go
@@ -146,14 +131,16 @@ class QueryDriver:
         as_of: int | None,
         wait_s: float | None,
     ) -> Answer:
-        schema = (await self._collections.description(readable.collection)).schema
+        schema = (await self._contents.known(readable.collection)).description.schema
         test, fixed = filter_of(where, schema), fixed_by(where, schema)
         at = await self._instant(readable.collection, as_of, wait_s)
-        found_in = await self._find_by(readable, fixed, at)
-        status = await self._readable_at(readable.collection, at)
-        rows = await self._contents(found_in, at, fixed)
-        table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, matching, rows, test)
-        self._refuse_large(table.nbytes)
+        found_in = await self._contents.find_by(readable, fixed, at)
+        status = await self._contents.readable_at(readable.collection, at)
+        table = await self._contents.read(found_in, at, fixed)
+        if len(fixed) < len(where):
+            long = table.num_rows > ROWS_INLINE_MAX
+            table = await self._workers.beside(long, matching, table, test)
+        self._contents.refuse_large(table.nbytes)
         columns = table.select([*schema.names, DIFF])
         return Answer(columns, at, status.since, status.upper, readable.collection)
 
@@ -171,48 +158,10 @@ class QueryDriver:
     ) -> Answer:
         """All rows, beside those of `others`, bytes that are in the same answer already."""
         at = await self._instant(collection, as_of, wait_s)
-        status = await self._readable_at(collection, at)
-        table = await self._contents(collection, at, others=others)
-        self._refuse_large(others + table.nbytes)
+        status = await self._contents.readable_at(collection, at)
+        table = await self._contents.read(collection, at, others=others)
+        self._contents.refuse_large(others + table.nbytes)
         return Answer(table, at, status.since, status.upper, collection)
-
-    async def _readable_at(self, collection: str, at: int) -> CollectionStatus:
-        """The frontiers before the contents are read, between which the instant is. Raises:
-        BeforeSince.
-        """
-        status = await self._collections.status(collection)
-        if not status.since.less_equal(at):
-            raise BeforeSince(
-                f"the contents at {at} are no longer distinguishable: since is {status.since}",
-                requested=at, since=status.since, holder=status.moved_by,
-            )  # fmt: skip
-        return status
-
-    async def _contents(
-        self, collection: str, at: int, equal: Equal | None = None, others: int | None = None
-    ) -> pa.Table:
-        """The rows at an instant, read without a hold: a hold costs two commits, and is taken for
-        long reads.
-
-        `others` says that the rows are a whole answer beside so many bytes: reading ends beyond the
-        limit.
-        """
-
-        def settled(size: int) -> None:
-            if others is not None:
-                self._refuse_large(others + size)
-
-        told = self._workers.allowance().take
-        found = await self._collections.read_without_hold(
-            collection, at, equal=equal, told=told, settled=settled
-        )
-        if found is not None:
-            return found
-        told = self._workers.allowance().take
-        async with self._reading(collection, "query") as held:
-            return await self._collections.snapshot(
-                held, at, equal=equal, told=told, settled=settled
-            )
 
     def _refuse_long(self, question: str) -> None:
         """Raises: UsageError for a question too long to be read on the event loop."""
@@ -221,17 +170,6 @@ class QueryDriver:
             raise UsageError(
                 f"question refused: it has {size:,} bytes, more than {most:,} (limits.question_bytes);"
                 " ask for less with one goal",
-                reason="limits",
-            )
-
-    def _refuse_large(self, size: int) -> None:
-        """Raises: UsageError for an answer too large to be sent."""
-        most = self._limits.answer_bytes
-        if size > most:
-            raise UsageError(
-                f"answer refused: its rows have {size:,} bytes or more, more than {most:,} "
-                "(limits.answer_bytes); ask with literals, as in name(7, x), name fewer collections, "
-                "or subscribe",
                 reason="limits",
             )
 
@@ -252,31 +190,12 @@ class QueryDriver:
             return await self._answer(readable.collection, as_of, wait_s)
         compiled = await self._workers.read_beside(goal, row_goal, goal, readable)
         at = await self._instant(readable.collection, as_of, wait_s)
-        found_in = await self._find_by(readable, compiled.fixed, at)
-        status = await self._readable_at(readable.collection, at)
-        rows = await self._contents(found_in, at, compiled.fixed)
+        found_in = await self._contents.find_by(readable, compiled.fixed, at)
+        status = await self._contents.readable_at(readable.collection, at)
+        rows = await self._contents.read(found_in, at, compiled.fixed)
         table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, compiled.answer, rows)
-        self._refuse_large(table.nbytes)
+        self._contents.refuse_large(table.nbytes)
         return Answer(table, at, status.since, status.upper, readable.collection)
-
-    async def _find_by(self, readable: Readable, fixed: Mapping[str, object], at: int) -> str:
-        """The collection in which rows with these values are found fastest, of those that hold them
-        at `at`.
-        """
-        keys = sorted((k for k in readable.arranged if set(k) <= fixed.keys()), key=len)
-        own = (await self._collections.description(readable.collection)).key if keys else ()
-        if own and set(own) <= fixed.keys():
-            return readable.collection
-        for key in reversed(keys):
-            found = readable.arranged[key]
-            # It follows its collection: what is definite there will be here in a moment, if it has
-            # begun.
-            with suppress(NotYet, UnknownCollection):
-                if (await self._collections.status(found)).since.less_equal(at):
-                    wait_s = self._settings.arranged_wait_s
-                    await definite_instant(self._collections, found, at, wait_s)
-                    return found
-        return readable.collection
 
     async def subscribe(
         self, goal: str, start: int | None, snapshot: bool, until: int | None
@@ -539,7 +458,7 @@ class QueryDriver:
             return ()
         collection, events = readable.late
         at = await self._instant(collection, None, None)
-        async with self._reading(collection, "why") as held:
+        async with self._contents.reading(collection, "why") as held:
             rows = await self._collections.snapshot(held, at)
         return await self._workers.beside(rows.num_rows > RECORDS_INLINE_MAX, events, rows)
 

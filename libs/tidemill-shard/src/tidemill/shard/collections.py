@@ -88,9 +88,13 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
         self._core.versions.log(collection).outdated()
         self._core.versions.wakeups.wake(collection)
 
-    async def state(self, collection: str) -> State:
-        """The newest version. Raises: UnknownCollection."""
-        return await self._core.versions.state(collection)
+    async def state(self, collection: str, age_s_max: float = 0.0) -> State:
+        """The newest version, or one that was the newest at most `age_s_max` ago.
+
+        What a version says of an instant between its frontiers stays true (P1). Raises:
+        UnknownCollection.
+        """
+        return await self._core.versions.state(collection, age_s_max)
 
     def count_updates(self, collection: str, lower: int, upper: int) -> int:
         """About the number of updates from `lower` to before `upper`, in the newest version seen.

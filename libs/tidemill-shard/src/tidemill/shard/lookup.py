@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import checked
 from tidemill.errors import Corrupt
-from tidemill.shard.offloading import compute_beside
+from tidemill.shard.offloading import ROWS_INLINE_MAX, compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import (
     BLOCK_BYTES,
@@ -34,14 +37,50 @@ FOOTERS_MAX = 1024
 FOOTER_BYTES = 64 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """The footer of a part, and the least and greatest value of a column in each row group.
+
+    Groups whose limits nobody knows are in `vague`.
+    """
+
+    metadata: pq.FileMetaData
+    numbers: Sequence[int]
+    least: Sequence[Any]
+    greatest: Sequence[Any]
+    vague: Sequence[int]
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData, name: str) -> _Footer:
+        """The limits of a column by which the part is sorted, nulls last. Cost: O(row groups)."""
+        at = metadata.schema.names.index(name)
+        numbers, least, greatest, vague = [], [], [], []
+        for number in range(metadata.num_row_groups):
+            found = metadata.row_group(number).column(at).statistics
+            if found is None or not found.has_min_max:
+                vague.append(number)
+                continue
+            numbers.append(number)
+            least.append(found.min)
+            greatest.append(found.max)
+        return cls(metadata, numbers, least, greatest, vague)
+
+    def groups(self, wanted: object) -> list[int]:
+        """The row groups that may hold a value. Cost: O(log row groups)."""
+        first, stop = bisect_left(self.greatest, wanted), bisect_right(self.least, wanted)
+        return sorted([*self.numbers[first:stop], *self.vague])
+
+
 class PartLookup:
     """Reads only the row groups of a part that can hold the rows wanted; every byte read is
     checked.
+
+    Row groups are kept in memory as whole parts are, within the same limit.
     """
 
     def __init__(self, parts: PartStore) -> None:
         self._parts = parts
-        self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
+        self._footers: OrderedDict[str, _Footer] = OrderedDict()
 
     async def rows(self, part: Part, description: Description, scalars: Scalars) -> pa.Table:
         """The updates of a part, whatever their time, whose columns have these values.
@@ -58,37 +97,49 @@ class PartLookup:
             table = grown(await self._groups(part, order[0], first), schema)
         if table is None:
             table = await self._parts.table(part, description)
+        left = scalars
         if first is not None and searchable(first.type) and first.is_valid:
             table = run_of(table, order[0], first)
-        return matching(table, all_equal(scalars)) if scalars and table.num_rows else table
+            left = {name: scalar for name, scalar in scalars.items() if name != order[0]}
+        return equal_rows(table, left)
 
     async def _groups(self, part: Part, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
         """The row groups of a part whose values of a column may include this one."""
         file = SparseFile(part.size)
-        footer = await self._footer(part, file)
-        at = footer.schema.names.index(name)
-        groups = [
-            number
-            for number in range(footer.num_row_groups)
-            if _may_hold(footer.row_group(number).column(at), value)
-        ]
-        for number in groups:
-            group = footer.row_group(number)
-            starts, stops = zip(
-                *(_span(group.column(column)) for column in range(group.num_columns)), strict=True
-            )
-            await self._fetch(part, file, min(starts), max(stops))
+        footer = await self._footer(part, name, file)
+        found = []
+        for number in footer.groups(value.as_py()):
+            table = self._parts.kept_piece(part, number)
+            if table is None:
+                table = await self._group(part, footer.metadata, number, file)
+                self._parts.keep_piece(part, number, table)
+            found.append(table)
+        return (
+            pa.concat_tables(found)
+            if found
+            else footer.metadata.schema.to_arrow_schema().empty_table()
+        )
+
+    async def _group(
+        self, part: Part, footer: pq.FileMetaData, number: int, file: SparseFile
+    ) -> pa.Table:
+        """One row group, read and decoded."""
+        group = footer.row_group(number)
+        starts, stops = zip(
+            *(_span(group.column(column)) for column in range(group.num_columns)), strict=True
+        )
+        await self._fetch(part, file, min(starts), max(stops))
 
         def decoded() -> pa.Table:
             reader = pq.ParquetFile(file, metadata=footer, pre_buffer=False)
-            return checked(reader.read_row_groups(groups, use_threads=False)).combine_chunks()
+            return checked(reader.read_row_groups([number], use_threads=False)).combine_chunks()
 
         try:
-            return await compute_beside(len(groups) * ROWS_PER_GROUP, decoded)
+            return await compute_beside(ROWS_PER_GROUP, decoded)
         except Exception as error:  # as in `decode_part`
             raise unreadable(part, error) from error
 
-    async def _footer(self, part: Part, file: SparseFile) -> pq.FileMetaData:
+    async def _footer(self, part: Part, name: str, file: SparseFile) -> _Footer:
         key = part.key or ""
         held = self._footers.get(key)
         if held is not None:
@@ -101,11 +152,11 @@ class PartLookup:
             await self._fetch(part, file, max(0, part.size - length), part.size)
         file.seek(0)
         try:
-            footer = pq.read_metadata(file)
+            metadata = pq.read_metadata(file)
         except Exception as error:  # as in `decode_part`
             raise unreadable(part, error) from error
-        check_rows(footer, part)
-        self._footers[key] = footer
+        check_rows(metadata, part)
+        footer = self._footers[key] = _Footer.of(metadata, name)
         if len(self._footers) > FOOTERS_MAX:
             self._footers.popitem(last=False)
         return footer
@@ -181,13 +232,29 @@ def searchable(kind: pa.DataType) -> bool:
 
 def run_of(table: pa.Table, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
     """The rows of a table sorted by a column, nulls last, that have this value in it."""
-    column = table.column(name).combine_chunks()
-    values: Values = (
-        pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-    )
+    column = table.column(name)
+    # NB: to combine one chunk copies it.
+    values: Values = column.chunk(0) if column.num_chunks == 1 else _combined(column)
     wanted = value.as_py()
     start = _bisected(values, wanted, after=False)
     return table.slice(start, _bisected(values, wanted, after=True) - start)
+
+
+def _combined(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> Values:
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def equal_rows(table: pa.Table, scalars: Scalars) -> pa.Table:
+    """The rows whose columns have these values; null is a value."""
+    if not scalars or not table.num_rows:
+        return table
+    if table.num_rows > ROWS_INLINE_MAX:
+        return matching(table, all_equal(scalars))
+    for name, scalar in scalars.items():
+        column = table.column(name)
+        table = table.filter(pc.equal(column, scalar) if scalar.is_valid else column.is_null())
+    return table
 
 
 def _bisected(values: Values, wanted: object, *, after: bool) -> int:
@@ -200,14 +267,6 @@ def _bisected(values: Values, wanted: object, *, after: bool) -> int:
         else:
             high = middle
     return low
-
-
-def _may_hold(chunk: pq.ColumnChunkMetaData, value: pa.Scalar[pa.DataType]) -> bool:
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_min_max:
-        return True
-    wanted = value.as_py()
-    return bool(statistics.min <= wanted <= statistics.max)
 
 
 def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:

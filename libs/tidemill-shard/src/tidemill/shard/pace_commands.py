@@ -67,7 +67,7 @@ class PaceCommands(CapabilityCommands):
                 return None
             paces.add(known.state.pace)
             needed[each] = known.number
-        if len(paces) != 1 or groups_of(await versions.state(*paces), needed) is None:
+        if len(paces) != 1 or groups_of(await versions.state(min(paces)), needed) is None:
             return None
         (pace,) = paces
         numbers: dict[str, int] = {}

@@ -153,6 +153,17 @@ class PartStore:
         self._held.move_to_end(part.key or "")
         return grown(held, schema)
 
+    def kept_piece(self, part: Part, number: int) -> pa.Table | None:
+        """A row group of a part in Blob, if it is in memory."""
+        key = f"{part.key}#{number}"
+        if key in self._held:
+            self._held.move_to_end(key)
+        return self._held.get(key)
+
+    def keep_piece(self, part: Part, number: int, table: pa.Table) -> None:
+        """Keep a row group of a part in memory, as whole parts are kept."""
+        self._remember(f"{part.key}#{number}", table)
+
     async def table(self, part: Part, description: Description, *, keep: bool = True) -> pa.Table:
         """All updates of a part, also those outside its interval; kept in memory if `keep`.
 

@@ -47,7 +47,28 @@ def parts_equal(
         columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
         digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
         parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
-    return parts_where(parts, description.schema, all_equal(scalars)) if scalars else list(parts)
+    rest = {}
+    for name, scalar in scalars.items():
+        if pa.types.is_integer(scalar.type) or pa.types.is_string(scalar.type):
+            value = scalar.as_py()
+            parts = [part for part in parts if _within(part, name, value)]
+        else:
+            rest[name] = scalar
+    return parts_where(parts, description.schema, all_equal(rest)) if rest else list(parts)
+
+
+def _within(part: Part, name: str, value: int | str | None) -> bool:
+    """Whether the bounds of a part let a column have a value; texts are ordered as their bytes."""
+    if name not in part.bounds:
+        return True
+    least, greatest, nulls = part.bounds[name]
+    if value is None:
+        return nulls
+    if least is None and greatest is None:
+        return not nulls  # with nulls alone; else nothing is known
+    return (least is None or least <= value) and (  # type: ignore[operator]  # both of one column
+        greatest is None or value <= greatest  # type: ignore[operator]
+    )
 
 
 def all_equal(scalars: Mapping[str, pa.Scalar[pa.DataType]]) -> pc.Expression:

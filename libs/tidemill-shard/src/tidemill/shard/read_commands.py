@@ -83,15 +83,16 @@ class ReadCommands:
         where: pc.Expression | None = None,
         told: Callable[[int], None] | None = None,
         settled: Callable[[int], None] | None = None,
+        age_s_max: float = 0.0,
     ) -> pa.Table | None:
         """The rows at `as_of`, as `snapshot` gives them, without a capability.
 
         None if objects were collected meanwhile: acquire a capability then. The statement of the
         newest version about an instant between its frontiers stays true (P1), wherever since goes
-        meanwhile. Meant for a single read: repeated reads need a capability. Raises: BeforeSince,
+        meanwhile; so does that of a version that was the newest at most `age_s_max` ago. Meant for a single read: repeated reads need a capability. Raises: BeforeSince,
         NotYet, UnknownCollection, UsageError, Corrupt. Cost: no commit.
         """
-        state = await self._core.versions.state(collection)
+        state = await self._core.versions.state(collection, age_s_max)
         transitions.check_readable(state, as_of)
         try:
             query = Query(columns, equal, where, told, settled)

@@ -73,9 +73,9 @@ class Versions:
         await self.commit(collection, lambda state: (None, state))
         return await log.refresh()
 
-    async def state(self, collection: str) -> State:
-        """The state of `known`."""
-        return (await self.catch_up(collection)).state
+    async def state(self, collection: str, age_s_max: float = 0.0) -> State:
+        """The state that `catch_up` finds."""
+        return (await self.catch_up(collection, age_s_max)).state
 
     async def commit(self, collection: str, transition: Transition[Answer]) -> Answer:
         """Commit a transition; its answer. Leases that ran out are ended first."""

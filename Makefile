@@ -153,7 +153,7 @@ image: ## the images of all services, as one archive (needs root, buildah, deboo
 
 .PHONY: dist dist-measure publish
 DIST ?= dist
-dist: setup ## wheels, sdists, the chart, a bill of materials, and an index of digests, into DIST=dist
+dist: setup ## wheels, sdists, the chart, the extension for VS Code, a bill of materials, and an index of digests, into DIST=dist
 	@$(PY) infra/dist.py build $(DIST)
 
 dist-measure: ## install from DIST in an empty folder: MB fetched, seconds to the first exact answer

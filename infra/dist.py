@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Distributions of this version, in one folder.
 
-    dist.py build OUT     wheels, sdists, chart, bill of materials, index
+    dist.py build OUT     wheels, sdists, chart, extension of VS Code, bill of materials, index
     dist.py measure OUT   MB fetched, seconds to the first exact answer
     dist.py publish OUT --packages URL --registry HOST/PATH
 
@@ -24,10 +24,12 @@ import tarfile
 import tempfile
 import time
 import venv
+import zipfile
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.request import Request, urlopen
+from xml.sax.saxutils import escape
 
 from tidemill.manifests.inventory import (
     WHOLE,
@@ -62,6 +64,7 @@ def build(out: Path) -> None:
         "--no-create-gitignore", "-o", str(out),
     )  # fmt: skip
     chart(out)
+    extension(out)
     (out / "constraints.txt").write_text(constraints())
     (out / "tidemill.cdx.json").write_text(materials(out))
     archive = Path(
@@ -89,6 +92,81 @@ def chart(out: Path) -> None:
 
     (out / "charts").mkdir()
     helm_python.package(str(ROOT / "charts/tidemill"), destination=str(out / "charts"))
+
+
+MANIFEST = """<?xml version="1.0" encoding="utf-8"?>
+<PackageManifest Version="2.0.0" xmlns="http://schemas.microsoft.com/developer/vsx-schema/2011">
+  <Metadata>
+    <Identity Language="en-US" Id="{name}" Version="{version}" Publisher="{publisher}"/>
+    <DisplayName>{displayName}</DisplayName>
+    <Description xml:space="preserve">{description}</Description>
+    <Categories>{categories}</Categories>
+    <Properties>
+      <Property Id="Microsoft.VisualStudio.Code.Engine" Value="{engine}"/>
+    </Properties>
+    <License>extension/LICENSE</License>
+  </Metadata>
+  <Installation><InstallationTarget Id="Microsoft.VisualStudio.Code"/></Installation>
+  <Dependencies/>
+  <Assets>
+    <Asset Type="Microsoft.VisualStudio.Code.Manifest" Path="extension/package.json" Addressable="true"/>
+    <Asset Type="Microsoft.VisualStudio.Services.Content.License" Path="extension/LICENSE" Addressable="true"/>
+  </Assets>
+</PackageManifest>
+"""
+"""Of a package of VS Code, which is a zip with this file beside the folder `extension`."""
+
+CONTENT_TYPES = """<?xml version="1.0" encoding="utf-8"?>
+<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{kinds}</Types>
+"""
+
+
+def extension(out: Path) -> None:
+    """The extension of VS Code with the packages that its lock names, if npm is there."""
+    if not shutil.which("npm"):
+        print("dist: no extension for VS Code: npm is missing, which fetches what it needs")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        shutil.copytree(ROOT / "docs/editors", folder, dirs_exist_ok=True)
+        shutil.copy(ROOT / "LICENSE", folder)
+        command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        pack(folder, out)
+
+
+def pack(folder: Path, out: Path) -> Path:
+    """A package of VS Code from a folder with everything in it; equal folders give equal bytes."""
+    told = json.loads((folder / "package.json").read_text())
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not any(p.startswith(".") for p in file.relative_to(folder).parts)
+    ]
+    endings = sorted({file.suffix[1:] for file in files if file.suffix} | {"vsixmanifest"})
+    kinds = "".join(
+        f'<Default Extension="{each}" ContentType="application/octet-stream"/>' for each in endings
+    )
+    bare = sorted({f"/extension/{f.relative_to(folder).as_posix()}" for f in files if not f.suffix})
+    kinds += "".join(
+        f'<Override PartName="{escape(each)}" ContentType="text/plain"/>' for each in bare
+    )
+    texts = {name: escape(told[name]) for name in ("name", "version", "publisher", "displayName")}
+    manifest = MANIFEST.format(
+        **texts, description=escape(told["description"]), engine=told["engines"]["vscode"],
+        categories=escape(",".join(told["categories"])),
+    )  # fmt: skip
+    package = out / f"tidemill-vscode-{told['version']}.vsix"
+    with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as written:
+        for name, text in (
+            ("extension.vsixmanifest", manifest),
+            ("[Content_Types].xml", CONTENT_TYPES.format(kinds=kinds)),
+        ):
+            written.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+        for file in files:
+            info = zipfile.ZipInfo(f"extension/{file.relative_to(folder).as_posix()}")
+            written.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return package
 
 
 def version() -> str:

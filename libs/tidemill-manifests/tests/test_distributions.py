@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from packaging.requirements import Requirement
@@ -123,7 +125,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel of each member, built once."""
     out = tmp_path_factory.mktemp("wheels")
     command = [
-        ROOT / ".tools/uv/bin/uv", "build", "-q", "--offline", "--wheel", "--all-packages",
+        ROOT / ".tools/uv/bin/uv", "build", "-q", "--offline", "--all-packages",
         "--no-build-isolation", "--python", sys.executable, "-o", out,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_S)
@@ -144,6 +146,43 @@ def test_wheels_hold_every_file_of_their_packages(wheels: Path) -> None:
         }
         with zipfile.ZipFile(wheel) as held:
             assert wanted <= set(held.namelist()), name
+            (licence,) = (each for each in held.namelist() if each.endswith("licenses/LICENSE"))
+            assert held.read(licence) == (ROOT / "LICENSE").read_bytes(), name
+
+
+def test_the_extension_of_an_editor_is_packed_with_what_it_requires(tmp_path: Path) -> None:
+    """Equal folders give equal bytes; hidden files are left out."""
+    sys.path.insert(0, str(ROOT / "infra"))
+    try:
+        import dist
+    finally:
+        sys.path.pop(0)
+    folder = tmp_path / "extension"
+    shutil.copytree(ROOT / "docs/editors", folder)
+    shutil.copy(ROOT / "LICENSE", folder)
+    (folder / "node_modules/.bin").mkdir(parents=True)
+    (folder / "node_modules/.bin/semver").write_text("")
+    package = dist.pack(folder, tmp_path)
+    before = package.read_bytes()
+    assert dist.pack(folder, tmp_path).read_bytes() == before
+    with zipfile.ZipFile(package) as held:
+        names = held.namelist()
+        told = json.loads(held.read("extension/package.json"))
+        manifest = ElementTree.fromstring(held.read("extension.vsixmanifest"))
+        kinds = held.read("[Content_Types].xml").decode()
+    assert not [each for each in names if "/." in each]
+    assert f"extension/{told['main'].removeprefix('./')}" in names
+    for file in (told["contributes"]["grammars"][0], told["contributes"]["languages"][0]):
+        place = file.get("path") or file["configuration"]
+        assert f"extension/{place.removeprefix('./')}" in names
+    (identity,) = (each for each in manifest.iter() if each.tag.endswith("Identity"))
+    assert (identity.get("Id"), identity.get("Version")) == (told["name"], told["version"])
+    for each in names[2:]:
+        ending = each.rpartition(".")[2]
+        assert f'Extension="{ending}"' in kinds or f'PartName="/{each}"' in kinds, each
+    locked_there = json.loads((ROOT / "docs/editors/package-lock.json").read_text())["packages"]
+    for name in told["dependencies"]:
+        assert locked_there[f"node_modules/{name}"]["integrity"].startswith("sha512-")
 
 
 def linked(name: str, site: Path) -> None:

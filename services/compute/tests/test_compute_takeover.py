@@ -30,7 +30,7 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.outputs import written
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.takeover import Change, Differs, Takeover
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -84,6 +84,8 @@ class World:
         self.old, self.new = checked(old), checked(new)
         self.fed = 0
         self.at: int | None = None
+        self.waits = False
+        self.told: list[Differs] = []
 
     def process(self, fuse: Fuse) -> Collections:
         consensus = MortalConsensus(self.stores[0], fuse)
@@ -102,6 +104,7 @@ class World:
             self.target("v@2", self.new, "v", "v@2/state"),
             self.target("v@2", self.new, "v@2", "v@2/state"),
             self.at,
+            self.waits,
         )
 
     def settings(self, random: Random) -> ComputeSettings:
@@ -186,6 +189,7 @@ class World:
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         if ended is not None and not isinstance(ended, Killed | asyncio.CancelledError):
             raise AssertionError("the takeover failed") from ended
+        self.told += [] if takeover.differs is None else [takeover.differs]
         return ended is None
 
     async def follow(self, target: ViewTarget, fuse: Fuse, random: Random, upper: int) -> None:
@@ -267,6 +271,41 @@ async def test_a_change_that_dies_at_any_write_has_one_instant_for_everything(se
     at = await world.check()
     assert deaths > 3
     assert at > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_version_that_waits_is_compared_and_takes_over_once_it_is_approved(
+    seed: int,
+) -> None:
+    """Processes die at any write while the version waits, and afterwards."""
+    random, world = Random(seed), World(seed)
+    await world.create()
+    world.waits = True
+    deaths, approved_at = 0, random.randrange(25, 45)
+    while world.at is None or world.fed < END:
+        await world.feed(min(END + 30, world.fed + random.randrange(2, 9)))
+        world.waits = world.fed < approved_at
+        for _ in range(2):
+            fuse = Fuse(random.randrange(1, 30), after=random.random() < 0.5)
+            done = await world.change_over(fuse, random, world.fed)
+            deaths += fuse.blown
+            assert not (world.waits and (done or world.at))
+            if done:
+                break
+        if done:
+            break
+    await world.feed(max(END, world.fed))
+    await world.follow(world.change().after, Fuse(None), random, END)
+    assert await world.check() >= 1
+    assert deaths > 1
+    assert world.told
+    old, new = world.expected(world.old), world.expected(world.new)
+    for each in world.told:
+        if each.at < END:
+            alone = [
+                new[n][each.at] ^ old.get(n, {}).get(each.at, set()) for n in world.new.derived
+            ]
+            assert each.rows == sum(map(len, alone)), each
 
 
 async def test_a_subscriber_of_the_old_version_sees_the_new_one_as_changes() -> None:

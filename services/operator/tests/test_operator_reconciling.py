@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tidemill.errors import TidemillError
 from tidemill.testkit.catalog_memory import MemoryCatalog
-from tidemill_operator.objects import ABANDON, FINALIZER, PAUSE, Declared
+from tidemill_operator.objects import ABANDON, ABORT, APPROVE, FINALIZER, PAUSE, Declared
 from tidemill_operator.reconciling import (
     AddFinalizer,
     Apply,
+    Decide,
     Remove,
     RemoveFinalizer,
     changes,
@@ -83,6 +84,8 @@ class World:
                         self._finalize(each, False)
                     case Apply():
                         await self.catalog.apply([document_of(each)])
+                    case Decide():
+                        await self.catalog.decide(each.name, change.decision, change.version)
                     case Remove():
                         await self.catalog.delete(each.kind, each.name)
                         self._finalize(each, False)
@@ -202,3 +205,22 @@ def test_the_way_out_leaves_the_resource() -> None:
     settled(world)
     assert world.objects == []
     assert ("Table", "t") in world.catalog.resources
+
+
+def test_an_annotation_with_its_number_decides_on_the_version_that_waits() -> None:
+    table = Declared("Table", "n", "t", "t", 1, "", spec_of("Table", ""), finalizers=(FINALIZER,))
+    view = Declared("View", "n", "v", "u", 1, "", spec_of("View", "t"), finalizers=(FINALIZER,))
+    for said, decided in (
+        ({APPROVE: "2"}, ["approve View/v"]),
+        ({ABORT: "2"}, ["abort View/v"]),
+        ({APPROVE: "2", ABORT: "2"}, ["abort View/v"]),
+        ({APPROVE: "1"}, []),  # of an earlier version
+        ({}, []),
+    ):
+        world = World([table, view], MemoryCatalog())
+        settled(world)
+        world.catalog.log.clear()
+        world.catalog.waiting = {"v": 2}
+        world.objects = [table, replace(view, annotations=said)]
+        settled(world)
+        assert world.catalog.log == decided, said

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.errors import UsageError
-from tidemill.rpc.messages import Outcome, ResourceDocument
+from tidemill.rpc.messages import Decision, Outcome, ResourceDocument
 from tidemill.testkit.whole import Whole, opened
 from tidemill.time import sole_time
 from tidemill_server.settings import ServerSettings
@@ -242,3 +242,65 @@ async def test_a_strategy_changes_without_a_new_version(tmp_path: Path) -> None:
             assert status.details["strategy"] == strategy
             assert "version" not in status.details
         assert answers == [[(f"p{n}",) for n in range(upto)] for upto in (1, 2, 3)]
+
+
+async def waits(process: Whole, version: int) -> str:
+    """The message of a view once a version waits that was compared."""
+    async with asyncio.timeout(240):
+        while True:
+            status = await process.controller.describe("view", "delays")
+            changing = status.details.get("changing")
+            if isinstance(changing, dict) and changing.get("to") == version and "asOf" in changing:
+                assert (status.ready, status.reason) == (True, "TakeoverWaits")
+                return status.message
+            await asyncio.sleep(0.05)
+
+
+async def test_a_new_version_waits_until_it_is_approved(tmp_path: Path) -> None:
+    manual = VIEW.replace("retain: all", "retain: all, takeover: manual")
+    async with running(tmp_path) as process:
+        await apply(process, TABLES + "---" + VIEW.replace("PROGRAM", OLD))
+        first = await insert(process, "b", 7)
+        with pytest.raises(UsageError, match="nothing is approved: View/delays has no version"):
+            await process.controller.decide("delays", Decision.APPROVE, None)
+        await apply(process, manual.replace("PROGRAM", NEW))
+        assert "new version 2 waits: 1 rows differ as of " in await waits(process, 2)
+        later = await insert(process, "c", 20)
+        assert await answer(process, "delayed(w)", later) == [("c",)]
+    async with running(tmp_path) as process:
+        assert "1 rows differ" in await waits(process, 2)
+        with pytest.raises(UsageError, match="version 2 of View/delays waits, not 3"):
+            await process.controller.decide("delays", Decision.APPROVE, 3)
+        assert await process.controller.decide("delays", Decision.APPROVE, 2) == 2
+        at = await read_now(process, 2)
+        assert await answer(process, "delayed(w)", at) == [("b",), ("c",)]
+        assert await answer(process, "delayed(w)", first) == []
+        await wait_until_clean(process)
+
+
+async def test_an_aborted_version_is_given_up_and_its_number_is_never_used_again(
+    tmp_path: Path,
+) -> None:
+    manual = VIEW.replace("retain: all", "retain: all, takeover: manual")
+    async with running(tmp_path) as process:
+        await apply(process, TABLES + "---" + VIEW.replace("PROGRAM", OLD))
+        await insert(process, "b", 7)
+        await apply(process, manual.replace("PROGRAM", NEW))
+        await waits(process, 2)
+        assert await process.controller.decide("delays", Decision.ABORT, None) == 2
+    async with running(tmp_path) as process:
+        status = await process.controller.describe("view", "delays")
+        assert status.details["aborted"] == 2
+        assert "version 2 was aborted, and version 1 goes on" in status.message
+        at = await insert(process, "c", 20)
+        assert await answer(process, "delayed(w)", at) == [("c",)]
+        # The program of the version that is read: nothing is evaluated anew.
+        assert await apply(process, manual.replace("PROGRAM", OLD)) == [Outcome.CONFIGURED]
+        later = await insert(process, "d", 30)
+        assert await answer(process, "delayed(w)", later) == [("c",), ("d",)]
+        status = await process.controller.describe("view", "delays")
+        assert "aborted" not in status.details
+        assert "changing" not in status.details
+        await apply(process, VIEW.replace("PROGRAM", NEW))
+        at = await read_now(process, 3)
+        assert await answer(process, "delayed(w)", at) == [("b",), ("c",), ("d",)]

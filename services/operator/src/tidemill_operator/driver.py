@@ -27,6 +27,7 @@ from tidemill_operator.reconciling import (
     AddFinalizer,
     Apply,
     Change,
+    Decide,
     Remove,
     RemoveFinalizer,
     changes,
@@ -181,6 +182,8 @@ class Operator:
                     return False
                 case Apply():
                     await self._apply(each, objects)
+                case Decide():
+                    return await self._decide(change)
                 case Remove():
                     await self._users[each.namespace].delete(each.kind, each.name)
                     log.info("deleted", resource=f"{each.kind}/{each.name}")
@@ -198,6 +201,19 @@ class Operator:
             return barred(self._refused) > before
         self.counts["changed"] += 1
         self._refused.pop(each.uid, None)
+        return True
+
+    async def _decide(self, change: Decide) -> bool:
+        """Carry a decision out; one that was carried out before is no refusal."""
+        user, each = self._users[change.of.namespace], change.of
+        try:
+            await user.decide(each.name, change.decision, change.version)
+        except UsageError as error:
+            if error.details.get("reason") not in ("NothingWaits", "OtherVersion"):
+                raise
+            return False
+        log.info("decided", resource=f"{each.kind}/{each.name}", decision=change.decision.value)
+        self.counts["changed"] += 1
         return True
 
     def _refuse(self, each: Declared, error: TidemillError) -> None:

@@ -15,6 +15,8 @@ GROUP, VERSION = API_VERSION.split("/")
 FINALIZER = "tidemill.dev/in-use"
 PAUSE = "tidemill.dev/pause-reconciliation"
 ABANDON = "tidemill.dev/abandon"
+APPROVE, ABORT = "tidemill.dev/approve", "tidemill.dev/abort"
+"""Annotations of a view: the number of its version that is to take over, or to be given up."""
 READ_BY = "tidemill.dev/read-by"
 """Annotation of what others read: the namespaces whose objects may, with commas between; `*` is
 all.
@@ -140,6 +142,8 @@ class KnownResource:
     """Of a view: local or spark, with a word and a sentence why."""
     engine_cause: str = ""
     engine_reason: str = ""
+    waiting: int | None = None
+    """The number of a version that waits to be approved or aborted."""
 
     @property
     def namespace(self) -> str | None:

@@ -9,7 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tidemill_operator.objects import ABANDON, PLURALS, Declared, Key, KnownResource
+from tidemill.rpc.messages import Decision
+from tidemill_operator.objects import (
+    ABANDON,
+    ABORT,
+    APPROVE,
+    PLURALS,
+    Declared,
+    Key,
+    KnownResource,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,16 @@ class RemoveFinalizer:
     of: Declared
 
 
-Change: TypeAlias = "AddFinalizer | Apply | Remove | RemoveFinalizer"
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Approve or abort the version of a view that waits."""
+
+    of: Declared
+    decision: Decision
+    version: int
+
+
+Change: TypeAlias = "AddFinalizer | Apply | Decide | Remove | RemoveFinalizer"
 
 _ORDER = {kind: number for number, kind in enumerate(PLURALS)}
 
@@ -88,7 +106,19 @@ def changes(
             found.append(AddFinalizer(each))
         if not _is_so(each, known):
             found.append(Apply(each))
+        elif (decided := _decided(each, known[each.key].waiting)) is not None:
+            found.append(decided)
     return found
+
+
+def _decided(each: Declared, waiting: int | None) -> Decide | None:
+    """The decision on the version that waits, by annotations with its number; abort comes first."""
+    if waiting is None:
+        return None
+    for name, decision in ((ABORT, Decision.ABORT), (APPROVE, Decision.APPROVE)):
+        if each.annotations.get(name) == str(waiting):
+            return Decide(each, decision, waiting)
+    return None
 
 
 def _age(each: Declared) -> tuple[int, str, str, str]:

@@ -8,7 +8,13 @@ from typing import Protocol
 
 from tidemill.errors import UsageError
 from tidemill.rpc.client import AsyncClient
-from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, ResourceStatus
+from tidemill.rpc.messages import (
+    Applied,
+    CollectionInfo,
+    Decision,
+    ResourceDocument,
+    ResourceStatus,
+)
 from tidemill.runtime.resources import Resource, load_resources
 from tidemill_operator.objects import Declared, Key, KnownResource
 from tidemill_operator.settings import OperatorSettings
@@ -30,6 +36,9 @@ class Tidemill(Protocol):
 
     async def delete(self, kind: str, name: str) -> None:
         """Delete one resource."""
+
+    async def decide(self, view: str, decision: Decision, version: int | None = None) -> int:
+        """Approve or abort the version of a view that waits."""
 
 
 class Users:
@@ -103,7 +112,14 @@ def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> Kno
         engine_cause=str(status.details.get("engineCause", "")),
         engine_reason=str(status.details.get("engineReason", "")),
         left_ms=status.left_ms,
+        waiting=_waiting(status),
     )
+
+
+def _waiting(status: ResourceStatus) -> int | None:
+    changing = status.details.get("changing")
+    waits = isinstance(changing, dict) and changing.get("waits")
+    return int(str(changing["to"])) if isinstance(changing, dict) and waits else None
 
 
 def _resource(text: str) -> Resource | None:

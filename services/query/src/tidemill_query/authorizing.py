@@ -29,6 +29,7 @@ from tidemill.rpc.messages import (
     CollectionInfo,
     CollectionShape,
     Condition,
+    Decision,
     Event,
     Explanation,
     HeldCapability,
@@ -227,6 +228,11 @@ class AuthorizedCatalog:
     async def delete(self, kind: str, name: str) -> None:
         _demand(Role.admin, name)
         await self._inner.delete(kind, name, caller.get())
+
+    async def decide(self, view: str, decision: Decision, version: int | None) -> int:
+        _demand(Role.admin, view)
+        touch(f"View/{view} {decision.value}", instead=True)
+        return await self._inner.decide(view, decision, version, caller.get())
 
     async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
         _demand(Role.writer, table)

@@ -20,7 +20,14 @@ from tidemill.catalog.origins.sampling import SourceOrigins
 from tidemill.catalog.own_log import in_own_log, topic_of
 from tidemill.catalog.store import CatalogMoved, Key, Stored
 from tidemill.catalog.table_rows import fitted
-from tidemill.catalog.versions import changing, plan_version, served
+from tidemill.catalog.versions import (
+    abort,
+    approve,
+    changing,
+    plan_version,
+    served,
+    version_of,
+)
 from tidemill.catalog.written_into import written_into
 from tidemill.errors import Indeterminate, TidemillError, Unavailable, UnknownCollection, UsageError
 from tidemill.host.claimed_work import BEGINNING_MAX, ClaimedWork
@@ -32,6 +39,7 @@ from tidemill.rpc.audited import touch
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
     Applied,
+    Decision,
     Inserted,
     Outcome,
     Pushed,
@@ -260,6 +268,28 @@ class Controller:
         async with self.work.stopped(stored):
             self._context.catalog.plan(served(stored))
             await self._prepare(stored)
+
+    async def decide(
+        self, view: str, decision: Decision, version: int | None, by: Principal = PROCESS
+    ) -> int:
+        """Let the version of a view that waits take over, or give it up; its number.
+
+        Raises: UsageError if none waits, or another one than `version`.
+        """
+        decided = {Decision.APPROVE: approve, Decision.ABORT: abort}[decision]
+        async with self._changing:
+            while True:
+                await self.work.refresh()
+                revised = decided(live(self._store, "View", view), version)
+                try:
+                    await self._store.put([revised])
+                    break
+                except CatalogMoved:
+                    continue
+            await self._begin_again(revised)
+            await self.work.take_up()
+        log.info("decided", view=view, version=version_of(revised), decision=decision.value)
+        return version_of(revised)
 
     async def _regrow(self, stored: Stored, before: Stored) -> None:
         """Begin a source again that has gained columns: what is not written yet is decoded anew.

@@ -110,6 +110,8 @@ class ResourceStatuses:
         health, details = self._health(stored, said)
         if health == RUNNING and isinstance(resource.spec, SourceSpec) and _is_unused(details):
             health = Health(True, "NoRecords", f"no records in {self._origin(stored)} yet")
+        if health == RUNNING:
+            health = _of_versions(details) or health
         since = upper = lag_ms = None
         try:
             since, upper, timeline = await self._frontiers(stored)
@@ -187,6 +189,26 @@ def _reads(stored: Stored, context: Context) -> dict[str, Json]:
         names = [read_name(stored, spec.collection)]
     told: list[Json] = [*sorted(set(names))]
     return {"reads": told} if told else {}
+
+
+def _of_versions(details: Mapping[str, Json]) -> Health | None:
+    """What is said of a view one of whose versions waits, or was aborted."""
+    changing, aborted = details.get("changing"), details.get("aborted")
+    if aborted is not None:
+        return Health(
+            True, "Aborted",
+            f"version {aborted} was aborted, and version {details['version']} goes on; apply the "
+            "program of either, or another one",
+        )  # fmt: skip
+    if not isinstance(changing, dict) or not changing.get("waits"):
+        return None
+    said = f"is being evaluated, up to {changing['upper']}"
+    if "asOf" in changing:
+        rows = changing["differs"]
+        told = "more rows than are compared" if rows is None else f"{rows} rows differ"
+        said = f"{told} as of {changing['asOf']}"
+    says = f"new version {changing['to']} waits: {said}; approve or abort"
+    return Health(True, "TakeoverWaits", says)
 
 
 def _is_unused(details: Mapping[str, Json]) -> bool:

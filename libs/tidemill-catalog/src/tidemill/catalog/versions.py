@@ -5,6 +5,9 @@ The decisions about a view hold them. `version` is the number of the newest vers
 that takes over, `before` is the document of the version that is read, and `base` its number. Then
 `from` is the common frontier, once it is decided, and `beforeReads` the collections that the
 version reads. `left` names earlier versions with collections that are still to be closed.
+
+With `takeover: manual` a new version `waits` until somebody approves or aborts it. An `aborted`
+one is never read; `last` is the greatest number that a version had once an older one is newest.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tidemill.catalog.store import Stored
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.resources import Resource, ViewSpec, stored_resource
 
-_KEPT = ("retain", "strategy", "engine", "limits")
+_KEPT = ("retain", "strategy", "engine", "limits", "takeover")
 """Fields that change nothing of what a view says: no new version."""
 
 
@@ -28,13 +31,63 @@ def version_of(stored: Stored) -> int:
 
 
 def changing(stored: Stored) -> bool:
-    """Whether the newest version has not taken over yet, as far as that can be read."""
+    """Whether the newest version is to take over yet, as far as that can be read."""
+    return _unread(stored) and not aborted(stored)
+
+
+def _unread(stored: Stored) -> bool:
     return "before" in stored.resolved and stored.raw is None
+
+
+def waits(stored: Stored) -> bool:
+    """Whether the newest version waits for somebody to approve or abort it."""
+    return changing(stored) and "waits" in stored.resolved
+
+
+def aborted(stored: Stored) -> bool:
+    """Whether the newest version was aborted, and the one before it goes on."""
+    return "aborted" in stored.resolved
+
+
+def approve(stored: Stored, version: int | None) -> Stored:
+    """The resource whose newest version takes over once it has caught up. Raises: UsageError."""
+    _refuse_idle(stored, version, "approved")
+    return replace(stored, resolved=_without(stored, "waits"))
+
+
+def abort(stored: Stored, version: int | None) -> Stored:
+    """The resource whose newest version is given up: what it has made can be closed.
+
+    Raises: UsageError. Only a version that waits can be: an approved one may have stopped the other
+    for good.
+    """
+    _refuse_idle(stored, version, "aborted")
+    resolved = {**_without(stored, "waits"), "aborted": True, "left": True}
+    return replace(stored, resolved=resolved)
+
+
+def _refuse_idle(stored: Stored, version: int | None, what: str) -> None:
+    if not waits(stored):
+        raise UsageError(
+            f"nothing is {what}: {stored.resource} has no version that waits; one does after a "
+            "changed program is applied with takeover: manual",
+            reason="NothingWaits",
+        )
+    if version not in (None, version_of(stored)):
+        raise UsageError(
+            f"nothing is {what}: version {version_of(stored)} of {stored.resource} waits, not "
+            f"{version}; look at it first",
+            reason="OtherVersion",
+        )
+
+
+def _without(stored: Stored, *names: str) -> dict[str, Any]:
+    return {name: each for name, each in stored.resolved.items() if name not in names}
 
 
 def served(stored: Stored) -> Stored:
     """The version that is read, as a resource without a change."""
-    if not changing(stored):
+    if not _unread(stored):
         return stored
     resolved: dict[str, Any] = {"version": stored.resolved["base"]}
     if "beforeReads" in stored.resolved:
@@ -51,22 +104,34 @@ def changed(known: Stored, resource: Resource) -> Stored:
     newest = known.resource.spec
     assert isinstance(newest, ViewSpec)
     if _said(newest) == _said(new):
-        return replace(known, resource=resource)
+        auto = ("waits",) if new.takeover == "auto" else ()
+        return replace(known, resource=resource, resolved=_without(known, *auto))
+    if (waits(known) or aborted(known)) and _said(old) == _said(new):
+        back = served(known).resolved
+        resolved = {**back, "last": _last(known), "left": True}
+        return replace(known, resource=resource, resolved=resolved)
     if frontier_of(known) is not None:
         raise Unavailable(
             f"{resource}: version {version_of(known)} is taking over at this moment: apply again"
         )
     base = served(known)
-    resolved: dict[str, Any] = {
-        "version": version_of(known) + 1,
+    resolved = {
+        "version": _last(known) + 1,
         "base": version_of(base),
         "before": base.resource.to_document(),
     }
     if READS in base.resolved:
         resolved["beforeReads"] = base.resolved[READS]
-    if changing(known) or "left" in known.resolved:
+    if _unread(known) or "left" in known.resolved:
         resolved["left"] = True
+    if new.takeover == "manual":
+        resolved["waits"] = True
     return replace(known, resource=resource, resolved=resolved)
+
+
+def _last(stored: Stored) -> int:
+    """The greatest number that a version has had."""
+    return max(version_of(stored), int(stored.resolved.get("last", 0)))
 
 
 def frontier_of(stored: Stored) -> int | None:
@@ -88,8 +153,7 @@ def taken_over(stored: Stored) -> Stored:
 
 def cleaned(stored: Stored) -> Stored:
     """The resource once nothing is left of other versions."""
-    resolved = {name: each for name, each in stored.resolved.items() if name != "left"}
-    return replace(stored, resolved=resolved)
+    return replace(stored, resolved=_without(stored, "left"))
 
 
 def to_clean(stored: Stored) -> bool:
@@ -99,8 +163,10 @@ def to_clean(stored: Stored) -> bool:
 
 def names_of(stored: Stored) -> tuple[list[str], list[str]]:
     """The names under which versions work: those in use, those of the past."""
-    used = {version_of(stored), version_of(served(stored))}
-    every = range(1, version_of(stored) + 1)
+    used = {version_of(served(stored))}
+    if not aborted(stored):
+        used.add(version_of(stored))
+    every = range(1, _last(stored) + 1)
     return (
         [own_prefix(stored, number) for number in sorted(used)],
         [own_prefix(stored, number) for number in every if number not in used],

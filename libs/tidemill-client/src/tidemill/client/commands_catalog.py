@@ -33,7 +33,7 @@ Name = Annotated[str, typer.Argument(help="The resource's name.")]
 
 def add_to(app: typer.Typer) -> None:
     """Register the subcommands of this module."""
-    for command in (apply, get, describe, delete, insert, push, heartbeat):
+    for command in (apply, get, describe, delete, approve, abort, insert, push, heartbeat):
         app.command()(command)
 
 
@@ -160,6 +160,42 @@ def delete(
             with connect_to(context.obj) as client:
                 client.delete(kind_named(kind), name)
         typer.echo(f"{kind_named(kind).lower()}/{name} deleted")
+
+
+View = Annotated[str, typer.Argument(help="A view one of whose versions waits.")]
+Version = Annotated[
+    int | None,
+    typer.Option(help="Only the version with this number.", metavar="N", min=1),
+]
+
+
+def approve(context: typer.Context, view: View, version: Version = None) -> None:
+    """Let the new version of a view take over: one with `takeover: manual` waits for it.
+
+    \b
+        tidemill plan -f delays.yaml      # rows and firings that would differ
+        tidemill approve delays
+    """
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+
+        with connect_to(context.obj) as client:
+            number = client.approve(view, version)
+        typer.echo(f"view/{view} version {number} approved")
+
+
+def abort(context: typer.Context, view: View, version: Version = None) -> None:
+    """Give up the new version of a view that waits; the one that is read goes on.
+
+    \b
+        tidemill abort delays
+    """
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+
+        with connect_to(context.obj) as client:
+            number = client.abort(view, version)
+        typer.echo(f"view/{view} version {number} aborted")
 
 
 def insert(

@@ -24,6 +24,7 @@ from tidemill.rpc.messages import (
     Answer,
     Applied,
     CollectionInfo,
+    Decision,
     Event,
     Explanation,
     HolderInfo,
@@ -212,6 +213,14 @@ class Client(Handles):
     def delete(self, kind: str, name: str) -> None:
         """Remove a resource that nothing else reads."""
         self._calls.delete(kind, name)
+
+    def approve(self, view: str, version: int | None = None) -> int:
+        """Let the version of a view that waits take over; its number. Raises: UsageError."""
+        return self._calls.decide(view, Decision.APPROVE, version)
+
+    def abort(self, view: str, version: int | None = None) -> int:
+        """Give up the version of a view that waits; its number. Raises: UsageError."""
+        return self._calls.decide(view, Decision.ABORT, version)
 
     def insert(
         self,

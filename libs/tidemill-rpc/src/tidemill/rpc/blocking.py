@@ -24,6 +24,7 @@ from tidemill.rpc.messages import (
     Answer,
     Applied,
     CollectionInfo,
+    Decision,
     Event,
     Explanation,
     HolderInfo,
@@ -153,6 +154,10 @@ class BlockingClient:
     def delete(self, kind: str, name: str) -> None:
         """Remove a resource that nothing else reads."""
         self._wait(self._client.delete(kind, name))
+
+    def decide(self, view: str, decision: Decision, version: int | None = None) -> int:
+        """Approve or abort the version of a view that waits; its number."""
+        return self._wait(self._client.decide(view, decision, version))
 
     def insert(self, table: str, rows: pa.Table, *, token: str | None = None) -> Inserted:
         """Write rows durably to a table, all at one time; once for each token."""

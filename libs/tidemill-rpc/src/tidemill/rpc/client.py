@@ -21,6 +21,7 @@ from tidemill.rpc.messages import (
     Answer,
     Applied,
     CollectionInfo,
+    Decision,
     Event,
     Explanation,
     Inserted,
@@ -186,6 +187,13 @@ class AsyncClient:
         """Remove a resource that nothing else reads."""
         request = catalog.DeleteRequest(kind=kind, name=name)
         await self._ended(self._catalog.Delete, request, writes=True)
+
+    async def decide(self, view: str, decision: Decision, version: int | None = None) -> int:
+        """Approve or abort the version of a view that waits; its number."""
+        request = catalog.DecideRequest(
+            view=view, decision=codecs.decision_out(decision), version=version
+        )
+        return int((await self._ended(self._catalog.Decide, request, writes=True)).version)
 
     async def insert(self, table: str, rows: pa.Table, *, token: str | None = None) -> Inserted:
         """Write rows durably to a table, all at one time; at most 64 MiB in one call.

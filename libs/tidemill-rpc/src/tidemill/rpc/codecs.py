@@ -20,6 +20,7 @@ from tidemill.rpc.messages import (
     Changes,
     CollectionInfo,
     ColumnInfo,
+    Decision,
     Event,
     HolderInfo,
     Json,
@@ -257,6 +258,25 @@ _OUTCOMES: dict[Outcome, catalog.Outcome.ValueType] = {
     Outcome.CONFIGURED: catalog.OUTCOME_CONFIGURED,
     Outcome.UNCHANGED: catalog.OUTCOME_UNCHANGED,
 }
+_DECISIONS: dict[Decision, catalog.Decision.ValueType] = {
+    Decision.APPROVE: catalog.DECISION_APPROVE,
+    Decision.ABORT: catalog.DECISION_ABORT,
+}
+
+
+def decision_out(decision: Decision) -> catalog.Decision.ValueType:
+    """A decision as the wire has it."""
+    return _DECISIONS[decision]
+
+
+def decision_in(wire: int) -> Decision:
+    """A decision. Raises: UsageError for one that is not known."""
+    found = next((each for each, known in _DECISIONS.items() if known == wire), None)
+    if found is None:
+        raise UsageError("decide on approve or abort", reason="decision", value=wire)
+    return found
+
+
 _OUTCOMES_BACK = {wire: outcome for outcome, wire in _OUTCOMES.items()}
 
 

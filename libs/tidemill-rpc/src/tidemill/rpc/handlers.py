@@ -21,6 +21,7 @@ from tidemill.rpc.messages import (
     CollectionInfo,
     CollectionShape,
     Condition,
+    Decision,
     Delivered,
     Event,
     Explanation,
@@ -132,6 +133,10 @@ class CatalogHandlers(Protocol):
 
     async def delete(self, kind: str, name: str) -> None:
         """Remove the resource; refused while another one reads what it makes."""
+        ...
+
+    async def decide(self, view: str, decision: Decision, version: int | None) -> int:
+        """Approve or abort the version of a view that waits; its number."""
         ...
 
     async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
@@ -283,6 +288,12 @@ class ActingCatalog(CatalogHandlers, Protocol):
 
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         """The `delete` of a catalog, in the name of `by`."""
+        ...
+
+    async def decide(
+        self, view: str, decision: Decision, version: int | None, by: Principal = PROCESS
+    ) -> int:
+        """The `decide` of a catalog, in the name of `by`."""
         ...
 
 

@@ -367,7 +367,7 @@ NEEDS: Mapping[str, Role] = MappingProxyType(
             "catalog.v1.CatalogService": {
                 Role.reader: "Get Describe",
                 Role.writer: "Insert Push",
-                Role.admin: "Apply Delete",
+                Role.admin: "Apply Delete Decide",
             },
             "storage.v1.StorageService": {
                 # Of these, what hands out or presents the right to write needs a writer.

@@ -161,6 +161,13 @@ class Outcome(Enum):
     UNCHANGED = "unchanged"
 
 
+class Decision(Enum):
+    """What becomes of a new version of a view that waits."""
+
+    APPROVE = "approve"
+    ABORT = "abort"
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """One resource of an apply and what became of it."""

@@ -197,6 +197,16 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         await self._handlers.delete(request.kind, request.name)
         return catalog.DeleteResponse()
 
+    async def Decide(  # noqa: N802
+        self, request: catalog.DecideRequest, context: Context
+    ) -> catalog.DecideResponse:
+        """Approve or abort a version that waits."""
+        version = request.version if request.HasField("version") else None
+        decision = codecs.decision_in(request.decision)
+        return catalog.DecideResponse(
+            version=await self._handlers.decide(request.view, decision, version)
+        )
+
     async def Insert(  # noqa: N802
         self, request: catalog.InsertRequest, context: Context
     ) -> catalog.InsertResponse:

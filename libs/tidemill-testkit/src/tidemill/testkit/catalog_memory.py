@@ -10,7 +10,9 @@ from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc.messages import (
     Applied,
     CollectionInfo,
+    Decision,
     HolderInfo,
+    Json,
     Outcome,
     ResourceDocument,
     ResourceStatus,
@@ -37,6 +39,8 @@ class MemoryCatalog:
     upper: int = 1_000
     ready: bool = True
     log: list[str] = field(default_factory=list)
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Of views the number of a version that waits."""
 
     def _reads(self, resource: Resource) -> list[str]:
         spec = resource.spec
@@ -86,6 +90,13 @@ class MemoryCatalog:
         del self.resources[kind, name]
         self.log.append(f"delete {kind}/{name}")
 
+    async def decide(self, view: str, decision: Decision, version: int | None = None) -> int:
+        """Approve or abort the version that waits."""
+        if version not in (None, self.waiting.get(view)) or view not in self.waiting:
+            raise UsageError(f"{view} has no version that waits", reason="NothingWaits")
+        self.log.append(f"{decision.value} View/{view}")
+        return self.waiting.pop(view)
+
     async def get(
         self, kind: str | None = None, name: str | None = None
     ) -> Sequence[ResourceStatus]:
@@ -94,9 +105,14 @@ class MemoryCatalog:
             ResourceStatus(
                 each.kind, each.name, self.ready, "Running" if self.ready else "Retrying", "",
                 frontier(0), frontier(self.upper), 250, 0, json.dumps(each.to_document()),
+                self._changing(each),
             )
             for each in self.resources.values()
         ]  # fmt: skip
+
+    def _changing(self, resource: Resource) -> dict[str, Json]:
+        number = self.waiting.get(resource.name) if resource.kind == "View" else None
+        return {} if number is None else {"changing": {"to": number, "waits": True}}
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """One collection for each resource."""

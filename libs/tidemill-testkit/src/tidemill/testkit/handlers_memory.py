@@ -35,6 +35,7 @@ from tidemill.rpc.messages import (
     CollectionShape,
     ColumnInfo,
     Condition,
+    Decision,
     Event,
     Explanation,
     HeldCapability,
@@ -236,6 +237,12 @@ class MemoryHandlers:
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         await self.describe(kind, name)
         del self.resources[kind, name]
+
+    async def decide(
+        self, view: str, decision: Decision, version: int | None, by: Principal = PROCESS
+    ) -> int:
+        await self.describe("View", view)
+        return version or 2
 
     async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
         held = self._held(table)

@@ -94,12 +94,18 @@ class ViewPart:
         """Which version is read, and how far a changed one has come."""
         stored = self._made.stored
         number = versions.version_of(stored)
+        if versions.aborted(stored):
+            return {"version": stored.resolved["base"], "aborted": number}
         if self._takeover is None:
             return {} if number == 1 else {"version": number}
-        return {
-            "version": stored.resolved["base"],
-            "changing": {"to": number, "upper": self._takeover.beside.progress.lower},
-        }
+        changing: dict[str, object] = {
+            "to": number, "upper": self._takeover.beside.progress.lower,
+        }  # fmt: skip
+        if versions.waits(stored):
+            found = self._takeover.differs
+            changing["waits"] = True
+            changing |= {} if found is None else {"differs": found.rows, "asOf": found.at}
+        return {"version": stored.resolved["base"], "changing": changing}
 
     def _target(self, view: PlannedView, own: str, beside: bool = False) -> ViewTarget:
         """Inputs and outputs of one version; `beside` the other one it has outputs of its own."""
@@ -147,6 +153,7 @@ class ViewPart:
             self._target(changed, made.newest),
             self._target(changed, made.newest, beside=True),
             versions.frontier_of(made.stored),
+            versions.waits(made.stored),
         )
         takeover = Takeover(
             change, host.collections, host.clock, context.settings, made.create, self._record,

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, concatenate, consolidate, stamp
-from tidemill.errors import UsageError
+from tidemill.arrangement.updates import DIFF, concatenate, consolidate, negate, stamp
+from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import Frontier, frontier, sole_time
@@ -30,6 +32,12 @@ from tidemill_compute.views.view_target import ViewTarget
 LOOK_S = 0.02
 """Seconds between looks at whether the new version has come far enough."""
 
+COMPARE_S, COMPARE_SHARE = 5.0, 20.0
+"""Seconds between two comparisons of versions, and at least so many times what one has taken."""
+
+COMPARED_MAX = 1_000_000
+"""Updates of both versions that are compared at most."""
+
 Make = Callable[[str, Frontier], Awaitable[None]]
 """Creates a collection of the view that begins at a frontier, unless it is there."""
 
@@ -42,18 +50,28 @@ class Change:
     """The version that is read, the new one in its place, and the new one beside it.
 
     `before` and `after` write the same outputs, `after` perhaps more; `after` and `beside` have one
-    state. `at` is the common frontier, once that is decided.
+    state. `at` is the common frontier, once that is decided. A change that `waits` is not brought
+    about: both versions go on until somebody decides.
     """
 
     before: ViewTarget
     after: ViewTarget
     beside: ViewTarget
     at: int | None = None
+    waits: bool = False
 
     def pairs(self) -> list[tuple[str, str]]:
         """Each collection that is read, with the one beside it."""
         pairs = [(read, self.beside.outputs[p][0]) for p, (read, _) in self.after.outputs.items()]
         return [*pairs, (self.after.errors, self.beside.errors)]
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """Rows in which two versions differ as of an instant; None if there are too many to compare."""
+
+    rows: int | None
+    at: int
 
 
 class Takeover:
@@ -75,6 +93,7 @@ class Takeover:
         self._make = make
         self._record = record
         self._holds = Holds(collections, takeover_owner(change.after))
+        self.differs: Differs | None = None
         self.before = ViewDriver(change.before, collections, clock, settings, shared)
         self.beside = ViewDriver(change.beside, collections, clock, settings, shared)
 
@@ -120,6 +139,8 @@ class Takeover:
         good.
         """
         fenced = (await self._collections.status(self._change.before.state)).upper
+        if self._change.waits and fenced != frontier(FENCE):
+            await self._wait(beside)
         if fenced == frontier(FENCE):
             # A life before this one stopped it, and died before it had written down where.
             uppers = [(await self._collections.status(c)).upper for c in self._read_before()]
@@ -128,6 +149,53 @@ class Takeover:
             at = await self._stop_before(beside)
         await self._record(at)
         return at
+
+    async def _wait(self, beside: asyncio.Task[None]) -> None:
+        """Run both versions, and compare them now and then, until cancelled."""
+        before = asyncio.create_task(self.before.maintain_forever())
+        compared, due_s = 0, 0.0
+        try:
+            while True:
+                await self._look(before, beside)
+                at = min(self.before.progress.lower, self.beside.progress.lower) - 1
+                began_s = self._clock.monotonic_s()
+                if at <= compared or began_s < due_s:
+                    continue
+                with suppress(BeforeSince, NotYet):
+                    self.differs, compared = Differs(await self._count_differences(at), at), at
+                    await self._let_go_before(at)
+                took_s = self._clock.monotonic_s() - began_s
+                due_s = began_s + max(COMPARE_S, COMPARE_SHARE * took_s)
+        finally:
+            before.cancel()
+            await asyncio.gather(before, return_exceptions=True)
+
+    async def _let_go_before(self, at: int) -> None:
+        """Give up history that no later common frontier needs: somebody may wait for days."""
+        for collection in {*self._read_before(), *(new for _, new in self._change.pairs())}:
+            await self._holds.downgrade(collection, frontier(at))
+
+    async def _count_differences(self, at: int) -> int | None:
+        """Rows of outputs that one version alone has at an instant; None for too many to compare.
+
+        Cost: O(rows of both).
+        """
+        outputs = {read for read, _ in self._change.after.outputs.values()}
+        pairs = [pair for pair in self._change.pairs() if pair[0] in outputs]
+        known = self._read_before()
+        count = self._collections.count_updates
+        updates = sum(count(each, 0, at + 1) for pair in pairs for each in pair)
+        if updates > COMPARED_MAX:
+            return None
+        differing = 0
+        for read, beside in pairs:
+            tables = [await self._holds.snapshot(beside, at)]
+            if read in known:
+                old = await self._holds.snapshot(read, at)
+                tables.append(negate(old))
+            alone = consolidate(concatenate(tables))
+            differing += pc.sum(pc.abs(alone[DIFF])).as_py() or 0
+        return differing
 
     async def _stop_before(self, beside: asyncio.Task[None]) -> int:
         """Run the old version until the new one can follow it, then stop it for good; the instant

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
+from msgspec import Meta
 from msgspec.structs import replace
 
 from tidemill.catalog.typed_rows import nested_as_text
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.identity import caller
-from tidemill.rpc.messages import Applied, ResourceDocument, ResourceStatus
+from tidemill.rpc.messages import Applied, Decision, ResourceDocument, ResourceStatus
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_guard import DOCUMENTS, ROWS
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
@@ -81,6 +82,19 @@ class Resource(msgspec.Struct, frozen=True):
     left_ms: int | None
 
 
+class OfVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A view, and the number of its version that waits; without it whichever waits."""
+
+    name: Name
+    version: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """The number of the version."""
+
+    version: int
+
+
 class OfTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table by its name."""
 
@@ -146,6 +160,20 @@ async def delete_resource(on: Handlers, asked: Asked) -> HttpReply:
     """Delete one resource; refused while another one reads what it makes."""
     await on.catalog.delete(asked.of.kind, asked.of.name)
     return HttpReply(204, content_type=JSON)
+
+
+async def approve_version(on: Handlers, asked: Asked) -> HttpReply:
+    """Let the new version of a view that waits (`takeover: manual`) take over."""
+    return await _decided(on, asked.of, Decision.APPROVE)
+
+
+async def abort_version(on: Handlers, asked: Asked) -> HttpReply:
+    """Give up the new version of a view that waits; the one that is read goes on."""
+    return await _decided(on, asked.of, Decision.ABORT)
+
+
+async def _decided(on: Handlers, of: OfVersion, decision: Decision) -> HttpReply:
+    return said(Decided(await on.catalog.decide(of.name, decision, of.version)))
 
 
 async def push_rows(on: Handlers, asked: Asked) -> HttpReply:
@@ -229,6 +257,10 @@ COMMANDS = (
               describe_resource, {JSON: Resource}),
     Operation("DELETE", "/v1/resources/{kind}/{name}", SERVICE + "Delete", OfResource,
               delete_resource, {JSON: None}),
+    Operation("POST", "/v1/views/{name}/approve", SERVICE + "Decide", OfVersion, approve_version,
+              {JSON: Decided}),
+    Operation("POST", "/v1/views/{name}/abort", SERVICE + "Decide", OfVersion, abort_version,
+              {JSON: Decided}),
     Operation("POST", "/v1/tables/{name}/rows", SERVICE + "Insert", OfTable, insert_rows,
               {JSON: Written}, dict.fromkeys(sorted(OBJECTS))),
     Operation("POST", "/v1/sources/{name}/rows", SERVICE + "Push", OfSource, push_rows,

@@ -23,8 +23,8 @@ from tidemill.catalog.own_log import in_own_log
 from tidemill.catalog.places import check_resource
 from tidemill.catalog.record_shape import read_descriptors
 from tidemill.catalog.store import BEGINS, ResourceStore, Stored
+from tidemill.catalog.versions import aborted, changing, plan_version, served
 from tidemill.catalog.versions import changed as changed_view
-from tidemill.catalog.versions import changing, plan_version, served
 from tidemill.datalog.goals import goal_over
 from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.rpc.identity import Principal
@@ -271,6 +271,8 @@ def _check_version(stored: Stored, context: ApplyContext) -> None:
     """
     if changing(stored):
         plan_version(stored, context.catalog)
+        return
+    if aborted(stored):
         return
     with located(stored.resource):
         context.catalog.plan_view(stored)

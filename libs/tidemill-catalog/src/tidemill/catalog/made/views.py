@@ -76,7 +76,7 @@ class ViewCollections:
             await self._hold_inputs(self.changed, self.newest)
             return
         start = await self._hold_inputs(self.view, self.base)
-        for collection in (*self.outputs, f"{self.stored.prefix}/errors", f"{self.newest}/state"):
+        for collection in (*self.outputs, f"{self.stored.prefix}/errors", f"{self.base}/state"):
             await self.create(collection, start)
         for output in self.written():
             owner = writer_of(self.stored.prefix)

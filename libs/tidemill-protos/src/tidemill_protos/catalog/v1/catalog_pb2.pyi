@@ -45,6 +45,27 @@ OUTCOME_UNCHANGED: Outcome.ValueType  # 3
 """The resource was like this before."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
+class _Decision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DECISION_UNSPECIFIED: _Decision.ValueType  # 0
+    DECISION_APPROVE: _Decision.ValueType  # 1
+    """The version takes over once it has caught up."""
+    DECISION_ABORT: _Decision.ValueType  # 2
+    """The version is given up."""
+
+class Decision(_Decision, metaclass=_DecisionEnumTypeWrapper): ...
+
+DECISION_UNSPECIFIED: Decision.ValueType  # 0
+DECISION_APPROVE: Decision.ValueType  # 1
+"""The version takes over once it has caught up."""
+DECISION_ABORT: Decision.ValueType  # 2
+"""The version is given up."""
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
 @_typing.final
 class ResourceDocument(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -486,3 +507,53 @@ class PushResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
+
+@_typing.final
+class DecideRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIEW_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    view: _builtins.str
+    """Name of the view."""
+    decision: Global___Decision.ValueType
+    """What becomes of the version that waits."""
+    version: _builtins.int
+    """The number of that version. Unset: whichever waits."""
+    def __init__(
+        self,
+        *,
+        view: _builtins.str = ...,
+        decision: Global___Decision.ValueType = ...,
+        version: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "decision", b"decision", "version", b"version", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___DecideRequest: _TypeAlias = DecideRequest  # noqa: Y015
+
+@_typing.final
+class DecideResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The number of the version."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideResponse: _TypeAlias = DecideResponse  # noqa: Y015

@@ -64,6 +64,11 @@ class CatalogServiceStub:
                 request_serializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.PushRequest.SerializeToString,
                 response_deserializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.PushResponse.FromString,
                 _registered_method=True)
+        self.Decide = channel.unary_unary(
+                '/tidemill.catalog.v1.CatalogService/Decide',
+                request_serializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.DecideRequest.SerializeToString,
+                response_deserializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.DecideResponse.FromString,
+                _registered_method=True)
 
 
 class CatalogServiceServicer:
@@ -111,6 +116,13 @@ class CatalogServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Decide(self, request, context):
+        """Approves or aborts the version of a view that waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CatalogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -143,6 +155,11 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.PushRequest.FromString,
                     response_serializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.PushResponse.SerializeToString,
+            ),
+            'Decide': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decide,
+                    request_deserializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.DecideRequest.FromString,
+                    response_serializer=tidemill_dot_catalog_dot_v1_dot_catalog__pb2.DecideResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -307,6 +324,33 @@ class CatalogService:
             '/tidemill.catalog.v1.CatalogService/Push',
             tidemill_dot_catalog_dot_v1_dot_catalog__pb2.PushRequest.SerializeToString,
             tidemill_dot_catalog_dot_v1_dot_catalog__pb2.PushResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decide(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.catalog.v1.CatalogService/Decide',
+            tidemill_dot_catalog_dot_v1_dot_catalog__pb2.DecideRequest.SerializeToString,
+            tidemill_dot_catalog_dot_v1_dot_catalog__pb2.DecideResponse.FromString,
             options,
             channel_credentials,
             insecure,

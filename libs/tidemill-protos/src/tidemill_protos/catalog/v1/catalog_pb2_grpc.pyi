@@ -43,6 +43,8 @@ class CatalogServiceStub:
     """Writes rows to a table."""
     Push: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.PushRequest, _catalog_pb2.PushResponse]
     """Writes raw rows to the log of a source."""
+    Decide: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.DecideRequest, _catalog_pb2.DecideResponse]
+    """Approves or aborts the version of a view that waits."""
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
@@ -59,6 +61,8 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """Writes rows to a table."""
     Push: _aio.UnaryUnaryMultiCallable[_catalog_pb2.PushRequest, _catalog_pb2.PushResponse]  # type: ignore[assignment]
     """Writes raw rows to the log of a source."""
+    Decide: _aio.UnaryUnaryMultiCallable[_catalog_pb2.DecideRequest, _catalog_pb2.DecideResponse]  # type: ignore[assignment]
+    """Approves or aborts the version of a view that waits."""
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -108,5 +112,13 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.PushResponse, _abc.Awaitable[_catalog_pb2.PushResponse]]:
         """Writes raw rows to the log of a source."""
+
+    @_abc_1.abstractmethod
+    def Decide(
+        self,
+        request: _catalog_pb2.DecideRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_pb2.DecideResponse, _abc.Awaitable[_catalog_pb2.DecideResponse]]:
+        """Approves or aborts the version of a view that waits."""
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

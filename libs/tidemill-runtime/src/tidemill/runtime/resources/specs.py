@@ -315,6 +315,7 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     strategy: Literal["strata", "retraction"] = "strata"
     engine: Literal["auto", "local", "spark"] = "auto"
     hydrate_from: int | None = None
+    takeover: Literal["auto", "manual"] = "auto"
     tick: TickSpec | None = None
     nodes: int = 1
     place: dict[str, str] = {}

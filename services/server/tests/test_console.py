@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -273,6 +274,22 @@ def resource(number: int) -> dict[str, Any]:
         "records_behind": None, "left_ms": None,
         "details": {"reads": [f"v{number - 10:04}/out"]} if number >= 10 else {},
     }  # fmt: skip
+
+
+async def test_the_frontiers_of_a_resource_are_drawn_over_time(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        looks = (await asked.ask("/v1/frontiers/late/late")).json
+        assert looks[-1]["upper"] > at >= looks[-1]["since"]
+        assert (await asked.ask("/v1/frontiers/none")).status == 404
+        async with console(asked) as page:
+            await page.goto(f"{asked.address}/#/resource?key=View%2Flate")
+            drawing = page.get_by_label("Frontiers over time")
+            await expect(drawing.locator("polyline").first).to_have_attribute(
+                "points", re.compile(r"\d+\.\d,\d+\.\d")
+            )
+            await expect(page.locator("main")).to_contain_text("late/late: ")
 
 
 async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.up import up_process
 from tidemill.testkit.whole import Whole, opened
+from tidemill_query.frontier_history import FrontierHistory
 from tidemill_query.push_tokens import TOPICS_MAX, PushTokens
 from tidemill_query.pushing import line_ends
 from tidemill_query.web.commands import OfSource, push_rows
@@ -90,7 +91,9 @@ async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_pa
         feeds = Feeds(process.query)
         on = Handlers(
             process.query, process.controller, feeds, None, process.controller.check, 3,
-            public=True, now_ms=process.context.clock.now_ms,
+            public=True, now_ms=process.context.clock.now_ms, history=FrontierHistory(
+                process.context.collections, process.context.clock
+            ).of,
         )  # fmt: skip
         asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
         of = OfSource("events")

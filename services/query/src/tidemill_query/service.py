@@ -12,7 +12,7 @@ from tidemill.host.service import Ports, Process, Run, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.rpc.calls import Calls, DeadlinePolicy
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers
-from tidemill.rpc.identity import Open
+from tidemill.rpc.identity import Open, Role, caller
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.server import serve
 from tidemill.rpc.tls import ServerCredentials
@@ -27,6 +27,7 @@ from tidemill_query.authorizing import (
 )
 from tidemill_query.controller import Controller
 from tidemill_query.driver import QueryDriver
+from tidemill_query.frontier_history import FrontierHistory, Sample
 from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
 from tidemill_query.settings import QuerySettings, QuestionLimits
@@ -62,12 +63,20 @@ class Answers:
             collections, catalog, clock, settings, context.discover,
             QuestionLimits.of(limits), lambda view: may_explain(catalog, view),
         )  # fmt: skip
+        self.history = FrontierHistory(collections, clock)
         self.storage = StorageDriver(
             collections, clock, catalog, limits.lease_ms, limits.row_bytes, limits.capabilities
         )
         self.maintaining = Maintaining(
             self.controller, self.storage, context.store, catalog, collections, limits.of_documents
         )
+
+    async def _looks(self, name: str) -> Sequence[Sample]:
+        """The frontiers of a collection that the caller may read. Raises: Denied,
+        UnknownCollection.
+        """
+        caller.get().demand(Role.reader, name)
+        return await self.history.of(self._process.context.catalog.find(name).collection)
 
     async def begin(self, files: Sequence[Path]) -> None:
         """Apply the resources of `files`."""
@@ -78,7 +87,7 @@ class Answers:
     def components(self, ports: Ports) -> Iterable[tuple[str, Run]]:
         """The server of gRPC; the operations of HTTP are added to the port that is there."""
         self.add_operations(ports, clear=self._process.context.settings.http_tls.files is None)
-        return [("grpc", partial(self._serve, ports))]
+        return [("grpc", partial(self._serve, ports)), ("frontiers", self.history.run)]
 
     def add_operations(self, ports: Ports, clear: bool) -> None:
         """Offer the calls over HTTP; `clear` says that tokens would be sent as they are."""
@@ -100,6 +109,7 @@ class Answers:
             rows_max,
             public=ports.users is None,
             now_ms=context.clock.now_ms,
+            history=self._looks,
         )
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:

@@ -37,6 +37,40 @@ function drawn(key) {
   return { points: points.join(" "), says: `most ${span(most)}, over ${span(size)}` };
 }
 
+// Frontiers over the last half hour: the wall clock to the right, times of the timeline upwards.
+function overTime(looks) {
+  const times = looks.flatMap((each) => [each.since, each.upper]).filter((each) => each != null);
+  const least = Math.min(...times), size = Math.max(Math.max(...times) - least, 1);
+  const from = looks[0]?.at_ms ?? 0, wide = Math.max((looks.at(-1)?.at_ms ?? 0) - from, 1);
+  const points = (name) => looks.filter((each) => each[name] != null).map((each) =>
+    `${(((each.at_ms - from) / wide) * 600).toFixed(1)},`
+    + `${(85 - ((each[name] - least) / size) * 80).toFixed(1)}`).join(" ");
+  const last = looks.at(-1);
+  const word = (time) => (time == null ? "closed" : instant(time));
+  return {
+    since: points("since"), upper: points("upper"),
+    says: `${looks.length} looks over ${span(wide)}; since ${word(last?.since)}, upper ${word(last?.upper)}`,
+  };
+}
+
+function frontiers() {
+  const lines = { upper: svg("polyline", { points: "" }), since: svg("polyline", { class: "second", points: "" }) };
+  const says = h("p", { class: "soft" });
+  const drawing = svg("svg", {
+    class: "spark", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
+    "aria-label": "Frontiers over time: upper above, since below",
+  }, lines.upper, lines.since);
+  return {
+    parts: [drawing, says],
+    async look(collection, signal) {
+      const found = overTime(await get(`/v1/frontiers/${collection.split("/").map(encodeURIComponent).join("/")}`, null,
+        signal));
+      for (const name of ["upper", "since"]) put(lines[name], "points", found[name]);
+      say(says, `${collection}: ${found.says}`);
+    },
+  };
+}
+
 export function screen(main, parameters, signal, go) {
   const key = parameters.get("key") ?? "";
   const [kind, name] = key.split("/");
@@ -50,6 +84,7 @@ export function screen(main, parameters, signal, go) {
     class: "spark", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
     "aria-label": "Lag over time",
   }, line);
+  const history = frontiers();
   const holders = h("ul", null), kept = h("ul", null);
   const document_ = h("pre", { tabindex: "0", role: "region", "aria-label": "Definition" });
   const plan = h("pre", { tabindex: "0", role: "region", "aria-label": "Plan" });
@@ -100,6 +135,8 @@ export function screen(main, parameters, signal, go) {
         kind === "Table" || kind === "Source"
           ? h("a", { href: `#/insert?key=${encodeURIComponent(key)}` }, "Insert rows") : "",
         h("a", { href: `#/graph?at=${encodeURIComponent(key)}` }, "In the graph"));
+      const shown = outputs[0]?.id ?? (state.collections.has(name) ? name : null);
+      if (shown) await history.look(shown, signal);
       if (kind === "View") {
         plan.textContent = (await get(`/v1/views/${encodeURIComponent(name)}/plan`, null, signal)).text;
       }
@@ -112,7 +149,8 @@ export function screen(main, parameters, signal, go) {
   main.replaceChildren(
     head, failed, says, path, links,
     h("div", { class: "halves" },
-      h("div", null, h("h3", null, "State"), list, h("h3", null, "Lag over time"), spark, most),
+      h("div", null, h("h3", null, "State"), list, h("h3", null, "Lag over time"), spark, most,
+        h("h3", null, "Frontiers over time"), history.parts),
       h("div", null,
         h("h3", null, "Definition"), document_,
         h("h3", null, "Holders"), holders, h("h3", null, "What keeps its history"), kept,

@@ -37,6 +37,10 @@ Check = Callable[[Sequence[ResourceDocument], Principal], Awaitable[Sequence[App
 """The outcome that applying documents in the name of somebody would have."""
 
 
+History = Callable[[str], Awaitable[Sequence[tuple[int, int | None, int | None]]]]
+"""Looks at the frontiers of a collection by its name: wall clock, since, upper."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """The handlers of gRPC, and the limit on the rows of one push.
@@ -52,6 +56,7 @@ class Handlers:
     push_rows: int
     public: bool
     now_ms: Callable[[], int]
+    history: History
 
     def at(self, written: str | int | None) -> int | None:
         """The instant that a caller means, by the clock of this server; None for the latest.

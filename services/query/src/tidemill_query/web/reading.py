@@ -133,6 +133,20 @@ class Collection(msgspec.Struct, frozen=True):
     holders: list[Holder]
 
 
+class OfCollection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A collection by its name."""
+
+    name: Name
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Frontiers at a moment of the wall clock; null is the empty frontier."""
+
+    at_ms: int
+    since: int | None
+    upper: int | None
+
+
 def frontier_of(held: Frontier) -> list[int]:
     """The times of a frontier, as JSON has them."""
     return [int(time) for time in held.elements]
@@ -227,6 +241,11 @@ async def get_collections(on: Handlers, asked: Asked) -> HttpReply:
     return said(found)
 
 
+async def get_frontiers(on: Handlers, asked: Asked) -> HttpReply:
+    """The frontiers of a collection over the last half hour, as this process has seen them."""
+    return said([Look(*each) for each in await on.history(asked.of.name)])
+
+
 async def get_proof(on: Handlers, asked: Asked) -> HttpReply:
     """The proof of a record that is present as of an instant."""
     return await _reasons(await on.query.why(asked.of.record, on.at(asked.of.as_of)))
@@ -260,6 +279,8 @@ READING = (
     Operation("GET", "/v1/collections", SERVICE + "Collections", Nothing, get_collections,
               {JSON: list[Collection]}),
     Operation("GET", "/v1/collections/{name}", SERVICE + "Snapshot", Contents, get_contents, _ROWS),
+    Operation("GET", "/v1/frontiers/{name}", SERVICE + "Collections", OfCollection, get_frontiers,
+              {JSON: list[Look]}),
     Operation("GET", "/v1/ask", SERVICE + "Ask", Goal, get_matches, _ROWS),
     Operation("GET", "/v1/why", SERVICE + "Why", OfRecord, get_proof, {JSON: Reasons}),
     Operation("GET", "/v1/why-not", SERVICE + "WhyNot", OfRecord, get_missing, {JSON: Reasons}),

@@ -75,9 +75,20 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     assert run.ran > 4
 
 
-def test_the_readme_takes_five_minutes_by_hand(tmp_path: Path) -> None:
+def test_the_readme_takes_ten_commands(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text()
+    numbers = [int(n) for n in re.findall(r"# (\d+): ", page)]
+    assert numbers == list(range(1, 11))
     run = PageRun(tmp_path)
-    run.run((ROOT / "README.md").read_text(), after="Five minutes by hand")
+    run.run(page, after="A sample, its tests, a server", before="Rules of your own")
+    assert run.ran == 2
+    lines = (tmp_path / "hot.jsonl").read_text().splitlines()
+    assert ["s1" in line for line in lines] == [True, False]
+
+
+def test_the_rules_of_the_readme_answer(tmp_path: Path) -> None:
+    run = PageRun(tmp_path)
+    run.run((ROOT / "README.md").read_text(), after="Rules of your own")
     assert run.ran == 2
     (line,) = (tmp_path / "late.jsonl").read_text().splitlines()
     assert '"arguments": ["N2", 45]' in line

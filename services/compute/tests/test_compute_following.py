@@ -10,6 +10,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -18,10 +19,12 @@ import pytest
 
 from tidemill.arrangement.updates import update_schema
 from tidemill.catalog.record_rows import PredicateShape
-from tidemill.catalog.schemas import DONE_SCHEMA, FOLLOWED_OUTBOX_SCHEMA, corrections_schema
+from tidemill.catalog.schemas import DONE_SCHEMA, corrections_schema, outbox_schema
 from tidemill.datalog.goals import goal_over
 from tidemill.errors import Unavailable
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.durations import Milliseconds
+from tidemill.runtime.resources.specs import RateSpec
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
@@ -90,7 +93,8 @@ def expected(changes: Sequence[Change]) -> list[tuple[int, str, str, int]]:
 class World:
     """The stores, and the collection that somebody else writes."""
 
-    def __init__(self, changes: Sequence[Change]) -> None:
+    def __init__(self, changes: Sequence[Change], limit: RateSpec | None = None) -> None:
+        self.limit = limit
         self.clock = ManualClock(0)
         self.stores = MemoryConsensus(), MemoryBlob()
         self.ids = map(str, itertools.count())
@@ -104,14 +108,15 @@ class World:
 
     def action(self, collections: Collections, sink: Sink) -> ActionDriver:
         settings = ComputeSettings(hold_interval_s=0.0)
-        return ActionDriver(TARGET, sink, collections, self.clock, settings)
+        target = replace(TARGET, limit=self.limit)
+        return ActionDriver(target, sink, collections, self.clock, settings)
 
     async def create(self) -> None:
         held, _ = await self.now.create("alarm", Description(ALARM, retain_ms=0))
         first = self.action(self.now, FileSink(Path()))
         await first.hold_watched()
         for part, schema in (
-            ("outbox", FOLLOWED_OUTBOX_SCHEMA),
+            ("outbox", outbox_schema(follow=True, limited=self.limit is not None)),
             ("done", DONE_SCHEMA),
             ("corrections", corrections_schema(SHAPE)),
         ):
@@ -161,14 +166,18 @@ class ListSink:
         """Nothing is open."""
 
 
-def seen(path: Path) -> list[tuple[int, str, str, int]]:
-    """Effects in a file: each key once, and those of one event numbered from its own."""
+def seen(path: Path, whole: bool = True) -> list[tuple[int, str, str, int]]:
+    """Effects in a file: each key once, and those of one event numbered from its own, if `whole`
+    without a gap.
+    """
     bodies = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({body["key"] for body in bodies}) == len(bodies)
     numbers: Counter[str] = Counter()
     for body in bodies:
         before = numbers[body["event"]]
-        assert body["key"] == (f"{body['event']}.{before}" if before else body["event"])
+        assert not whole or body["key"] == (
+            f"{body['event']}.{before}" if before else body["event"]
+        )
         numbers[body["event"]] += 1
     values = (int(body["record"].rpartition("@max(")[2].partition(")")[0]) for body in bodies)
     return [
@@ -192,6 +201,29 @@ async def test_each_phase_is_told_once_whatever_kills_the_process(
             deaths += fuse.blown
     await world.follow(world.action(world.now, FileSink(path)), END)
     assert sorted(seen(path)) == expected(world.changes)
+    assert deaths > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_limit_counts_alike_whatever_kills_the_process(seed: int, tmp_path: Path) -> None:
+    random, limit = Random(seed), RateSpec(count=1, per=Milliseconds(8))
+    told, deaths = [], 0
+    for kills in (False, True):
+        path, world = tmp_path / f"{kills}.jsonl", World(lives(seed), limit)
+        await world.create()
+        while world.fed < END:
+            await world.feed(min(END, world.fed + random.randrange(1, 9)))
+            for _ in range(random.randrange(1, 4) if kills else 0):
+                fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
+                await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
+                deaths += fuse.blown
+        await world.follow(world.action(world.now, FileSink(path)), END)
+        told.append(sorted(seen(path, whole=False)))
+    assert told[0] == told[1]
+    due = expected(lives(seed))
+    assert set(told[0]) < set(due), "nothing was held back"
+    began = [instant for instant, _, phase, _ in told[0] if phase == "begin"]
+    assert all(after - before >= 8 for before, after in itertools.pairwise(began))
     assert deaths > 0
 
 

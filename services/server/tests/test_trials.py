@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 from xml.etree import ElementTree
@@ -167,6 +168,32 @@ def test_an_action_that_follows_tells_changes_and_ends_in_a_case(
         )
         missing = [f"  + {lines[-1]}"] if wanted != lines else []
         assert [line.partition(" @expires")[0] for line in outcome(file)[1:]] == missing
+
+
+def test_a_limit_holds_firings_of_a_group_back_in_a_case(tmp_path: Path) -> None:
+    text = FOLLOWED.replace(
+        "follow: FOLLOW", "follow: true, limit: {count: 1, per: 5s, by: [oven]}"
+    )
+    text = text.replace("heat, type: int}", "heat, type: int}, {name: n, type: int}")
+    text = text.replace("heat: d)", "heat: d, n: _)")
+    (tmp_path / "t.yaml").write_text(
+        text.replace('goal: "hot(o) @max(d)"', 'goal: "hot(o) @max(d)"')
+    )
+    rows = ", ".join(
+        f"{{row: {{oven: {oven}, heat: 40, n: {begin}}}, from: {begin}, until: {begin + 100}}}"
+        for begin, oven in ((1_000, "a"), (2_000, "b"), (3_000, "a"), (6_100, "a"))
+    )
+    wanted = [
+        f"{at}: {phase} hot({json.dumps(oven)})"
+        for begin, oven in ((1_000, "a"), (2_000, "b"), (6_100, "a"))
+        for at, phase in ((begin, "begin"), (begin + 100, "end"))
+    ]
+    file = tmp_path / "t.test.yaml"
+    file.write_text(
+        f"resources: [t.yaml]\ncases:\n- name: one\n  given: {{ovens: [{rows}]}}\n"
+        f"  expect: {{fires: {{page: {wanted}}}}}\n"
+    )
+    assert outcome(file) == []
 
 
 def test_a_row_behind_the_skew_is_refused_and_keeps_the_order(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class Catalog(Names):
             self._add_aside(
                 stored,
                 SYSTEM if spec.eager else watched.timeline,
-                outbox=outbox_schema(spec.follow),
+                outbox=outbox_schema(spec.follow, limited=spec.limit is not None),
             )
             self._add_aside(stored, watched.timeline, corrections=corrections)
         elif isinstance(spec, ArrangementSpec):

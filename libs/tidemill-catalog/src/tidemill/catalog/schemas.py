@@ -54,9 +54,13 @@ STATE_SCHEMA = pa.schema(
 """Rows of `v/state`: the state that one window of a view hands to the next."""
 
 
-def outbox_schema(follow: bool) -> pa.Schema:
-    """Columns of `a/outbox`, of an action that follows its events or tells when they begin."""
-    return FOLLOWED_OUTBOX_SCHEMA if follow else OUTBOX_SCHEMA
+def outbox_schema(follow: bool, *, limited: bool = False) -> pa.Schema:
+    """Columns of `a/outbox`, of an action that follows its events or tells when they begin.
+
+    One that is `limited` marks the firings that it does not tell.
+    """
+    schema = FOLLOWED_OUTBOX_SCHEMA if follow else OUTBOX_SCHEMA
+    return schema.append(pa.field("limited", pa.bool_())) if limited else schema
 
 
 def corrections_schema(shape: PredicateShape) -> pa.Schema:

@@ -18,10 +18,12 @@ from tidemill.catalog.schemas import outbox_schema
 from tidemill.datalog.goals import Goal
 from tidemill.errors import Fenced, NotYet
 from tidemill.runtime.clock import Clock
+from tidemill.runtime.resources.specs import RateSpec
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.actions.corrections import Correction, correction_rows, corrections_told
 from tidemill_compute.actions.firings import Firings
+from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import (
     Firing,
     Sink,
@@ -47,12 +49,13 @@ class ActionTarget:
     done: str
     corrections: str
     follow: bool = False
+    limit: RateSpec | None = None
 
 
 @dataclass(slots=True)
 class ActionCounts:
     """For metrics: what was put into the outbox, seen again, carried out, corrected; refused by a
-    fence.
+    fence, or passed over by a limit.
     """
 
     fired: int = 0
@@ -60,6 +63,7 @@ class ActionCounts:
     effects: int = 0
     corrected: int = 0
     fenced: int = 0
+    limited: int = 0
     frontier: int = 0
 
 
@@ -91,7 +95,9 @@ class ActionDriver:
         self._settings = settings
         self._holds = Holds(collections, f"action:{target.name}")
         self._record_of = record_of(target.shape)
-        self._fired = Firings(target.goal, target.follow)
+        names = [name for name, _ in target.shape.argument_columns]
+        self._limiter = limiter_of(target.limit, names)
+        self._fired = Firings(target.goal, target.follow, self._limiter)
         self.lasting: dict[str, Firing] = {}
         """Of an action that follows its events: what was told last of each that has not ended."""
         self._telling = asyncio.Lock()
@@ -153,6 +159,9 @@ class ActionDriver:
             put = await self._holds.snapshot(target.outbox, upper - 1)
             self._fired.known = Counter(put["event" if target.follow else "key"].to_pylist())
             self.lasting = lasting_in(put) if target.follow else {}
+            if self._limiter is not None:
+                rows = put.drop_columns([DIFF]).to_pylist()
+                self._limiter.recall(Firing(**row) for row in rows)
             told = await self._holds.snapshot(target.corrections, upper - 1)
             self._fired.told = corrections_told(told)
         return upper, upper
@@ -176,7 +185,7 @@ class ActionDriver:
         target, name = self._target, self._target.name
         stamps = [pa.array([f.instant for f in firings], pa.uint64())]
         stamps.append(pa.array([1] * len(firings), pa.int64()))
-        schema = outbox_schema(target.follow)
+        schema = outbox_schema(target.follow, limited=target.limit is not None)
         table = outbox_rows(firings, schema)
         table = table.append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
         table = concatenate([update_schema(schema).empty_table(), table])
@@ -184,6 +193,7 @@ class ActionDriver:
         await self._correct(corrections, upper)
         await append_through(self._collections, target.outbox, table, upper, name)
         self.counts.fired += len(firings)
+        self.counts.limited += sum(firing.limited for firing in firings)
 
     async def _correct(self, corrections: Sequence[Correction], upper: int) -> None:
         """Write down what became, before `upper`, of what has fired."""
@@ -236,9 +246,10 @@ class ActionDriver:
             for instant, firings in groupby(due, lambda each: each[0]):
                 together = list(firings)
                 if await self._mark_done(together, instant + 1):
-                    await self._fire([firing for _, firing in together])
+                    await self._fire([firing for _, firing in together if not firing.limited])
         else:
-            await self._fire([firing for _, firing in due if firing.key not in self._carried])
+            told = (firing for _, firing in due if not firing.limited)
+            await self._fire([firing for firing in told if firing.key not in self._carried])
         if lower < upper:
             await self._mark_done(due, upper)
             self._carried.difference_update(firing.key for _, firing in due)

@@ -12,6 +12,7 @@ from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
 from tidemill.time.typed import plain
 from tidemill_compute.actions.corrections import Correction, changed_after_firing
+from tidemill_compute.actions.limiting import Limiter
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 
 Change: TypeAlias = "tuple[Record, int, int]"
@@ -24,8 +25,9 @@ class Firings:
     Each distinct event fires once. With `follow`, its changes, its end and its return do, too.
     """
 
-    def __init__(self, goal: Goal, follow: bool) -> None:
+    def __init__(self, goal: Goal, follow: bool, limiter: Limiter | None = None) -> None:
         self._goal = goal
+        self._limiter = limiter
         self._follow = follow
         # Values that ride beside a fact are not in its key. An event that fired may stop matching
         # while its fact is still there.
@@ -64,7 +66,7 @@ class Firings:
                     firings.append(self._followed(key, instant, *then))
             elif new is not None and self.matches(new) and not self.matches(old):
                 firings.append(self._first(key, instant, new))
-        return firings, corrections
+        return firings if self._limiter is None else self._limiter.judge(firings), corrections
 
     def key_of(self, record: Record) -> str:
         """The key of an event."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -31,6 +31,8 @@ class Firing:
     event_time: int | None
     event: str = ""
     phase: str = BEGIN
+    limited: bool = False
+    """It is not told: the limit of the action was reached."""
 
     @property
     def of(self) -> str:
@@ -121,9 +123,15 @@ def lasting_in(rows: pa.Table) -> dict[str, Firing]:
     """The last firing of each event that lasts, from all rows of an outbox."""
     names = [name for name in rows.column_names if name not in (TIME, DIFF)]
     found: dict[str, Firing] = {}
-    for firing in sorted((Firing(**row) for row in rows.select(names).to_pylist()), key=_place):
-        follow_on(found, firing)
+    for firing in in_order(Firing(**row) for row in rows.select(names).to_pylist()):
+        if not firing.limited:
+            follow_on(found, firing)
     return found
+
+
+def in_order(firings: Iterable[Firing]) -> list[Firing]:
+    """Firings in the order of their effects."""
+    return sorted(firings, key=_place)
 
 
 def _place(firing: Firing) -> tuple[int, str, int]:

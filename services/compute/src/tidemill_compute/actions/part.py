@@ -36,7 +36,7 @@ class ActionPart:
         self._sink = ClaimedSink(open_sink(made, context.host, context.settings.link), confirm)
         target = ActionTarget(
             made.stored.prefix, made.goal, made.watched.collection, made.watched.shape,
-            made.outbox, made.done, made.corrections, made.spec.follow,
+            made.outbox, made.done, made.corrections, made.spec.follow, made.spec.limit,
         )  # fmt: skip
         self._early = self._look_ahead() if made.spec.eager else None
         self.driver = self._drive(target)
@@ -81,6 +81,7 @@ class ActionPart:
             "fired": done.fired,
             "duplicatesSuppressed": done.repeated,
             "effects": done.effects,
+            **({} if self._made.spec.limit is None else {"limited": done.limited}),
         }
 
     def _firing(self) -> dict[str, object]:

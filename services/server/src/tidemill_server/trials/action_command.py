@@ -53,9 +53,11 @@ def replay(
             found = replayed(client, name, begin, instant(until), changes_max)
         for firing in found.firings:
             if as_json:
-                typer.echo(firing.line)
+                if not firing.limited:
+                    typer.echo(firing.line)
             else:
                 phase = f" {firing.phase}" if firing.event else ""
+                phase += " beyond the limit:" if firing.limited else ""
                 typer.echo(f"{shown(firing.instant)}{phase} {firing.record}")
         for each in found.corrections if not as_json else ():
             what = "withdrawn" if each.new is None else "changed"

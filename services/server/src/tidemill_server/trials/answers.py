@@ -23,6 +23,7 @@ from tidemill.errors import UsageError
 from tidemill.runtime.resources import ActionSpec, Resource, SourceSpec, TableSpec, ViewSpec
 from tidemill_compute.actions.corrections import Correction
 from tidemill_compute.actions.firings import Change, Firings
+from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import Firing
 from tidemill_server.trials.staging import renamed
 
@@ -186,14 +187,19 @@ class Told:
     corrections: Sequence[Correction]
 
 
-def told_by(action: ActionSpec, program: CheckedProgram, derived: Facts) -> Told:
-    """Firings of an action from the beginning on, and corrections of what has fired.
+def told_by(action: ActionSpec, view: PlannedView, derived: Facts) -> Told:
+    """Firings of an action from the beginning on, within its limit, and corrections of what has
+    fired.
 
     A fact that always was begins with the timeline, at 0.
     """
-    goal = compile_goal(action.goal, program)
-    firings, corrections = Firings(goal, action.follow).take(_changes(derived, goal.predicate))
-    return Told(firings, corrections)
+    goal = compile_goal(action.goal, view.program)
+    columns = view.outputs[goal.predicate].shape.argument_columns
+    limiter = limiter_of(action.limit, [name for name, _ in columns])
+    firings, corrections = Firings(goal, action.follow, limiter).take(
+        _changes(derived, goal.predicate)
+    )
+    return Told([each for each in firings if not each.limited], corrections)
 
 
 def _changes(derived: Facts, predicate: str) -> Iterator[Change]:

@@ -130,7 +130,7 @@ def _firings(
 
 
 def _fired(rules: Rules, action: ActionSpec, derived: Facts) -> set[str]:
-    told = told_by(action, rules.views[action.view].program, derived)
+    told = told_by(action, rules.views[action.view], derived)
     return {firing_line(each) for each in told.fired}
 
 

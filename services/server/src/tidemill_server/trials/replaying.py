@@ -11,6 +11,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.errors import UnknownCollection
 from tidemill_compute.actions.corrections import Correction
 from tidemill_compute.actions.firings import Change, Firings
+from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import Firing
 from tidemill_server.trials.answers import rules_of
 from tidemill_server.trials.history import Stretch, facts_in, resources_on, stretch_of
@@ -46,7 +47,8 @@ def replay(
     read = stretch if before is None else Stretch(before, stretch.at)
     goal = goal_over(spec.goal, {predicate: entry.shape.argument_columns}, name)
     facts = facts_in(client, entry, read, changes_max)
-    firings, corrections = Firings(goal, spec.follow).take(_changes(facts, before))
+    limiter = limiter_of(spec.limit, [name for name, _ in entry.shape.argument_columns])
+    firings, corrections = Firings(goal, spec.follow, limiter).take(_changes(facts, before))
     return Replay(stretch, firings, corrections)
 
 

@@ -130,7 +130,7 @@ def run(
         )
     derived = {name: known[name] for name in rules.views}
     told = {
-        name: told_by(spec, rules.views[spec.view].program, derived[spec.view])
+        name: told_by(spec, rules.views[spec.view], derived[spec.view])
         for name, spec in rules.actions.items()
     }
     return Outcome(inputs, derived, told, staged, upper)

@@ -409,6 +409,14 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
         goal = goal_over(spec.goal, {predicate: named.shape.argument_columns})
     with located(resource, "spec", "sink"):
         refuse_template(spec.sink, [name for name, _ in named.shape.argument_columns])
+    names = [name for name, _ in named.shape.argument_columns]
+    for at, name in enumerate(() if spec.limit is None else spec.limit.by):
+        if name not in names:
+            with located(resource, "spec", "limit", "by", at):
+                raise UsageError(
+                    f"the goal has no argument {name}; it has {', '.join(names) or 'none'}",
+                    reason="UnknownArgument",
+                )
     if spec.eager:
         with located(resource, "spec", "eager"):
             refuse_eager(catalog.planned(spec.view), goal, catalog)

@@ -69,7 +69,9 @@ class ActionCollections:
         else:
             start = frontier(int(fire_from))
         timeline = self.watched.timeline
-        parts = [(self.outbox, outbox_schema(self.spec.follow)), (self.done, DONE_SCHEMA)]
+        limited = self.spec.limit is not None
+        outbox = outbox_schema(self.spec.follow, limited=limited)
+        parts = [(self.outbox, outbox), (self.done, DONE_SCHEMA)]
         corrections = (self.corrections, corrections_schema(self.watched.shape))
         if not self.spec.eager:
             parts.append(corrections)

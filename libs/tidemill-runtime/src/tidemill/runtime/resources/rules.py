@@ -132,6 +132,9 @@ def _followed(spec: SpecDocument) -> Iterator[Broken]:
     if spec.get("follow") and spec.get("eager"):
         says = "eager and follow exclude each other: what is not definite has no end yet"
         yield Broken(("follow",), says, "leave one of the two out")
+    if spec.get("limit") and spec.get("eager"):
+        says = "eager and limit exclude each other: which events come first is not definite yet"
+        yield Broken(("limit",), says, "leave one of the two out")
     if "alertmanager" in spec["sink"] and not spec.get("follow"):
         says = "an alert without follow would last for ever"
         yield Broken(("follow",), says, "write follow: true")

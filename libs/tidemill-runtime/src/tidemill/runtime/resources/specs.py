@@ -448,6 +448,17 @@ class SinkSpec(Spec, frozen=True, kw_only=True):
     email: EmailSinkSpec | None = None
 
 
+class RateSpec(Spec, frozen=True, kw_only=True):
+    """At most `count` events are told to begin in each stretch of `per` of the timeline.
+
+    With `by`, names of arguments of the goal, each group of events with equal ones has its own.
+    """
+
+    count: int
+    per: Milliseconds
+    by: tuple[str, ...] = ()
+
+
 class ActionSpec(Spec, frozen=True, kw_only=True):
     """A goal and what is told; `fire_from` is a word or an instant in milliseconds.
 
@@ -461,6 +472,7 @@ class ActionSpec(Spec, frozen=True, kw_only=True):
     fire_from: Literal["creation", "beginning"] | int = "creation"
     eager: bool = False
     follow: bool = False
+    limit: RateSpec | None = None
 
 
 class ArrangementSpec(Spec, frozen=True, kw_only=True):

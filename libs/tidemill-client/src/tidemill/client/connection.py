@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from tidemill.client.manifests import documents_in
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.rows import table_of
 from tidemill.client.settings import ServerAccess, place_from_environment
+from tidemill.client.showing import ShownAnswer, html_of
 from tidemill.errors import UsageError
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
@@ -54,6 +55,9 @@ class SqlAnswer:
     as_of: int | None
     collections: Mapping[str, tuple[Frontier, Frontier]]
     """Since and upper of each collection read."""
+
+    def _repr_html_(self) -> str:
+        return html_of(self.table, self.as_of, self.collections)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows, by the PyCapsule interface of Arrow; nothing is copied."""
@@ -93,7 +97,8 @@ class Client(Handles):
         """
         ask = self._calls.ask if "(" in goal else self._calls.snapshot
         answer = ask(goal, instant(as_of), timeout_s)
-        return replace(answer, table=shown_rows(answer.table))
+        rows = shown_rows(answer.table)
+        return ShownAnswer(rows, answer.as_of, answer.since, answer.upper, answer.collection)
 
     def sql(
         self,

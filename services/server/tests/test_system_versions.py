@@ -289,7 +289,9 @@ async def test_an_aborted_version_is_given_up_and_its_number_is_never_used_again
         await waits(process, 2)
         assert await process.controller.decide("delays", Decision.ABORT, None) == 2
     async with running(tmp_path) as process:
-        status = await process.controller.describe("view", "delays")
+        async with asyncio.timeout(240):
+            while not (status := await process.controller.describe("view", "delays")).ready:
+                await asyncio.sleep(0.05)
         assert status.details["aborted"] == 2
         assert "version 2 was aborted, and version 1 goes on" in status.message
         at = await insert(process, "c", 20)

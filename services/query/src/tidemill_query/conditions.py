@@ -34,32 +34,41 @@ def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expressi
     Raises: UsageError for too many of them, a column that is not there, or a value that is not of
     its type.
     """
-    if len(conditions) > CONDITIONS_MAX:
-        raise UsageError(
-            f"filter refused: it has {len(conditions):,} conditions, more than {CONDITIONS_MAX:,}",
-            reason="TooMany",
-        )
+    _refuse_many(conditions)
     return reduce(and_, (_met(each, schema) for each in conditions)) if conditions else None
 
 
 def fixed_by(conditions: Sequence[Condition], schema: pa.Schema) -> dict[str, object]:
-    """The columns that the conditions fix, with their values; all of them passed `filter_of`."""
+    """The columns that the conditions fix, with their values. Raises: as `filter_of`, of those."""
+    _refuse_many(conditions)
     return {
-        each.column: None
-        if each.value is None
-        else _scalar(each, schema.field(each.column).type).as_py()
+        each.column: None if each.value is None else _scalar(each, _kind_of(each, schema)).as_py()
         for each in conditions
         if each.comparison is Comparison.EQUAL
     }
 
 
-def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
-    if condition.column not in schema.names:
+def _refuse_many(conditions: Sequence[Condition]) -> None:
+    if len(conditions) > CONDITIONS_MAX:
+        raise UsageError(
+            f"filter refused: it has {len(conditions):,} conditions, more than {CONDITIONS_MAX:,}",
+            reason="TooMany",
+        )
+
+
+def _kind_of(condition: Condition, schema: pa.Schema) -> pa.DataType:
+    at = schema.get_field_index(condition.column)
+    if at < 0:
         raise UsageError(
             f"filter refused: there is no column {condition.column}; there are "
             f"{', '.join(schema.names)}",
             reason="UnknownColumn",
         )
+    return schema.field(at).type
+
+
+def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
+    kind = _kind_of(condition, schema)
     column = pc.field(condition.column)
     if condition.value is None:
         if condition.comparison is Comparison.EQUAL:
@@ -67,7 +76,7 @@ def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
         if condition.comparison is Comparison.NOT_EQUAL:
             return column.is_valid()
         return pc.scalar(value=False)
-    value = pc.scalar(_scalar(condition, schema.field(condition.column).type))
+    value = pc.scalar(_scalar(condition, kind))
     met = _COMPARED[condition.comparison](column, value)
     # A null is unequal to every value; Arrow would not say.
     unequal = condition.comparison is Comparison.NOT_EQUAL

@@ -132,12 +132,13 @@ class QueryDriver:
         wait_s: float | None,
     ) -> Answer:
         schema = (await self._contents.known(readable.collection)).description.schema
-        test, fixed = filter_of(where, schema), fixed_by(where, schema)
+        fixed = fixed_by(where, schema)
+        test = None if len(fixed) == len(where) else filter_of(where, schema)
         at = await self._instant(readable.collection, as_of, wait_s)
         found_in = await self._contents.find_by(readable, fixed, at)
         status = await self._contents.readable_at(readable.collection, at)
         table = await self._contents.read(found_in, at, fixed)
-        if len(fixed) < len(where):
+        if test is not None:
             long = table.num_rows > ROWS_INLINE_MAX
             table = await self._workers.beside(long, matching, table, test)
         self._contents.refuse_large(table.nbytes)

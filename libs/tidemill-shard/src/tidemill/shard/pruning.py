@@ -42,11 +42,6 @@ def parts_equal(
     parts: Sequence[Part], description: Description, scalars: Mapping[str, pa.Scalar[pa.DataType]]
 ) -> list[Part]:
     """Parts that may hold a row with these values: by hash if they fix the key, and by bounds."""
-    key = description.key or tuple(description.schema.names)
-    if all(name in scalars for name in key):
-        columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
-        digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
-        parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
     rest = {}
     for name, scalar in scalars.items():
         if pa.types.is_integer(scalar.type) or pa.types.is_string(scalar.type):
@@ -54,6 +49,11 @@ def parts_equal(
             parts = [part for part in parts if _within(part, name, value)]
         else:
             rest[name] = scalar
+    key = description.key or tuple(description.schema.names)
+    if len(parts) > 1 and all(name in scalars for name in key):
+        columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
+        digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
+        parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
     return parts_where(parts, description.schema, all_equal(rest)) if rest else list(parts)
 
 

@@ -100,11 +100,12 @@ class VersionReader:
 
         shared = await self._make(oldest, 0, until, query, kept_apart)
         rest = concatenate([recent, *shared])
-        settled.append(
-            await compute_beside(
-                rest.num_rows, lambda: _accumulated(description, rest, query, in_order=False)
+        if rest.num_rows or not settled:
+            settled.append(
+                await compute_beside(
+                    rest.num_rows, lambda: _accumulated(description, rest, query, in_order=False)
+                )
             )
-        )
         present = pa.concat_tables([table for table in settled if table.num_rows] or settled[:1])
         if query.columns is None or len(settled) == 1:
             return present
@@ -154,6 +155,8 @@ class VersionReader:
         _check_columns(query, description.schema.names)
         scalars = equal_scalars(description, query.equal or {})
         chosen = [part for part in state.parts() if part.meets(lower, upper)]
+        if not chosen:
+            return []
         if scalars:
             chosen = parts_equal(chosen, description, scalars)
         if query.where is not None:
@@ -174,7 +177,8 @@ class VersionReader:
         tables: list[pa.Table] = []
         for start in range(0, len(chosen), TOGETHER):
             some = chosen[start : start + TOGETHER]
-            found = await all_of(make_one(part) for part in some)
+            alone = len(some) == 1  # a task of its own is another turn of the event loop
+            found = [await make_one(some[0])] if alone else await all_of(map(make_one, some))
             tables += [table for table in found if table is not None]
             if query.told is not None:
                 query.told(seen.pop())

@@ -53,7 +53,7 @@ class Contents:
             with suppress(UnknownCapability, CapabilityExpired):
                 await self._collections.drop(held)
 
-    async def known(self, collection: str) -> State:
+    async def recent_version(self, collection: str) -> State:
         """A version that may answer a question, without asking the store for each question anew.
 
         Versions that this process writes count at once.
@@ -64,7 +64,7 @@ class Contents:
         """The frontiers before the contents are read, between which the instant is. Raises:
         BeforeSince.
         """
-        status = await self.known(collection)
+        status = await self.recent_version(collection)
         if not status.since.less_equal(at):
             raise BeforeSince(
                 f"the contents at {at} are no longer distinguishable: since is {status.since}",
@@ -77,7 +77,7 @@ class Contents:
         at `at`.
         """
         keys = sorted((k for k in readable.arranged if set(k) <= fixed.keys()), key=len)
-        own = (await self.known(readable.collection)).description.key if keys else ()
+        own = (await self.recent_version(readable.collection)).description.key if keys else ()
         if own and set(own) <= fixed.keys():
             return readable.collection
         for key in reversed(keys):
@@ -85,7 +85,7 @@ class Contents:
             # It follows its collection: what is definite there will be here in a moment, if it has
             # begun.
             with suppress(NotYet, UnknownCollection):
-                if (await self.known(found)).since.less_equal(at):
+                if (await self.recent_version(found)).since.less_equal(at):
                     wait_s = self._arranged_wait_s
                     await definite_instant(self._collections, found, at, wait_s)
                     return found

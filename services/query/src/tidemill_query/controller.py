@@ -272,7 +272,7 @@ class Controller:
     async def decide(
         self, view: str, decision: Decision, version: int | None, by: Principal = PROCESS
     ) -> int:
-        """Let the version of a view that waits take over, or give it up; its number.
+        """Approve the waiting version of a view, or give it up; its number.
 
         Raises: UsageError if none waits, or another one than `version`.
         """

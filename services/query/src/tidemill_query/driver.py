@@ -131,7 +131,7 @@ class QueryDriver:
         as_of: int | None,
         wait_s: float | None,
     ) -> Answer:
-        schema = (await self._contents.known(readable.collection)).description.schema
+        schema = (await self._contents.recent_version(readable.collection)).description.schema
         fixed = fixed_by(where, schema)
         test = None if len(fixed) == len(where) else filter_of(where, schema)
         at = await self._instant(readable.collection, as_of, wait_s)

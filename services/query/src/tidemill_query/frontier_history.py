@@ -55,7 +55,7 @@ class FrontierHistory:
                 await self._clock.sleep(SAMPLE_S)
 
     async def of(self, collection: str) -> list[Sample]:
-        """What was seen of a collection, oldest first, and how it is now. Raises:
+        """Looks at a collection, oldest first, the last one of this moment. Raises:
         UnknownCollection.
         """
         self._keep(collection, await self._collections.state(collection))

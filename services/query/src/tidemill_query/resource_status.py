@@ -192,7 +192,7 @@ def _reads(stored: Stored, context: Context) -> dict[str, Json]:
 
 
 def _of_versions(details: Mapping[str, Json]) -> Health | None:
-    """What is said of a view one of whose versions waits, or was aborted."""
+    """Health of a view with a version that waits, or was aborted; None of any other."""
     changing, aborted = details.get("changing"), details.get("aborted")
     if aborted is not None:
         return Health(

@@ -170,7 +170,7 @@ Version = Annotated[
 
 
 def approve(context: typer.Context, view: View, version: Version = None) -> None:
-    """Let the new version of a view take over: one with `takeover: manual` waits for it.
+    """Approve the new version of a view: with `takeover: manual` it waits, and takes over then.
 
     \b
         tidemill plan -f delays.yaml      # rows and firings that would differ

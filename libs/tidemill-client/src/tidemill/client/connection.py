@@ -220,11 +220,11 @@ class Client(Handles):
         self._calls.delete(kind, name)
 
     def approve(self, view: str, version: int | None = None) -> int:
-        """Let the version of a view that waits take over; its number. Raises: UsageError."""
+        """Approve the waiting version of a view; its number. Raises: UsageError."""
         return self._calls.decide(view, Decision.APPROVE, version)
 
     def abort(self, view: str, version: int | None = None) -> int:
-        """Give up the version of a view that waits; its number. Raises: UsageError."""
+        """Give up the waiting version of a view; its number. Raises: UsageError."""
         return self._calls.decide(view, Decision.ABORT, version)
 
     def insert(

@@ -162,7 +162,7 @@ class Outcome(Enum):
 
 
 class Decision(Enum):
-    """What becomes of a new version of a view that waits."""
+    """Decision on the waiting version of a view: it takes over, or is given up."""
 
     APPROVE = "approve"
     ABORT = "abort"

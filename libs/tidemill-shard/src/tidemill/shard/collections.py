@@ -91,8 +91,8 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
     async def state(self, collection: str, age_s_max: float = 0.0) -> State:
         """The newest version, or one that was the newest at most `age_s_max` ago.
 
-        What a version says of an instant between its frontiers stays true (P1). Raises:
-        UnknownCollection.
+        The statement of a version about an instant between its frontiers stays true (P1).
+        Raises: UnknownCollection.
         """
         return await self._core.versions.state(collection, age_s_max)
 

@@ -87,10 +87,11 @@ class ReadCommands:
     ) -> pa.Table | None:
         """The rows at `as_of`, as `snapshot` gives them, without a capability.
 
-        None if objects were collected meanwhile: acquire a capability then. The statement of the
-        newest version about an instant between its frontiers stays true (P1), wherever since goes
-        meanwhile; so does that of a version that was the newest at most `age_s_max` ago. Meant for a single read: repeated reads need a capability. Raises: BeforeSince,
-        NotYet, UnknownCollection, UsageError, Corrupt. Cost: no commit.
+        None if objects were collected meanwhile: acquire a capability then. The version that
+        answers was the newest at most `age_s_max` ago. Its statement about an instant between its
+        frontiers stays true (P1), wherever since goes meanwhile. Meant for a single read:
+        repeated reads need a capability. Raises: BeforeSince, NotYet, UnknownCollection,
+        UsageError, Corrupt. Cost: no commit.
         """
         state = await self._core.versions.state(collection, age_s_max)
         transitions.check_readable(state, as_of)

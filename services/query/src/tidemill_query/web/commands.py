@@ -163,16 +163,16 @@ async def delete_resource(on: Handlers, asked: Asked) -> HttpReply:
 
 
 async def approve_version(on: Handlers, asked: Asked) -> HttpReply:
-    """Let the new version of a view that waits (`takeover: manual`) take over."""
-    return await _decided(on, asked.of, Decision.APPROVE)
+    """Approve the waiting version of a view (`takeover: manual`), which takes over then."""
+    return await _decide(on, asked.of, Decision.APPROVE)
 
 
 async def abort_version(on: Handlers, asked: Asked) -> HttpReply:
-    """Give up the new version of a view that waits; the one that is read goes on."""
-    return await _decided(on, asked.of, Decision.ABORT)
+    """Give up the waiting version of a view; the version that is read goes on."""
+    return await _decide(on, asked.of, Decision.ABORT)
 
 
-async def _decided(on: Handlers, of: OfVersion, decision: Decision) -> HttpReply:
+async def _decide(on: Handlers, of: OfVersion, decision: Decision) -> HttpReply:
     return said(Decided(await on.catalog.decide(of.name, decision, of.version)))
 
 

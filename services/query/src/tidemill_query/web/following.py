@@ -201,7 +201,7 @@ async def _pieces(upper: int | None, tables: Sequence[pa.Table]) -> AsyncIterato
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What a follower asks for, with its instants read."""
+    """Arguments of a follower, with its instants read."""
 
     goal: str
     start: int | None

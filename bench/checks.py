@@ -31,6 +31,7 @@ CHECKS = {
     "columns.py": {"_normal", "check_nesting"},
     "conforming.py": None,
     "incoming.py": None,
+    "looks.py": {"look"},
     "parts.py": {"check_blocks", "check_rows"},
     "reading.py": {"_refuse_negative"},
     "texts.py": None,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import threading
 
-from tidemill.arrangement.looks import BESIDE, LOOK, THINGS_A_LOOK, look, looking, with_looks
+from tidemill.arrangement.looks import (
+    BESIDE,
+    LOOK,
+    THINGS_A_LOOK,
+    let_go,
+    look,
+    looking,
+    with_looks,
+)
 from tidemill.shard.offloading import ROWS_INLINE_MAX, compute_beside
 
 
@@ -58,3 +66,15 @@ def test_a3_what_a_look_raises_ends_the_work() -> None:
     before = LOOK.get()
     assert work()
     LOOK.set(before)
+
+
+def test_a3_many_things_are_freed_with_looks() -> None:
+    left: list[int] = []
+    things = list(range(2 * THINGS_A_LOOK + 1))
+    token = LOOK.set(lambda: left.append(len(things)))
+    try:
+        let_go(things)
+    finally:
+        LOOK.reset(token)
+    assert not things
+    assert left == [2 * THINGS_A_LOOK + 1, THINGS_A_LOOK + 1, 1]

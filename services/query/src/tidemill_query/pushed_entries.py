@@ -13,7 +13,7 @@ from tidemill.rpc.turns import in_turn
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard.conforming import refuse_long
-from tidemill.shard.offloading import ROWS_INLINE_MAX
+from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX
 from tidemill.time import is_heartbeat
 
 
@@ -26,7 +26,8 @@ async def entries_of(
     time.
     """
     plain = partial(_plain_entries, rows, row_bytes_max)
-    found = plain() if len(rows) <= ROWS_INLINE_MAX else await in_turn(plain)
+    few = OBJECT_ROWS * len(rows) <= ROWS_INLINE_MAX
+    found = plain() if few else await in_turn(plain)
     if found is not None:
         return found
     spec = stored.resource.spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from tidemill.arrangement.looks import look
+from tidemill.arrangement.looks import let_go, look
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import Presence
@@ -18,7 +18,7 @@ from tidemill.datalog.why_not import Reason as NotBecause
 from tidemill.datalog.why_not import why_not
 from tidemill.rpc.messages import Explanation, Json
 
-Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
+Inputs: TypeAlias = "Mapping[str, list[Presence]]"
 Letters: TypeAlias = "Sequence[Record]"
 """Events that came late and were refused."""
 Found: TypeAlias = "Proof | Explanation"
@@ -33,8 +33,9 @@ def proof(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int,
     allowance: Allowance,
 ) -> Found:  # fmt: skip
-    """A proof tree down to inputs."""
+    """A proof tree down to inputs, which are let go."""
     found = why(program, inputs, record, at, allowance=allowance)
+    _let_go(inputs)
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
     return found
@@ -137,13 +138,20 @@ def absence(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int,
     allowance: Allowance,
 ) -> Explanation:  # fmt: skip
-    """One reason for each rule that could derive the record."""
+    """One reason for each rule that could derive the record; the inputs are let go."""
     told = _asks_more(record) and at < upper
     present = why(program, inputs, record, at, allowance=allowance) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)
     found = why_not(program, inputs, record, at, upper=upper, letters=letters, allowance=allowance)
+    _let_go(inputs)
     return _explained(program, record, found)
+
+
+def _let_go(inputs: Inputs) -> None:
+    """Free facts that were read for one question here, and not on the event loop."""
+    for presences in inputs.values():
+        let_go(presences)
 
 
 def _explained(program: CheckedProgram, record: Record, found: Sequence[NotBecause]) -> Explanation:

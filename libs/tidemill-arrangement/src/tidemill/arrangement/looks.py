@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -44,6 +44,16 @@ def with_looks(things: Iterable[T], count: int = THINGS_A_LOOK) -> Iterator[T]:
     while some := list(islice(left, count)):
         look()
         yield from some
+
+
+def let_go(things: list[Any]) -> None:
+    """Free the things of a list, some of them between two looks; the list is empty then.
+
+    To free many at once holds the interpreter: some 20 ms for 200,000 facts. Raises: as `look`.
+    """
+    while things:
+        look()
+        del things[-THINGS_A_LOOK:]
 
 
 def looking(work: Callable[[], T]) -> T:

@@ -6,10 +6,11 @@ Source: language.md 10.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
@@ -38,6 +39,7 @@ from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normali
 from tidemill.datalog.records import ANY, Record, Value, format_record, format_value
 from tidemill.datalog.tables import START, STOP, Key, Row, Table
 from tidemill.datalog.values import Failed, equal
+from tidemill.errors import Unavailable
 
 Cause: TypeAlias = Literal[
     "no_match", "values_differ", "late", "not_together", "guard_false", "blocked", "not_definite",
@@ -280,6 +282,7 @@ class Search:
                 return
             agreed = False
             for row, further in self._candidates(form, i, known):
+                self._allowance.take(0)
                 if self._fits(form, further, known, last=i + 1 == total):
                     agreed = True
                     yield from extend(i + 1, (*rows, row), further)
@@ -298,15 +301,20 @@ class Search:
             yield from self._ticks(form, i, bound)
             return
         allowance, size = self._allowance, match_bytes(len(bound))
-        agreeing: list[tuple[Row, Bindings]] = []
+        present: list[tuple[Row, Bindings]] = []
+        others: list[tuple[Row, Bindings]] = []
         try:
             for found in self._matcher.candidates(form, i, bound):
-                agreeing.append(found)
+                is_present = found[0][START] <= self._at < found[0][STOP]
+                (present if is_present else others).append(found)
                 allowance.take(size)
-            agreeing.sort(key=lambda found: not found[0][START] <= self._at < found[0][STOP])
-            yield from agreeing
+            yield from present
+            yield from others
         finally:
-            allowance.held -= size * len(agreeing)
+            allowance.held -= size * (len(present) + len(others))
+            with suppress(Unavailable):  # nobody waits any more, and it ends by itself
+                let_go(present)
+                let_go(others)
 
     def _ticks(self, form: RuleForm, i: int, bound: Bindings) -> Iterator[tuple[Row, Bindings]]:
         atom = form.atoms[i]

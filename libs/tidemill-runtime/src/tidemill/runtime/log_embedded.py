@@ -49,7 +49,7 @@ from tidemill.runtime.log_segments import (
     topic_directory,
 )
 from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
-from tidemill.shard.offloading import compute_beside
+from tidemill.shard.offloading import OBJECT_ROWS, compute_beside
 
 GROUP_NAME_MAX = 255
 OPEN_MAX = 64
@@ -168,7 +168,8 @@ class EmbeddedLog:
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         """Append `records`, on disk on return; appends that wait together share a write."""
         opened = self._topic(topic)
-        partitions = await compute_beside(len(records), partial(opened.places, records))
+        size = OBJECT_ROWS * len(records)
+        partitions = await compute_beside(size, partial(opened.places, records))
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
         return await self._groups.append(topic, records, partitions)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tidemill.arrangement.looks import with_looks
 from tidemill.errors import Indeterminate, TidemillError
 from tidemill.runtime.log import Entry
-from tidemill.shard.offloading import compute_beside
+from tidemill.shard.offloading import OBJECT_ROWS, compute_beside
 
 Place: TypeAlias = tuple[str, int]
 """(topic, partition)."""
@@ -74,10 +74,10 @@ class GroupCommit:
         while self._waiting:
             group = list(self._waiting)
             self._waiting.clear()
-            count = sum(len(append.entries) for append in group)
+            size = OBJECT_ROWS * sum(len(append.entries) for append in group)
             try:
-                outcomes = await self._write(await compute_beside(count, partial(_runs, group)))
-                answers = await compute_beside(count, partial(_answers, group, outcomes))
+                outcomes = await self._write(await compute_beside(size, partial(_runs, group)))
+                answers = await compute_beside(size, partial(_answers, group, outcomes))
             except TidemillError as error:
                 answers = [_joint_error([error], partly=False) for _ in group]
             except BaseException:

@@ -14,6 +14,10 @@ ROWS_INLINE_MAX = 20_000
 """So many rows take about as long as a few hops between threads."""
 
 
+OBJECT_ROWS = 8
+"""Work on a Python object takes as long as work on so many rows of columns."""
+
+
 async def compute_beside(rows: int, work: Callable[[], T]) -> T:
     """The result of `work` on about so many rows; on a thread, with looks, if they are many."""
     return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(looking, work)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.arrangement.kernels import I64Array
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import THINGS_A_LOOK, look, with_looks
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.schema import Schema, instant_of, record_of
 from tidemill.datalog.lattices import Tally
@@ -44,15 +44,21 @@ class Told:
         Opposite changes of records that show the same are none.
         """
         carrying, sums = self.schema.carrying, dict[tuple[object, ...], int]()
-        moves = with_looks(self.moves.tolist())
-        records = [record_of(self.schema, move, self.texts) for move in moves]
+        moves = list(self._rows())
+        records = [record_of(self.schema, move, self.texts) for move in with_looks(moves)]
         if carrying:
-            keys = [self._shown(*each) for each in zip(self.moves.tolist(), records, strict=True)]
-            for key, move in zip(keys, self.moves.tolist(), strict=True):
+            keys = [self._shown(*each) for each in zip(moves, records, strict=True)]
+            for key, move in zip(keys, moves, strict=True):
                 sums[key] = sums.get(key, 0) + move[-1]
-        for at, (move, record) in enumerate(zip(self.moves.tolist(), records, strict=True)):
+        for at, (move, record) in enumerate(zip(moves, records, strict=True)):
             if not carrying or sums[keys[at]]:
                 yield instant_of(move[-2]), record, move[-1]
+
+    def _rows(self) -> Iterator[list[int]]:
+        """The changes as lists of words: to make all of them at once is one long call."""
+        for start in range(0, len(self.moves), THINGS_A_LOOK):
+            look()
+            yield from self.moves[start : start + THINGS_A_LOOK].tolist()
 
     def _shown(self, move: list[int], record: Record) -> tuple[object, ...]:
         """A change as it shows: its words but for the number of its parafacts, and these."""

@@ -212,6 +212,22 @@ def spark_with(spark: SparkSession) -> SparkSession:
     return spark
 
 
+@pytest.mark.rule("P1")
+def test_a_frame_keeps_the_instant_at_which_it_was_loaded(place: Place) -> None:
+    loaded = TidemillSource(place.options())
+    schema = loaded.schema()
+    expected = rows_of(as_spark(place.snapshot(2)))
+    for _ in range(2):  # as often as a query names it
+        place.run(place.churn())
+        scan = loaded.reader(schema)
+        assert scanned(scan, list(scan.partitions())) == expected
+    # The companion: another one that is loaded now has what was written since.
+    reader, pieces = in_process(place.options())
+    assert scanned(reader, pieces) != expected
+    # All that is held has a lease, and ends if no query comes.
+    assert all(h.lease_end_ms for h in place.run(place.store.status("c")).holders)
+
+
 @pytest.mark.rule("K12", "P8")
 def test_a_scan_goes_on_after_its_lease_with_the_same_rows_or_ends_with_an_error(
     place: Place, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 
 
 class TidemillSource(DataSource):  # type: ignore[misc]  # pyspark has no types
-    """`spark.read.format("tidemill")`: collections as of an instant, their changes, and tables."""
+    """`spark.read.format("tidemill")`: collections as of an instant, their changes, and tables.
+
+    A DataFrame keeps the instant at which it was loaded, however often a query names it.
+    """
+
+    _at: int | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +51,8 @@ class TidemillSource(DataSource):  # type: ignore[misc]  # pyspark has no types
     def schema(self) -> StructType:
         """The columns of the collection, with `_time` and `_diff` as the options want them."""
         options = self._options()
-        schema = described(options)
+        schema, at = described(options)
+        self._at = None if options.changes else at
         unknown = [name for name in options.columns if name not in schema.names]
         if unknown:
             raise UsageError(
@@ -62,7 +69,8 @@ class TidemillSource(DataSource):  # type: ignore[misc]  # pyspark has no types
         options = self._options()
         if options.changes:
             raise UsageError("changes are a stream: spark.readStream", reason="option")
-        return ContentsReader(options, schema)
+        at = self._at if options.as_of is None else options.as_of
+        return ContentsReader(replace(options, as_of=at), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A reader of changes. Raises: UsageError unless these are wanted."""
@@ -98,15 +106,19 @@ def _refuse_overwriting(overwrite: bool) -> None:
         raise UsageError("rows are added to a table: mode('append')", reason="mode")
 
 
-def described(options: Options) -> pa.Schema:
-    """The data columns of the collection."""
+def described(options: Options) -> tuple[pa.Schema, int]:
+    """The data columns of the collection, and the instant that is held for as long as `lease`.
 
-    async def look(client: AsyncClient) -> pa.Schema:
+    By default that is the latest definite one. Nothing is held for changes, or by a named instant.
+    """
+
+    async def look(client: AsyncClient) -> tuple[pa.Schema, int]:
         held = await client.storage.hold_version(
             options.collection, options.as_of, owner="spark", lease_ms=options.lease_ms
         )
-        await client.storage.drop(held.capability)
-        return version_of(held).description.schema
+        if options.changes or options.as_of is not None:
+            await client.storage.drop(held.capability)
+        return version_of(held).description.schema, held.at
 
     with options.connect() as calls:
         return calls.drive(look)

@@ -57,6 +57,7 @@ def kept(view: Held, name: str) -> int:
         ("u(x) := t(x, y, _) ^ r(x, y);", True),
         ("u(x) := r(x, _) ^ not t(x, _, _);", False),
         ("t(x, x, x) := r(x, _);", True),
+        ("u(x, y) := t(x, y, _); u(y, z) := u(x, y) ^ u(x, z);", True),
     ],
 )
 def test_facts_are_kept_where_others_look_them_up_or_derive_them(rules: str, is_kept: bool) -> None:

@@ -74,6 +74,10 @@ def _passed(plan: DataflowPlan) -> set[str]:
         for step in delta.steps
         if isinstance(step, Join | Subtract)
     }
+    looped = {name for loop in plan.loops for name in loop}
+    for rule in plan.rules:
+        if rule.form.head.predicate in looped:  # it may begin again from all that it reads
+            read.update(delta.source for delta in rule.deltas)
     for name, collection in plan.collections.items():
         if collection.lives is not None:
             read |= {name, collection.lives.met, collection.lives.stays}

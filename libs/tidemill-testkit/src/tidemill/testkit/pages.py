@@ -132,7 +132,7 @@ class PageRun:
                 if block.file is not None:
                     (self.folder / block.file).write_text(self._placed(block.text))
                 elif block.kind == "sh" and block.text.startswith(_SERVER):
-                    self._serve(shlex.split(block.text)[2:])
+                    self._serve(shlex.split(block.text, comments=True)[2:])
                 elif block.kind == "sh":
                     shown = below is not None and below.kind == "text"
                     self._type(block.text, below.text if shown and below is not None else None)

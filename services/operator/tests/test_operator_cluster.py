@@ -166,6 +166,19 @@ async def test_a_kind_that_cannot_be_seen_holds_no_other_up(
             await until(lambda: len(catalog.resources) == 2, "the arrangement was not seen")
 
 
+async def test_older_definitions_take_what_they_have_of_a_status() -> None:
+    catalog = MemoryCatalog()
+    async with api_server() as api, operating(api, catalog):
+        api.undeclared = frozenset({"batches", "bytes"})
+        await api.put("sources", SOURCE)
+        source = lambda: api.get("sources", "default", "flights")  # noqa: E731
+        await until(lambda: condition(source(), "Ready") == ("True", "Running"), "nothing is said")
+        assert source()["status"]["lag"] == "250ms"
+        assert not {"batches", "bytes"} & source()["status"].keys()
+        api.undeclared = frozenset()
+        await until(lambda: "bytes" in source()["status"], "not all is said later")
+
+
 async def test_an_operator_without_its_lease_changes_nothing() -> None:
     catalog = MemoryCatalog()
     async with api_server() as api, operating(api, catalog, lambda: False) as operator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ MANAGER = "tidemill-operator"
 
 PASSES_MAX = 20
 """Passes in one look: views of views become ready one layer at a time."""
+
+UNDECLARED = re.compile(r"\.status\.(\w+): field not declared in schema")
+"""Fields of a status that the definitions of an API server lack, in its words."""
 
 log = get_logger("operator")
 
@@ -243,11 +247,23 @@ class Operator:
             log.warning("not told", object=f"{each.namespace}/{each.name}", error=str(error))
 
     async def _report(self, report: Report) -> None:
-        body = {**_identity(report.of), "status": report.status}
-        try:
-            await self.api.apply(_path(report.of), body, "status")
-        except (UnknownCollection, Fenced):
-            log.debug("gone before its status was written", name=report.of.name)
+        """Write a status, without the numbers that older definitions do not have: what is ready is
+        said during an upgrade, too.
+        """
+        status = dict(report.status)
+        while True:
+            body = {**_identity(report.of), "status": status}
+            try:
+                await self.api.apply(_path(report.of), body, "status")
+            except (UnknownCollection, Fenced):
+                log.debug("gone before its status was written", name=report.of.name)
+            except TidemillError as error:
+                absent = status.keys() & set(UNDECLARED.findall(str(error)))
+                if not absent:
+                    raise
+                status = {name: value for name, value in status.items() if name not in absent}
+                continue
+            return
 
     async def _tell(self, event: Event) -> None:
         each = event.of

@@ -83,6 +83,8 @@ class ApiServer:
         self._news = asyncio.Condition()
         self._cut = 0
         self.faults: list[Fault] = []
+        self.undeclared: frozenset[str] = frozenset()
+        """Fields of a status that the definitions, being older, do not have."""
         self.happened: list[Fault] = []
         self.created: Callable[[str, Json], None] = lambda plural, document: None
         """Told of every object that a request has made."""
@@ -203,6 +205,11 @@ class ApiServer:
             if "uid" in body["metadata"] or part:
                 raise Refused(409 if not part else 404, "Conflict", "no existing object was found")
             return await self._create(key[0], key[1], body)
+        for name in sorted(self.undeclared & body.get("status", {}).keys()):
+            says = (
+                f"failed to create typed patch object: .status.{name}: field not declared in schema"
+            )
+            raise Refused(500, "InternalError", says)
         stored = self._objects[key]
         uid = body["metadata"].get("uid")
         if uid not in (None, stored.fields["metadata", "uid"]):

@@ -82,7 +82,19 @@ rows = consolidate(stamp(pa.table({"t": [f"t{at % 700}" for at in range(2_000)]}
 assert (rows.num_rows, rows["t"][0].as_py(), rows["_diff"][0].as_py()) == (700, "t0", 3)
 """
 """Updates are sorted and added up."""
-DOES = {"ingest": DECODED, "compaction": MERGED}
+PLANNED = f"""
+from pathlib import Path
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.store import Stored
+from tidemill.runtime.resources import load_resources
+catalog = Catalog()
+for name in ("sources", "views"):
+    text = Path({str(ROOT / "examples/flights/resources")!r}, f"{{name}}.yaml").read_text()
+    views = [catalog.plan(Stored(each, 0)) for each in load_resources(text, name)]
+assert all(view.outputs for view in views)
+"""
+"""The catalog is read, views among what it has."""
+DOES = {"ingest": PLANNED + DECODED, "remap": PLANNED, "compaction": PLANNED + MERGED}
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from tidemill.host.context import Context
 from tidemill.host.observing import uppers
@@ -14,6 +15,9 @@ from tidemill.runtime.metrics import (
     ACTION_OUTBOX,
     VIEW_GLOBAL_LAG,
     VIEW_LOCAL_LAG,
+    VIEW_ON_SPARK,
+    VIEW_RANGES_TOUCHED,
+    VIEW_WINDOWS,
     Reading,
 )
 from tidemill.shard import Collections
@@ -26,6 +30,9 @@ def watch(context: Context, running: RunningParts) -> None:
     metrics, collections = context.metrics, context.collections
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(running)))
     metrics.watch(VIEW_GLOBAL_LAG, lambda: list(_global_lags(running, collections)))
+    metrics.watch(VIEW_ON_SPARK, lambda: list(_on_spark(running)))
+    metrics.watch(VIEW_WINDOWS, lambda: list(_windows(running, "windows")))
+    metrics.watch(VIEW_RANGES_TOUCHED, lambda: list(_windows(running, "touched")))
     metrics.watch(ACTION_LAG, lambda: list(_action_lags(running, collections)))
     metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(running)))
     metrics.watch(ACTION_CORRECTIONS, lambda: list(_counts(running, "corrected")))
@@ -50,6 +57,20 @@ def _global_lags(running: RunningParts, collections: Collections) -> Iterator[Re
             furthest = max(roots, key=lambda each: known[each])
             behind = max(0, known[furthest] - min(outputs)) / 1000
             yield {"view": name, "furthest": furthest}, behind
+
+
+def _on_spark(running: RunningParts) -> Iterator[Reading]:
+    for name, part in running.of(ViewPart):
+        engines = part.driver.engines
+        if engines is not None:
+            yield {"view": name, "cause": engines.why.cause}, engines.running == "spark"
+
+
+def _windows(running: RunningParts, which: Literal["windows", "touched"]) -> Iterator[Reading]:
+    for name, part in running.of(ViewPart):
+        engines = part.driver.engines
+        if engines is not None:
+            yield {"view": name}, getattr(engines.counts, which)
 
 
 def _action_lags(running: RunningParts, collections: Collections) -> Iterator[Reading]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.manifests.panels import Board, Panel, Query
+from tidemill.manifests.panels import Board, Panel, Query, figure
+from tidemill.manifests.spark_board import SPARK
 from tidemill.manifests.stage_panels import STAGES
 
 _LAG_S = (5.0, 60.0)
@@ -30,10 +31,6 @@ def _durations(metric: str, by: str) -> tuple[Query, ...]:
     )
 
 
-def _stat(title: str, meaning: str, expr: str, limits: tuple[float, float] | None = None) -> Panel:
-    return Panel(title, meaning, (Query(expr),), look="stat", width=4, height=4, limits=limits)
-
-
 _LAG = Panel(
     "Frontier lag",
     "How far each collection on the system timeline is behind the present: now − upper. A line that "
@@ -50,16 +47,16 @@ OVERVIEW = Board(
         (
             "Now",
             (
-                _stat(
+                figure(
                     "Ready", "Resources that do their work.", "sum(tidemill_resource_ready{$sel})"
                 ),
-                _stat(
+                figure(
                     "Not ready",
                     "Resources that start, retry, or stalled.",
                     "sum(1 - tidemill_resource_ready{$sel})",
                     (1, 1),
                 ),
-                _stat(
+                figure(
                     "Hydrating",
                     "Collections that no frontier is known of yet.",
                     "sum(tidemill_collections_hydrating{$sel})",
@@ -75,14 +72,14 @@ OVERVIEW = Board(
                     4,
                     _LAG_S,
                 ),
-                _stat(
+                figure(
                     "Dead letters, 1 h",
                     "Rows that could not be read, or came too late.",
                     "sum(increase(tidemill_decode_errors_total{$sel}[1h])) + "
                     "sum(increase(tidemill_late_events_total{$sel}[1h]))",
                     (1, 100),
                 ),
-                _stat(
+                figure(
                     "Store at risk",
                     "Settings of a store that may lose acknowledged writes; nothing if it is durable.",
                     "sum(tidemill_store_not_durable{$sel}) or vector(0)",
@@ -542,57 +539,6 @@ ACTIONS = Board(
         ),
     ),
     (("action", "tidemill_action_outbox", "action"),),
-)
-
-SPARK = Board(
-    "tidemill-spark",
-    "Tidemill / Spark jobs",
-    "Bulk work: backlogs, builds, big compactions.",
-    (
-        (
-            "Jobs",
-            (
-                _stat(
-                    "Running",
-                    "Jobs that run now.",
-                    'sum(tidemill_spark_jobs{$sel, state="running"})',
-                ),
-                _stat(
-                    "Succeeded",
-                    "Since the process began.",
-                    'sum(tidemill_spark_jobs{$sel, state="succeeded"})',
-                ),
-                _stat(
-                    "Failed",
-                    "Since the process began; a failed job is begun again.",
-                    'sum(tidemill_spark_jobs{$sel, state="failed"})',
-                    (1, 3),
-                ),
-                Panel(
-                    "Jobs by kind and state",
-                    "How many are in each state; a pending one waits for a driver or for room.",
-                    (
-                        Query(
-                            "sum by (kind, state) (tidemill_spark_jobs{$sel})",
-                            "{{kind}} {{state}}",
-                        ),
-                    ),
-                    width=12,
-                ),
-                Panel(
-                    "Attempts begun again",
-                    "By why the attempt before had failed.",
-                    (
-                        Query(
-                            "sum by (failure) (increase(tidemill_spark_retries_total{$sel}[1h]))",
-                            "{{failure}}",
-                        ),
-                    ),
-                    width=12,
-                ),
-            ),
-        ),
-    ),
 )
 
 BOARDS = (OVERVIEW, SOURCES, COLLECTIONS, VIEWS, ACTIONS, SPARK)

@@ -48,6 +48,11 @@ class Panel:
     limits: tuple[float, float] | None = None
 
 
+def figure(title: str, meaning: str, expr: str, limits: tuple[float, float] | None = None) -> Panel:
+    """A panel of one number."""
+    return Panel(title, meaning, (Query(expr),), look="stat", width=4, height=4, limits=limits)
+
+
 @dataclass(frozen=True, slots=True)
 class Board:
     """A dashboard: rows of panels. `picks`: (variable, metric, label) to narrow it down by."""

@@ -180,6 +180,15 @@ VIEW_LOCAL_LAG = _gauge(
     "view",
     "slowest",
 )
+VIEW_ON_SPARK = _gauge(
+    "tidemill_view_on_spark", "1 if windows on Spark keep the view, else 0; why.", "view", "cause"
+)
+VIEW_WINDOWS = _counter(
+    "tidemill_view_windows_total", "Windows of the view that a driver evaluated.", "view"
+)
+VIEW_RANGES_TOUCHED = _counter(
+    "tidemill_view_ranges_touched_total", "Ranges that these windows looked at.", "view"
+)
 VIEW_STEP_DURATION = _histogram(
     "tidemill_view_step_duration_seconds", "Time to evaluate one window.", "view"
 )

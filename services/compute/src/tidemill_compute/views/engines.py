@@ -11,10 +11,9 @@ from tidemill.shard import Collections
 from tidemill_compute.views.auto import AutoRule, Engine, Why
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX, History
 from tidemill_compute.views.view_updates import Maintainer
-from tidemill_compute.views.windows.asking import Ask
+from tidemill_compute.views.windows.asking import Ask, WindowCounts
 
 if TYPE_CHECKING:  # importing it imports numba
-    from tidemill_compute.views.windows.maintainer import WindowMaintainer
     from tidemill_compute.views.windows.planning import WindowPlan
 
 Asked = Literal["auto", "local", "spark"]
@@ -47,7 +46,7 @@ class Engines:
         self.rule = AutoRule(bytes_max)
         self._windows = windows
         self._plan: WindowPlan | None = None
-        self._keeper: WindowMaintainer | None = None
+        self.counts = WindowCounts()
         self.running: Engine = "local"
         self.why = Why("Begins", "it has not begun yet")
 
@@ -122,11 +121,10 @@ class Engines:
 
     @property
     def figures(self) -> dict[str, object]:
-        """Windows that were evaluated since the last start, and ranges that the newest touched."""
-        keeper = self._keeper
-        if keeper is None or self.running == "local":
+        """Windows that were evaluated, and ranges that the newest touched."""
+        if not self.counts.windows:
             return {}
-        return {"windows": keeper.windows, "rangesTouched": keeper.touched}
+        return {"windows": self.counts.windows, "rangesTouched": self.counts.newest}
 
     def maintainer(self, collections: Collections) -> Maintainer:
         """A maintainer by windows."""
@@ -134,8 +132,7 @@ class Engines:
 
         assert self._plan is not None, "windows are planned before they are asked for"
         windows = self._windows
-        self._keeper = WindowMaintainer(
+        return WindowMaintainer(
             self._plan, collections, windows.ask, windows.now_ms, windows.unique(),
-            windows.bytes_max,
+            self.counts, windows.bytes_max,
         )  # fmt: skip
-        return self._keeper

@@ -20,7 +20,7 @@ from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.range_history import ranges_for
 from tidemill_compute.views.range_wire import encoded
 from tidemill_compute.views.view_updates import Start, Step, StoredUpdates
-from tidemill_compute.views.windows.asking import Ask
+from tidemill_compute.views.windows.asking import Ask, WindowCounts
 from tidemill_compute.views.windows.planning import WindowPlan
 from tidemill_compute.views.windows.spec import Window, WindowResult, pack_window
 
@@ -40,9 +40,11 @@ class WindowMaintainer:
 
     def __init__(
         self, plan: WindowPlan, collections: Collections, ask: Ask,
-        now_ms: Callable[[], int], owner: str, bytes_max: int = HISTORY_BYTES_MAX,
+        now_ms: Callable[[], int], owner: str, counts: WindowCounts,
+        bytes_max: int = HISTORY_BYTES_MAX,
     ) -> None:  # fmt: skip
         """For the event loop that runs now; `bytes_max` is for one range, `owner` a new name."""
+        self._counts = counts
         self._owner = owner
         history = plan.divided.history
         self._plan, self._target, self._settings = plan, history.target, history.settings
@@ -58,10 +60,6 @@ class WindowMaintainer:
         self._read = 0
         self._turn = END_WORD
         """The instant at which the view changes without a change of an input."""
-        self.windows = 0
-        """Windows that were evaluated."""
-        self.touched = 0
-        """Ranges that the last one looked at."""
 
     reads_present = False
     outdated = False
@@ -143,7 +141,7 @@ class WindowMaintainer:
             result = msgspec.msgpack.decode(await self._ask(pack_window(window)), type=WindowResult)
             if result.failure != "gone":
                 break
-        self.windows, self.touched = self.windows + 1, result.touched
+        self._counts.add(result.touched)
         match result.failure:
             case "exhausted":
                 raise Exhausted(result.message, reason="memory", setting=HISTORY_BYTES)

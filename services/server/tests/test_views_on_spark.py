@@ -44,9 +44,9 @@ async def push(process: Whole, *rows: tuple[str, str, int]) -> None:
 
 
 async def until(process: Whole, expected: Mapping[str, int]) -> None:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(480):
         while True:
-            found = (await process.query.ask(OFTEN, None, 240.0)).table.to_pylist()
+            found = (await process.query.ask(OFTEN, None, 480.0)).table.to_pylist()
             if {row["p"]: row["n"] for row in found} == expected:
                 return
             await asyncio.sleep(0.05)
@@ -55,7 +55,7 @@ async def until(process: Whole, expected: Mapping[str, int]) -> None:
 async def describe(
     process: Whole, until_: Callable[[Mapping[str, Any]], bool]
 ) -> Mapping[str, Any]:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(480):
         while True:
             status = await process.controller.describe("View", "delays")
             if until_({**status.details, "reason": status.reason}):

@@ -273,7 +273,9 @@ class ViewDriver:
         """Whether somebody else has evaluated the history that is definite now."""
         target, history = self._target, await self._history()
         on_spark = self.engines is not None and self.engines.wanted == "spark"
-        least = 1 if on_spark else self._settings.spark_rows
+        settings = self._settings
+        least = min(settings.spark_rows, settings.step_changes_max + 1)
+        least = least if on_spark else settings.spark_rows  # what one step takes is evaluated here
         if target.ticks is not None or history.rows < least:
             return False
         if not history.lower < history.upper < U64_MAX:

@@ -356,6 +356,26 @@ def test_signatures_that_only_tools_read_are_forgotten() -> None:
     assert int(subprocess.run(command, capture_output=True, check=True).stdout) > 500
 
 
+DATA_FRAMES = """
+import sys
+import pyarrow
+from tidemill.runtime.lifecycle import leave_pandas_out
+
+if sys.argv[1] == "left out":
+    leave_pandas_out()
+table = pyarrow.table({"at": pyarrow.array([1, 2])})
+print("pandas" in sys.modules, table.to_pandas()["at"].tolist())
+"""
+
+
+def test_lists_become_columns_without_pandas_and_data_frames_are_still_made() -> None:
+    said = {}
+    for way in ("left out", "as ever"):
+        command = [sys.executable, "-c", DATA_FRAMES, way]
+        said[way] = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert said == {"left out": "False [1, 2]\n", "as ever": "True [1, 2]\n"}
+
+
 HEAPS = """
 import sys, threading
 from tidemill.runtime.lifecycle import keep_freed_memory

@@ -26,6 +26,7 @@ from tidemill.runtime.lifecycle import (
     forget_overloads,
     give_way_often,
     keep_freed_memory,
+    leave_pandas_out,
 )
 from tidemill.runtime.resources import KINDS
 
@@ -154,6 +155,7 @@ def _run(
         BESIDE.set(looks_beside(SystemClock().monotonic_s))
         keep_freed_memory()
         forget_overloads()
+        leave_pandas_out()
         return asyncio.run(run_process(chosen, offered(chosen), files, config))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

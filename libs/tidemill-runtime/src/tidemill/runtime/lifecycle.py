@@ -120,6 +120,33 @@ def forget_overloads() -> None:
     typing.clear_overloads()
 
 
+class _NoPandas:
+    """A finder of modules that finds no pandas."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Nothing of any other module. Raises: ModuleNotFoundError."""
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is left out", name=name)
+
+
+def leave_pandas_out() -> None:
+    """Have Arrow take values as they are, without a look at whether they are of pandas.
+
+    The first list that becomes a column imports pandas otherwise, if it is installed, which takes
+    longer than the start of a process. Whoever asks Arrow for a data frame still gets one. For the
+    main function of a process, after its imports; no effect once Arrow knows pandas.
+    """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is None:
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        arrow.array([True])
+    finally:
+        sys.meta_path.remove(finder)
+
+
 REST_S = 5.0
 """Seconds without work after which a process counts as at rest."""
 

@@ -41,6 +41,11 @@ class EventBuffer:
         """A buffer without events."""
         return cls(schema, corrections, [], schema.empty_table())
 
+    @property
+    def rows(self) -> int:
+        """Number of events that are held."""
+        return int(self.living.num_rows) + sum(int(rows.num_rows) for rows in self.pending)
+
     def restore(self, present: pa.Table) -> None:
         """Continue after `present`, the events that are present just below the upper."""
         self.living = self._with_an_end_to_come(present.select(self.schema.names))

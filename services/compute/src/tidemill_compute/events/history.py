@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.reclock import bindings_of_rows
+from tidemill.shard.offloading import compute_beside
 from tidemill.time import U64_MAX
 from tidemill_compute.events.buffer import EventBuffer
 from tidemill_compute.events.fold import AHEAD, EventFold, EventPolicy
@@ -84,7 +86,7 @@ class EventHistory:
         bindings = bindings_of_rows(await self.holds.changes(self.target.remap, lower, upper))
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
         with self.holds.stages.timed("stage", rows.num_rows):
-            fold.step(rows, counts, upper, decided)
+            await compute_beside(rows.num_rows, partial(fold.step, rows, counts, upper, decided))
 
     async def read_decided(self, lower: int, upper: int) -> dict[int, int]:
         """Instant → frontier to which silence brought it, from the map of an interval."""

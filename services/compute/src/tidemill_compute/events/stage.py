@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -11,6 +13,7 @@ from tidemill.arrangement.updates import concatenate
 from tidemill.errors import NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, UpperMismatch
+from tidemill.shard.offloading import compute_beside
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.appending import append_through
 from tidemill_compute.events.fold import EventFold, EventPolicy
@@ -23,9 +26,10 @@ class EventStage:
     """Keeps the events of a source, their frontier at each system instant, and the refused ones.
 
     The map from system instants to event frontiers is written first, then the dead letters, then
-    the events up to the frontier. A restart goes back to the system instant whose frontier is the
-    end of the written events. From there on it decides everything again, alike: decisions about
-    silence, which no row states, are read back from the map.
+    the events up to the frontier. In a backlog events are written while the next step is folded,
+    whose map and letters may be there before them. A restart goes back to the system instant whose
+    frontier is the end of the written events. From there on it decides everything again, alike:
+    decisions about silence, which no row states, are read back from the map.
 
     `timeline` gives the frontier of the furthest stream of the timeline; a source with idle
     partitions only follows it. Without a bound on silence, map and letters may rest with the
@@ -50,6 +54,9 @@ class EventStage:
         self._holds = Holds(collections, f"events:{target.source}")
         self._history = EventHistory(target, policy, self._holds)
         self.folded = 0
+        """The system instant below which all that came is written."""
+        self._taken = 0
+        """The one below which all that came is folded."""
         self.late = 0
         self.moves: Counter[str] = Counter()
         """Moves of the event frontier in this process, by cause."""
@@ -57,6 +64,10 @@ class EventStage:
         self.moved_by = ""
         self._mapped = 0
         """The upper of the map at the last look: nothing before it is left to decide."""
+        self._writing: asyncio.Task[None] | None = None
+        """The append of the events of the last step, while the next one is folded."""
+        self._behind = 0, 0, ""
+        """What is written, how far, and moved by what, once that append has ended."""
         self._watched_from: int | None = None
         """The first instant at which this stage saw the source by itself: silence counts from there
         on.
@@ -67,29 +78,46 @@ class EventStage:
         """Whether the map, the letters and the events change only where rows and bindings do."""
         return self._policy.progress.follows_rows_alone
 
+    @property
+    def _read(self) -> tuple[str, str, str]:
+        return self._target.raw, self._target.raw_letters, self._target.remap
+
     async def prepare(self) -> None:
         """Hold the history that a restart needs; before anybody writes to the raw collection."""
         target = self._target
-        read = (target.raw, target.raw_letters, target.remap)
-        for collection in (*read, target.event_map, target.letters, target.events):
+        for collection in (*self._read, target.event_map, target.letters, target.events):
             await self._holds.take(collection)
 
     async def advance_forever(self) -> None:
         """Take in each system interval as it becomes definite, until cancelled."""
+        try:
+            await self._advance_forever()
+        finally:
+            if self._writing is not None:
+                self._writing.cancel()
+                await asyncio.gather(self._writing, return_exceptions=True)
+                self._writing = None
+
+    async def _advance_forever(self) -> None:
         await self.prepare()
         self._watched_from = None
         fold = await self._resume()
         held_at = self._clock.monotonic_s()
         while True:
-            upper = await self._definite(self.folded)
+            upper = await self._definite(self._taken)
             if upper is None:
                 return
             # NB: the map of a source at rest ends where its pace does, and nobody writes it.
             self._mapped = sole_time((await self._collections.status(self._target.event_map)).upper)
             if not await self._advance(fold, upper):
+                await self._written()
                 fold = await self._resume()
+            # In a backlog the next interval is definite already, and is folded meanwhile.
+            if not all(self._collections.known_past(each, self._taken) for each in self._read):
+                await self._written()
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
+                await self._written()
                 await self._move_holds(fold)
             await self._collections.rest_over(self._target.remap, self._settings.hold_interval_s)
 
@@ -98,7 +126,7 @@ class EventStage:
         ended.
         """
         uppers = []
-        for collection in (self._target.raw, self._target.raw_letters, self._target.remap):
+        for collection in self._read:
             while True:
                 try:
                     upper = await self._collections.wait_for_upper(
@@ -115,7 +143,7 @@ class EventStage:
 
         Up to where the map has come, if it is further; whether nobody else wrote the map meanwhile.
         """
-        target, lower = self._target, self.folded
+        target, lower = self._target, self._taken
         fresh = self._mapped <= lower
         upper = upper if fresh else min(upper, self._mapped)
         decided = {} if fresh else await self._history.read_decided(lower, upper)
@@ -136,11 +164,19 @@ class EventStage:
         await self._append(target.letters, concatenate([undecodable, refused]), upper)
         reached = fold.progress.frontier
         with self._holds.stages.timed("stage", 0):
-            released = fold.buffer.release(reached)
-        await self._append(target.events, released, reached)
-        self.folded, self.reached = upper, reached
-        self.moved_by = fold.moved_by or self.moved_by
+            released = await compute_beside(fold.buffer.rows, partial(fold.buffer.release, reached))
+        await self._written()
+        self._writing = asyncio.create_task(self._append(target.events, released, reached))
+        self._behind = upper, reached, fold.moved_by or self.moved_by
+        self._taken = upper
         return True
+
+    async def _written(self) -> None:
+        """Return once the events of all steps are written. Raises: what kept them from it."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+            self.folded, self.reached, self.moved_by = self._behind
 
     async def _append_map(self, updates: pa.Table, lower: int, upper: int) -> bool:
         """Whether the map went from `lower` to `upper` with `updates`."""
@@ -178,7 +214,8 @@ class EventStage:
         event_map = self._target.event_map
         self._mapped = sole_time((await self._collections.status(event_map)).upper)
         ended = sole_time((await self._collections.status(self._target.events)).upper)
-        fold, self.folded = await self._history.fold_at(ended)
+        fold, self._taken = await self._history.fold_at(ended)
+        self.folded = self._taken
         if ended:
             fold.buffer.restore(await self._holds.snapshot(self._target.events, ended - 1))
         return fold

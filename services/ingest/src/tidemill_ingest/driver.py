@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -111,10 +112,7 @@ class SourceReader:
                 if not records and reader.positions() == reached:
                     continue
                 reached = reader.positions()
-                delivery = await self._delivery(records, reached)
-                # After they were read: from then on nobody else's records can be among them.
-                await self._check_identity()
-                await deliver(delivery)
+                await deliver(await self._checked_delivery(records, reached))
         finally:
             await reader.close()
 
@@ -142,6 +140,23 @@ class SourceReader:
                 reason="RecordsLost",
             )
         return wanted
+
+    async def _checked_delivery(
+        self, records: Sequence[LogRecord], positions: Mapping[int, int]
+    ) -> Delivered:
+        """The rows of records that are surely of the topic that was read first.
+
+        The broker is asked after they were read, and while they are decoded: from then on nobody
+        else's records can be among them.
+        """
+        checking = asyncio.create_task(self._check_identity())
+        try:
+            delivery = await self._delivery(records, positions)
+            await checking
+            return delivery
+        finally:
+            checking.cancel()
+            await asyncio.gather(checking, return_exceptions=True)
 
     async def _delivery(
         self, records: Sequence[LogRecord], positions: Mapping[int, int]

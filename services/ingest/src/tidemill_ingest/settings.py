@@ -8,7 +8,7 @@ import msgspec
 class IngestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Reading of sources."""
 
-    records_per_poll: int = 10_000
+    records_per_poll: int = 25_000
     """Records taken from the log at once; more of them decode faster and hold more memory."""
 
     poll_timeout_s: float = 0.05

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
+import pyarrow as pa
+
+from tidemill.arrangement.machine_code import has_compiler
 from tidemill.catalog.made.actions import ActionCollections
 from tidemill.catalog.made.arrangements import ArrangementCollection
 from tidemill.catalog.made.holds import HeldCollection
@@ -50,6 +54,7 @@ class ComputeParts:
             (lambda: "") if context.launcher.remote else lacking_for_jobs,
         )  # fmt: skip
         self._context = ComputeContext(context, settings, session)
+        self._warming = asyncio.get_running_loop().run_in_executor(None, _warm)
 
     def make(self, made: Made, share: int | None, confirm: Confirm) -> Runner:
         """The part of this service, whatever the resource is."""
@@ -78,7 +83,21 @@ class ComputeParts:
 
     async def close(self) -> None:
         """Views give up what they share when they end; nobody needs their driver any more."""
+        await self._warming
         await self._context.session.close()
+
+
+def _warm() -> None:
+    """Load the engine and its compiler, which the first view would wait for, and its records too.
+
+    Cost: half a second of a thread, beside the start of the process.
+    """
+    if has_compiler():
+        from tidemill.datalog.columns.texts import Texts
+        from tidemill_compute.views import dataflow
+
+        assert dataflow
+        Texts().numbers(pa.array(["warm"]))
 
 
 def service(settings: ComputeSettings) -> Service:

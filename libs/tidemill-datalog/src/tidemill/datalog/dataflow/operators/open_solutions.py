@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.row_order import order_of
 from tidemill.datalog.columns.spelling import TEXTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.matching import Matches
@@ -214,7 +215,7 @@ class OpenSolutions:
                 words[at][null == 0] = ranks[places]
                 distinct += [spelled[number] for number in order]
         if len(rows) > 1:
-            words = words[:, np.lexsort(words)]
+            words = words[:, _order(words)]
         data = words.tobytes()
         packed = _Packed(len(rows), len(data), _CODEC.compress(data, asbytes=True), distinct)
         return b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
@@ -280,3 +281,13 @@ class OpenSolutions:
             passed = [columns.values.number(parafacts) for _, parafacts in versions]
             self._write(matches, self._passed[0], np.array(passed), np.zeros(1, np.int64))
         return matches
+
+
+def _order(words: I64Array) -> I64Array:
+    """The places of columns in the order of the last word, then of the one before it, and so on.
+
+    Cost: O(n log n), some 15 ns for each of sixty thousand; without a compiler 25 times as much.
+    Source: twin in tests/test_datalog_open_solutions.py, by `numpy.lexsort`.
+    """
+    order = order_of([pa.array(line) for line in words[::-1]])
+    return np.lexsort(words) if order is None else order

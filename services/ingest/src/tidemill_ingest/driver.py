@@ -112,7 +112,7 @@ class SourceReader:
                 if not records and reader.positions() == reached:
                     continue
                 reached = reader.positions()
-                await deliver(await self._checked_delivery(records, reached))
+                await deliver(await self._check_delivery(records, reached))
         finally:
             await reader.close()
 
@@ -141,7 +141,7 @@ class SourceReader:
             )
         return wanted
 
-    async def _checked_delivery(
+    async def _check_delivery(
         self, records: Sequence[LogRecord], positions: Mapping[int, int]
     ) -> Delivered:
         """The rows of records that are surely of the topic that was read first.

@@ -133,7 +133,7 @@ def leave_pandas_out() -> None:
     """Have Arrow take values as they are, without a look at whether they are of pandas.
 
     The first list that becomes a column imports pandas otherwise, if it is installed, which takes
-    longer than the start of a process. Whoever asks Arrow for a data frame still gets one. For the
+    longer than the start of a process. Arrow still makes a data frame for whoever asks. For the
     main function of a process, after its imports; no effect once Arrow knows pandas.
     """
     arrow = sys.modules.get("pyarrow")

@@ -67,7 +67,7 @@ class EventStage:
         self._writing: asyncio.Task[None] | None = None
         """The append of the events of the last step, while the next one is folded."""
         self._behind = 0, 0, ""
-        """What is written, how far, and moved by what, once that append has ended."""
+        """The instant, the frontier and its mover that are written once that append has ended."""
         self._watched_from: int | None = None
         """The first instant at which this stage saw the source by itself: silence counts from there
         on.
@@ -110,14 +110,14 @@ class EventStage:
             # NB: the map of a source at rest ends where its pace does, and nobody writes it.
             self._mapped = sole_time((await self._collections.status(self._target.event_map)).upper)
             if not await self._advance(fold, upper):
-                await self._written()
+                await self._settle()
                 fold = await self._resume()
             # In a backlog the next interval is definite already, and is folded meanwhile.
             if not all(self._collections.known_past(each, self._taken) for each in self._read):
-                await self._written()
+                await self._settle()
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
-                await self._written()
+                await self._settle()
                 await self._move_holds(fold)
             await self._collections.rest_over(self._target.remap, self._settings.hold_interval_s)
 
@@ -165,13 +165,13 @@ class EventStage:
         reached = fold.progress.frontier
         with self._holds.stages.timed("stage", 0):
             released = await compute_beside(fold.buffer.rows, partial(fold.buffer.release, reached))
-        await self._written()
+        await self._settle()
         self._writing = asyncio.create_task(self._append(target.events, released, reached))
         self._behind = upper, reached, fold.moved_by or self.moved_by
         self._taken = upper
         return True
 
-    async def _written(self) -> None:
+    async def _settle(self) -> None:
         """Return once the events of all steps are written. Raises: what kept them from it."""
         if self._writing is not None:
             writing, self._writing = self._writing, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -166,6 +167,18 @@ async def test_an_event_behind_what_its_partition_promised_is_noticed(tmp_path: 
     rows = [flight("N1", 40, AT, 1), flight("N1", 40, AT - SKEW_MS - 1, 2)]
     oracle = await oracle_of(tmp_path, rows, [])
     assert [late.id for late in oracle.disordered] == [2]
+
+
+async def test_an_error_of_a_storm_is_told_though_its_proxies_are_gone() -> None:
+    async def storm() -> None:
+        async with proxies({"echo": 1}) as between:
+            assert os.getpgid(between._process.pid) != os.getpgid(0)  # signals to ours spare it
+            between._process.kill()
+            await between._process.wait()
+            raise LookupError("of the storm")
+
+    with pytest.raises(LookupError, match="of the storm"):
+        await storm()
 
 
 async def test_proxies_in_their_process_count_what_meets_a_fault() -> None:

@@ -28,6 +28,7 @@ class ForkServer:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidemill.testkit.fork_server"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,  # a signal to the group is for the one that ends it in order
         )  # fmt: skip
         self.pid = self._process.pid
 

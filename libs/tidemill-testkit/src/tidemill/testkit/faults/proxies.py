@@ -15,7 +15,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -55,14 +55,17 @@ async def proxies(targets: Mapping[str, int]) -> AsyncIterator[Proxies]:
     """Proxies before the servers on these ports of this machine."""
     told = [f"{name}={port}" for name, port in targets.items()]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tidemill.testkit.faults.proxies", *told, stdin=PIPE, stdout=PIPE
-    )
+        sys.executable, "-m", "tidemill.testkit.faults.proxies", *told,
+        stdin=PIPE, stdout=PIPE,
+        start_new_session=True,  # a signal to the group is for the one that ends them in order
+    )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         yield Proxies(json.loads(await process.stdout.readline()), process)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):  # it may have ended by itself
+            process.kill()
         await process.wait()
 
 

@@ -34,11 +34,14 @@ CHECKS = {
     "looks.py": {"look"},
     "parts.py": {"check_blocks", "check_rows"},
     "reading.py": {"_refuse_negative"},
-    "texts.py": None,
+    "time/texts.py": None,
     "transitions.py": {"check_since", "check_readable"},
     "validation.py": None,
 }
-"""Functions that validate or keep a limit, by the file of the product; None for all of a file."""
+"""Functions that validate or keep a limit, by the file of the product; None for all of a file.
+
+A name that several files have stands with its folder.
+"""
 
 WAITS = {
     "selectors.py": {"select"}, "threading.py": {"wait", "_wait_for_tstate_lock", "join"},
@@ -55,8 +58,9 @@ def check_of(frame: FrameType | None) -> str | None:
             return ""
     while frame is not None:
         path, function = Path(frame.f_code.co_filename), frame.f_code.co_name
-        if path.name in CHECKS and "tidemill" in str(path):
-            chosen = CHECKS[path.name]
+        name = next((n for n in (path.name, "/".join(path.parts[-2:])) if n in CHECKS), None)
+        if name is not None and "tidemill" in str(path):
+            chosen = CHECKS[name]
             if chosen is None or function in chosen:
                 return f"{path.stem}.{function}"
         frame = frame.f_back

@@ -126,6 +126,13 @@ class Endless:
     async def commit(self, source: str, offsets: Mapping[int, int]) -> None: ...
 
 
+def sending() -> list[str]:
+    """The tasks of gRPC that send the requests of calls."""
+    coroutines = (task.get_coro() for task in asyncio.all_tasks())
+    names = (getattr(each, "__qualname__", "") for each in coroutines)
+    return [name for name in names if name.endswith("_consume_request_iterator")]
+
+
 class Idle:
     """A process that works on nothing."""
 
@@ -149,6 +156,28 @@ async def test_rows_whose_connection_breaks_in_both_directions_are_unavailable()
             await client.close()
     finally:
         await proxy.stop()
+        await server.stop(0)
+
+
+class Moved(Endless):
+    """A reader that has become another process's before the first row."""
+
+    async def deliver(self, source: str, starts: Mapping[int, int]) -> AsyncIterator[Delivered]:
+        raise Unavailable("elsewhere")
+        yield
+
+
+async def test_a_call_that_ended_leaves_no_task_that_waits_for_its_requests() -> None:
+    server = await serve("127.0.0.1:0", services=lambda _: ServiceHandlers(Moved(), Idle()))
+    client = ServiceClient(f"127.0.0.1:{server.port}", Dialer())
+    try:
+        with pytest.raises(Unavailable):
+            await drain(client.deliver("s", {}))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert sending() == []
+    finally:
+        await client.close()
         await server.stop(0)
 
 

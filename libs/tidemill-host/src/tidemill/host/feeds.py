@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from tidemill.errors import DeadlinePassed, Unavailable
@@ -93,8 +93,10 @@ class _PeerFeed:
         while True:
             try:
                 if self._readers.reads(self.item):
-                    async for delivered in self._readers.deliver(self.item, reached):
-                        await take(delivered)
+                    here = self._readers.deliver(self.item, reached)
+                    async with aclosing(here) as deliveries:
+                        async for delivered in deliveries:
+                            await take(delivered)
                 else:
                     await self._follow(await self._reader(), reached, take)
             except (Unavailable, DeadlinePassed) as error:
@@ -119,11 +121,12 @@ class _PeerFeed:
         nothing.
         """
 
-        async def deliveries() -> None:
-            async for delivered in reader.deliver(self.item, dict(starts)):
-                await deliver(delivered)
+        async def follow() -> None:
+            async with aclosing(reader.deliver(self.item, dict(starts))) as deliveries:
+                async for delivered in deliveries:
+                    await deliver(delivered)
 
-        following = asyncio.create_task(deliveries())
+        following = asyncio.create_task(follow())
         try:
             while not following.done():
                 pause = asyncio.ensure_future(self._clock.sleep(WATCH_S))

@@ -54,20 +54,24 @@ class ServiceClient:
         self, source: str, starts: Mapping[int, int]
     ) -> AsyncGenerator[Delivered, None]:
         """Everything from `starts` on; the next delivery is allowed when one has been taken."""
-        granted: asyncio.Queue[int] = asyncio.Queue()
+        granted: asyncio.Queue[int | None] = asyncio.Queue()
         granted.put_nowait(CREDIT)
 
         async def requests() -> AsyncIterator[ingest.DeliverRequest]:
             start = ingest.DeliverStart(source=source, starts=codecs.offsets_out(starts))
             yield ingest.DeliverRequest(start=start)
-            while True:
-                yield ingest.DeliverRequest(credit=await granted.get())
+            while (credit := await granted.get()) is not None:
+                yield ingest.DeliverRequest(credit=credit)
 
         call = begun(self._ingest.Deliver, requests())
-        async with aclosing(codecs.deliveries_in(messages_of(call))) as deliveries:
-            async for delivered in deliveries:
-                yield delivered
-                granted.put_nowait(1)
+        try:
+            async with aclosing(codecs.deliveries_in(messages_of(call))) as deliveries:
+                async for delivered in deliveries:
+                    yield delivered
+                    granted.put_nowait(1)
+        finally:
+            # NB: gRPC ends the task that sends requests with no call but one that goes on.
+            granted.put_nowait(None)
 
     async def work(self) -> Sequence[Work]:
         """Work items of the other process."""

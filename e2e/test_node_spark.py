@@ -74,6 +74,17 @@ def source(name: str, engine: str) -> ResourceDocument:
     return ResourceDocument(json.dumps({**declared, "metadata": {"name": name}}), name)
 
 
+def view(name: str, reads: str) -> ResourceDocument:
+    """Planes that were late, and how late at most."""
+    program = (
+        "late(plane: p, delay: d) := flight(plane: p, delay: d) if d > 45;"
+        "worst(plane: p) @max(d) := late(plane: p, delay: d);"
+    )
+    spec = {"retain": "all", "program": program, "inputs": {"flight": reads}}
+    declared = {"apiVersion": "tidemill.dev/v1alpha1", "kind": "View", "spec": spec}
+    return ResourceDocument(json.dumps({**declared, "metadata": {"name": name}}), name)
+
+
 @pytest.fixture(scope="module")
 def client(cluster: Cluster) -> Iterator[Client]:
     """A release of its own, in a namespace that enforces the restricted standard."""
@@ -187,6 +198,30 @@ def test_the_answers_are_those_of_the_live_path(cluster: Cluster, client: Client
     letters = [content(client, f"{name}/deadletters") for name in ("live", "by-spark")]
     assert letters[0] == letters[1]
     assert letters[0].total() == RECORDS // BROKEN_EVERY
+
+
+def test_the_history_of_a_view_is_evaluated_by_executors_although_one_is_killed(
+    cluster: Cluster, client: Client
+) -> None:
+    began = time.monotonic()
+    client.apply(view("delays", "by-spark"))
+    executor, *_ = until(lambda: working(cluster, EXECUTORS), "no executor is at work", JOB_S)
+    cluster.kubectl("delete", "pod", executor, "--grace-period=0", "--force", namespace=WORK)
+    late = {(plane, delay) for plane, delay in expected_rows() if delay > 45}
+    worst = Counter({plane: max(d for p, d in late if p == plane) for plane, _ in late}.items())
+
+    def all_rows() -> bool:
+        return content(client, "delays/late").total() == len(late)
+
+    until(all_rows, "the view does not come", JOB_S)
+    cluster.note(
+        "Spark: history of a view, an executor killed", f"{time.monotonic() - began:.0f} s"
+    )
+    assert content(client, "delays/late") == Counter(late)
+    assert content(client, "delays/worst") == worst
+    with urlopen(f"http://{HOST}:7475/metrics", timeout=10) as reply:
+        metrics = reply.read().decode()
+    assert 'tidemill_spark_jobs{kind="hydration",state="succeeded"} 1.0' in metrics
 
 
 def test_a_driver_that_has_ended_is_cleared_away(cluster: Cluster, client: Client) -> None:

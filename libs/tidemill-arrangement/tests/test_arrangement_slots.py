@@ -7,8 +7,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from tidemill.arrangement.interval_updates import END_WORD, Arrangement, JoinShape, Merged, join
-from tidemill.arrangement.interval_updates.slots import ROW_BITS
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    Arrangement,
+    JoinShape,
+    Merged,
+    join,
+    slots,
+)
+from tidemill.arrangement.interval_updates import arranged as arranged_module
+from tidemill.arrangement.interval_updates.slots import BITS, FULL, PAGE_BITS, PAGES, ROW_BITS
 from tidemill.arrangement.kernels import room
 from tidemill.testkit.twins.interval_updates import rows_by_key
 
@@ -21,7 +29,7 @@ def chains(arranged: Arrangement, columns: tuple[int, ...]) -> list[list[int]]:
     """The rows in each slot of an index that are not dead, in order of their first row."""
     index, found = arranged.index(columns), []
     low = (1 << int(index.used[ROW_BITS])) - 1
-    for word in index.slots.tolist():
+    for word in index.slots[: index.used[PAGES] << index.used[BITS]].tolist():
         row, chain = word & low if word >= 0 else -1, []
         while row >= 0:
             if arranged.rows[row, -2] < arranged.rows[row, -1]:
@@ -73,6 +81,46 @@ def test_a_large_index_has_all_rows_of_each_key(keys: int) -> None:
     found = join(matches, arranged, shape)
     wanted = np.concatenate([(rows[:, 1] == key).nonzero()[0] for key in asked[:, 1]])
     assert sorted(found[:, 0].tolist()) == sorted(wanted.tolist())
+
+
+def test_a_large_table_grows_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step of a stream waits until all keys have moved."""
+    moved: list[int] = []
+
+    def spread(rows: object, columns: object, old: np.ndarray, *table: object) -> None:
+        moved.append(len(old))
+        slots.spread(rows, columns, old, *table)
+
+    monkeypatch.setattr(arranged_module, "spread", spread)
+    arranged, rows = Arrangement(4), some_rows(1 << 40)
+    for first in range(0, MANY, 1_000):
+        arranged.append(rows[first : first + 1_000, :-1])
+        index = arranged.index((1,))
+    assert index.used[PAGES] > 100
+    assert max(moved) <= 1 << PAGE_BITS
+    assert chains(arranged, (1,)) == [[row] for row in range(MANY)]
+
+
+def keys_of_one_page(many: int) -> np.ndarray:
+    """Whole numbers whose hashes say the same page, however many pages there are."""
+    factor = np.uint64(0x9E37_79B9_7F4A_7C15)
+    keys = np.arange(4_096 * many, dtype=np.uint64)
+    state = (keys ^ factor) * factor
+    hashes = (state ^ (state >> np.uint64(29))) * factor
+    return keys[(hashes >> np.uint64(33)) & np.uint64(0xFFF) == 0].view(np.int64)
+
+
+@pytest.mark.parametrize("step", [100, 1 << 20])
+def test_keys_that_are_alike_on_purpose_fill_one_great_page(step: int) -> None:
+    keys = keys_of_one_page(6_000)
+    arranged, rows = Arrangement(4), some_rows(1, len(keys))
+    rows[:, 1] = keys
+    for first in range(0, len(keys), step):
+        arranged.append(rows[first : first + step, :-1])
+        index = arranged.index((1,))
+    assert chains(arranged, (1,)) == [[row] for row in range(len(keys))]
+    assert (index.used[PAGES], index.used[FULL]) == (1, 0)
+    assert index.used[BITS] > PAGE_BITS
 
 
 def test_a_large_change_tells_each_new_fact_once() -> None:

@@ -10,6 +10,11 @@ import numpy as np
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change
 from tidemill.arrangement.interval_updates.slots import (
     BITS,
+    COUNTS,
+    FULL,
+    MASK,
+    PAGE_BITS,
+    PAGES,
     ROW_BITS,
     TAKEN,
     is_crowded,
@@ -66,7 +71,7 @@ class Index:
         self.columns = np.array(columns, np.int64)
         self.slots = np.full(1 << _SLOTS_BITS_MIN, -1, np.int32)
         self.nexts = np.empty(0, np.int32)
-        self.used = np.array([0, _SLOTS_BITS_MIN, _ROW_BITS[0]], np.int64)
+        self.used = np.array([0, _SLOTS_BITS_MIN, _ROW_BITS[0], 1, 0, 0, 0], np.int64)
         self.linked = 0
 
     @property
@@ -90,26 +95,48 @@ class Index:
 
     def clear(self, rows: int) -> None:
         """Forget all rows, with slots for as many keys as there are rows. Cost: O(slots)."""
-        bits = max(_SLOTS_BITS_MIN, (2 * rows).bit_length())
-        if bits < self.used[BITS]:
-            self.slots, self.used[BITS] = np.empty(1 << bits, np.int32), bits
+        if 2 * rows < len(self.slots):
             self.nexts = np.empty(0, np.int32)
-        self.slots.fill(-1)
+        self._begin(*_pages_for(rows))
         self.used[TAKEN] = self.linked = 0
 
     def grow_if_crowded(self, rows: I64Array, more: int) -> bool:
         """See `grow`; whether there was not enough room for one more key."""
-        if not is_crowded(int(self.used[TAKEN]), len(self.slots)):
+        if not is_crowded(self.used):
             return False
         self.grow(rows, more)
         return True
 
     def grow(self, rows: I64Array, more: int) -> None:
-        """Twice as many slots, or four times, where many more rows come. Cost: O(keys)."""
-        self.used[BITS] += 2 if more > len(self.slots) else 1
-        slots = np.full(1 << self.used[BITS], -1, np.int32)
-        spread(rows, self.columns, self.slots, slots, self.used)
-        self.slots = slots
+        """Room for more slots. Cost: O(keys) for a small table, or where many more rows come."""
+        used, taken = self.used, int(self.used[TAKEN])
+        pages, bits = int(used[PAGES]), int(used[BITS])
+        if bits == PAGE_BITS and more < taken and not used[FULL]:
+            room = pages + (pages >> 3) + 1
+            grow(self, "slots", room << bits, pages << bits)
+            self.used = np.concatenate([used, np.zeros(COUNTS + room - len(used), np.int64)])
+            return
+        old = self.slots[: pages << bits]
+        if used[FULL] or bits > PAGE_BITS:
+            self._begin(max(PAGE_BITS, (2 * taken).bit_length()) + 1, 1)
+        else:
+            self._begin(*_pages_for(max(2 * taken, min(taken + more, 4 * taken))))
+        spread(rows, self.columns, old, self.slots, self.used)
+
+    def _begin(self, bits: int, pages: int) -> None:
+        """Empty pages in the place of all that there are."""
+        self.slots = np.full(pages << bits, -1, np.int32)
+        used = np.zeros(COUNTS + pages, np.int64)
+        used[:COUNTS] = self.used[:COUNTS]
+        used[BITS], used[PAGES] = bits, pages
+        used[MASK], used[FULL] = (1 << (pages - 1).bit_length()) - 1, 0
+        self.used = used
+
+
+def _pages_for(keys: int) -> tuple[int, int]:
+    """The slots of a page as a power of two, and how many pages there are for some keys."""
+    bits = max(_SLOTS_BITS_MIN, (2 * keys).bit_length())
+    return (bits, 1) if bits < PAGE_BITS else (PAGE_BITS, (8 * keys // 3 >> PAGE_BITS) + 1)
 
 
 class Facts(Protocol):

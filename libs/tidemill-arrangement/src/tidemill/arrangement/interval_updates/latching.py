@@ -10,7 +10,7 @@ from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.merging import NegativeRow, append_row, cut_row
 from tidemill.arrangement.interval_updates.novelty import Novelty
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
-from tidemill.arrangement.interval_updates.slots import I32Array, crowded, find_slot, row_in
+from tidemill.arrangement.interval_updates.slots import I32Array, crowded, divide, find_slot, row_in
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _ROOM = 4
@@ -91,7 +91,7 @@ def _establish(
     width, kept = change.shape[1] - 3, rows.shape[1] - 2
     while places[0] < change.shape[0]:
         i = places[0]
-        if crowded(slots, used):
+        if crowded(used) and not divide(rows, mine, slots, used):
             return _GROW
         if counts[0] + _ROOM > rows.shape[0] or places[2] + _ROOM > out.shape[0]:
             return _FULL

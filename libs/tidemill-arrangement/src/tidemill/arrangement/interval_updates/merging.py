@@ -19,7 +19,9 @@ from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     TAKEN,
     I32Array,
+    count_key,
     crowded,
+    divide,
     find_slot,
     living_row,
     look_ahead,
@@ -49,7 +51,9 @@ def append_row(
     for at in range(width):
         rows[row, at] = source[i, at]
     rows[row, width], rows[row, width + 1] = start, end
-    used[TAKEN] += np.int64(slots[slot] < 0)
+    if slots[slot] < 0:
+        used[TAKEN] += 1
+        count_key(slot, used)
     nexts[row] = living_row(rows, nexts, row_in(slots, slot, used))
     put_row(slots, slot, used, row, mine)
     counts[0] = row + 1
@@ -138,7 +142,7 @@ def _append_new(
     base, ready = first, first
     for i in range(first, change.shape[0]):
         plain = change[i, width + 2] == 1 and change[i, width] < change[i, width + 1]
-        if not plain or crowded(slots, used):
+        if not plain or (crowded(used) and not divide(facts, columns, slots, used)):
             return i
         if i >= ready:
             last = change.shape[0]
@@ -174,7 +178,9 @@ def _merge(
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), places[0], places[0]
     while places[0] < change.shape[0]:
         i = places[0]
-        if crowded(slots, used) or crowded(spare_slots, spare_used):
+        if crowded(used) and not divide(facts, columns, slots, used):
+            return _GROW
+        if crowded(spare_used) and not divide(spare, columns, spare_slots, spare_used):
             return _GROW
         if i >= ready:
             last = change.shape[0]

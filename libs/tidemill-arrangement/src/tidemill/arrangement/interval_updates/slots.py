@@ -3,6 +3,11 @@
 A slot is -1 if it is free, else the number of a row. In the bits above it stands a *mark* out of
 the row's hash. A row is read only where the mark is the one looked for. Loops read the slots and
 rows of the next few dozen rows ahead. One wait for memory then is a wait for all of them.
+
+A small table is one page, and doubles. A larger one has many pages, and grows by one at a time.
+Some bits of a hash say the page of a key, others where to look first within it. The keys of one
+page are divided between it and the new one. Keys whose hashes are alike on purpose fill a page.
+Then the table is one great page.
 """
 
 from __future__ import annotations
@@ -17,22 +22,54 @@ from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, in
 
 I32Array: TypeAlias = npt.NDArray[np.int32]
 
-TAKEN, BITS, ROW_BITS = 0, 1, 2
-"""Places in `used`: slots that are taken, their number, and that of rows, as powers of two."""
+TAKEN, BITS, ROW_BITS, PAGES, MASK, FULL, COUNTS = 0, 1, 2, 3, 4, 5, 6
+"""Places in `used`. Slots that are taken, and slots of a page and numbers of rows as powers of two.
+Pages, bits of a hash that say the page, and whether one is too full. Then the keys of each.
+"""
+PAGE_BITS = 12
+"""Slots of each of many pages, as a power of two."""
+_PAGE_AT = 33
+"""The bits of a hash from here on say the page; the upper ones say where in it."""
 BLOCK = 64
 """So many rows are looked at ahead."""
 _MARK = 0x7FFF_FFFF
 
 
-@inlined
-def crowded(slots: I32Array, used: I64Array) -> bool:
+def is_crowded(used: I64Array) -> bool:
     """Whether a table has to grow before one more key."""
-    return bool(8 * used[TAKEN] + 8 > 5 * slots.size)
+    share = 3 if used[BITS] == PAGE_BITS else 5  # a page that is not divided yet has twice as many
+    return bool(used[FULL] != 0 or 8 * used[TAKEN] + 8 > share * (used[PAGES] << used[BITS]))
 
 
-def is_crowded(taken: int, size: int) -> bool:
-    """See `crowded`."""
-    return 8 * taken + 8 > 5 * size
+crowded = inlined(is_crowded)
+
+
+@inlined
+def home(mine: np.uint64, used: I64Array) -> np.int64:
+    """The slot at which to look first for a key of a hash."""
+    at, pages = np.int64(mine >> np.uint64(64 - used[BITS])), used[PAGES]
+    if pages > 1:
+        page = np.int64(mine >> np.uint64(_PAGE_AT)) & used[MASK]
+        if page >= pages:
+            page &= used[MASK] >> 1
+        at |= page << used[BITS]
+    return at
+
+
+@inlined
+def following(at: Word, used: I64Array) -> np.int64:
+    """The slot at which to look next, in the same page."""
+    low = (np.int64(1) << used[BITS]) - 1
+    return np.int64((at & ~low) | ((at + 1) & low))
+
+
+@inlined
+def count_key(at: Word, used: I64Array) -> None:
+    """One more key is in the page of a slot. One slot of each page stays free."""
+    page = COUNTS + (at >> used[BITS])
+    used[page] += 1
+    if 8 * used[page] > 7 << used[BITS]:
+        used[FULL] = 1
 
 
 @inlined
@@ -61,13 +98,13 @@ def find_slot(
     bits = used[ROW_BITS]
     low = (np.int64(1) << bits) - 1
     mark = (np.int64(mine >> np.uint64(2)) & _MARK) >> bits
-    at = np.int64(mine >> np.uint64(64 - used[BITS]))
+    at = home(mine, used)
     word = np.int64(slots[at])
     while word >= 0 and not (
         word >> bits == mark
         and same_columns(left, i, left_columns, left_nulls, right, word & low, columns, nulls)
     ):
-        at = (at + 1) & (slots.size - 1)
+        at = following(at, used)
         word = np.int64(slots[at])
     return at
 
@@ -91,14 +128,14 @@ def look_ahead(
     Shapes: `hashes` (BLOCK + 1,), of which the last one is of no use.
     """
     last = min(last, first + BLOCK)
-    bits, down = used[ROW_BITS], np.uint64(64 - used[BITS])
+    bits = used[ROW_BITS]
     low, read = (np.int64(1) << bits) - 1, np.int64(0)
     for i in range(first, last):
         mine = hash_of(left, i, left_columns)
         hashes[i - first] = mine
-        read ^= np.int64(slots[np.int64(mine >> down)])
+        read ^= np.int64(slots[home(mine, used)])
     for i in range(last - first):
-        word = np.int64(slots[np.int64(hashes[i] >> down)])
+        word = np.int64(slots[home(hashes[i], used)])
         if word >= 0 and word >> bits == (np.int64(hashes[i] >> np.uint64(2)) & _MARK) >> bits:
             read ^= right[word & low, 0] ^ right[word & low, right.shape[1] - 1]
     hashes[BLOCK] = np.uint64(read)
@@ -117,7 +154,7 @@ def link(
     nulls, hashes = rows.shape[1] - 3, np.empty(BLOCK + 1, np.uint64)
     base, ready = first, first
     for row in range(first, last):
-        if crowded(slots, used):
+        if crowded(used) and not divide(rows, columns, slots, used):
             return row
         if row >= ready:
             base, ready = row, look_ahead(rows, row, last, columns, rows, slots, used, hashes)
@@ -125,7 +162,9 @@ def link(
         at = find_slot(
             rows, row, columns, nulls, mine, rows, columns, nulls, slots, used
         )  # fmt: skip
-        used[TAKEN] += np.int64(slots[at] < 0)
+        if slots[at] < 0:
+            used[TAKEN] += 1
+            count_key(at, used)
         nexts[row] = living_row(rows, nexts, row_in(slots, at, used))
         put_row(slots, at, used, row, mine)
     return last
@@ -135,31 +174,48 @@ def link(
 def spread(
     rows: I64Array, columns: I64Array, old: I32Array, slots: I32Array, used: I64Array
 ) -> None:
-    """The keys of one table in another, larger one, which `used` is about."""
-    low, down = (np.int64(1) << used[ROW_BITS]) - 1, np.uint64(64 - used[BITS])
-    found, hashes, slot = np.empty(BLOCK, np.int64), np.empty(BLOCK + 1, np.uint64), 0
-    while slot < old.size:
-        many, read = 0, np.int64(0)
-        while slot < old.size and many < BLOCK:
-            if old[slot] >= 0:
-                found[many] = np.int64(old[slot]) & low
-                read ^= rows[found[many], 0]
-                many += 1
-            slot += 1
-        hashes[BLOCK] = np.uint64(read)
-        for each in range(many):
-            mine = hash_of(rows, found[each], columns)
-            at = np.int64(mine >> down)
-            while slots[at] >= 0:
-                at = (at + 1) & (slots.size - 1)
-            put_row(slots, at, used, found[each], mine)
+    """The keys of some slots in a table, which has none of them."""
+    low, many = (np.int64(1) << used[ROW_BITS]) - 1, np.int64(0)
+    found, hashes = np.empty(old.size, np.int32), np.empty(old.size, np.uint64)
+    for word in old:
+        found[many] = np.int64(word) & low
+        many += np.int64(word >= 0)
+    for each in range(many):
+        hashes[each] = hash_of(rows, found[each], columns)
+    for each in range(many):
+        at = home(hashes[each], used)
+        while slots[at] >= 0:
+            at = following(at, used)
+        put_row(slots, at, used, found[each], hashes[each])
+        count_key(at, used)
+
+
+@compiled
+def divide(rows: I64Array, columns: I64Array, slots: I32Array, used: I64Array) -> bool:
+    """One more page; false where that is no help, or there is no room for it.
+
+    Cost: O(slots of a page).
+    """
+    pages, size = used[PAGES], 1 << PAGE_BITS
+    if used[BITS] != PAGE_BITS or used[FULL] != 0 or (pages + 1) * size > slots.size:
+        return False
+    if pages > used[MASK]:
+        used[MASK] = 2 * used[MASK] + 1
+    source = pages & (used[MASK] >> 1)
+    old = slots[source * size : (source + 1) * size].copy()
+    for page in (source, pages):
+        slots[page * size : (page + 1) * size] = -1
+        used[COUNTS + page] = 0
+    used[PAGES] = pages + 1
+    spread(rows, columns, old, slots, used)
+    return True
 
 
 @compiled
 def renumber(slots: I32Array, used: I64Array, bits: int) -> None:
     """Make room for numbers of rows of more bits; marks lose as many."""
     low, high = (np.int64(1) << used[ROW_BITS]) - 1, ~((np.int64(1) << bits) - 1)
-    for at in range(slots.size):
+    for at in range(used[PAGES] << used[BITS]):
         word = np.int64(slots[at])
         if word >= 0:
             slots[at] = (word & high) | (word & low)

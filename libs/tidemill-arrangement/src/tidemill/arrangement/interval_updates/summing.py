@@ -17,7 +17,9 @@ from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     TAKEN,
     I32Array,
+    count_key,
     crowded,
+    divide,
     find_slot,
     look_ahead,
     put_row,
@@ -114,7 +116,7 @@ def _accumulate(
     for i in range(first, change.shape[0]):
         if counts[0] >= sums.shape[0] or many >= heads.size:
             return _FULL, i, many
-        if crowded(slots, used):
+        if crowded(used) and not divide(sums, columns, slots, used):
             return _GROW, i, many
         if i >= ready:
             last = change.shape[0]
@@ -125,6 +127,7 @@ def _accumulate(
         head = row_in(slots, slot, used)
         if head < 0:
             used[TAKEN] += 1
+            count_key(slot, used)
         start, end = change[i, mine + 1], change[i, mine + 2]
         time, expiry = change[i, groups], change[i, groups + 1]
         found, open_, before, looked = np.int64(-1), np.int64(-1), np.int64(-1), 0

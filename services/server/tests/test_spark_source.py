@@ -183,22 +183,23 @@ def test_appends_merges_and_garbage_meanwhile_change_nothing(
     spark: SparkSession, place: Place
 ) -> None:
     expected = rows_of(as_spark(place.snapshot(2)))
-    stop = threading.Event()
+    stop, churned = threading.Event(), threading.Semaphore(0)
 
-    async def churn_on() -> int:
-        rounds = 0
+    async def churn_on() -> None:
         while not stop.is_set():
             await place.churn()
-            rounds += 1
+            churned.release()
             await asyncio.sleep(0.01)
-        return rounds
 
     with reading(spark_with(spark), **place.options(rowsPerPartition="100", asOf="2")) as frame:
         under_way = place.begin(churn_on())
-        for _ in range(3):
-            assert rows_of(frame.select("*").toArrow()) == expected
-        stop.set()
-        assert under_way.result(60) > 3
+        try:
+            for _ in range(3):
+                assert churned.acquire(timeout=60)  # each look comes after one more round
+                assert rows_of(frame.select("*").toArrow()) == expected
+        finally:
+            stop.set()
+        under_way.result(60)
         holders = place.run(place.store.status("c")).holders
         assert "spark" in {holder.owner for holder in holders}
     # It is given up by name, and history with it.

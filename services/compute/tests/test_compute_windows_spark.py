@@ -19,7 +19,7 @@ from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import DirectoryBlob
 from tidemill.shard.stores import BlobPlace, open_blob
-from tidemill.spark.launcher import SparkLauncher
+from tidemill.spark.launcher import Job, JobDone, JobFailed, SparkLauncher
 from tidemill.spark.local import LocalLauncher
 from tidemill.spark.local_settings import LocalSettings
 from tidemill.testkit.faults.fuse import Fuse
@@ -130,3 +130,56 @@ async def test_without_spark_a_view_says_what_to_install(tmp_path: Path) -> None
     async with session_of(launcher, place) as session:
         with pytest.raises(UsageError, match="no windows on Spark: pyspark is not installed"):
             await asyncio.wait_for(session.ask(b"a window"), 20)
+
+
+class Racing(DirectoryBlob):
+    """Objects whose folder goes away under a question: as the driver ends, or just before it."""
+
+    def __init__(self, folder: Path, first: str) -> None:
+        super().__init__(folder, partial(token_hex, 8))
+        self.first = first
+        self.ended, self.lost = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, data: bytes) -> None:
+        if self.first == "driver":
+            await self.ended.wait()
+        self.lost.set()
+        raise Unavailable(f"the object {key} could not be written: no such folder")
+
+
+class Refusing:
+    """A launcher that refuses all jobs, at the moment that the race asks for."""
+
+    remote = False
+
+    def __init__(self, inner: LocalLauncher, blob: Racing) -> None:
+        self.inner, self.blob = inner, blob
+
+    async def launch(self, job: Job) -> JobDone | JobFailed:
+        if self.blob.first == "put":
+            await self.blob.lost.wait()
+            await asyncio.sleep(0.01)
+        outcome = await self.inner.launch(job)
+        self.blob.ended.set()
+        return outcome
+
+    async def tend_forever(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("first", ["driver", "put"])
+async def test_a_question_that_a_driver_takes_with_it_says_why_the_driver_ended(
+    tmp_path: Path, first: str
+) -> None:
+    _, place = world_in(tmp_path, "errors")
+    local = LocalLauncher(
+        tmp_path / "jobs", place, LocalSettings(), lacking=lambda: "pyspark is not installed"
+    )
+    blob = Racing(tmp_path / "blob", first)
+    session = WindowSession(
+        Refusing(local, blob), lambda: blob, SystemClock(), "test", partial(token_hex, 8)
+    )
+    with pytest.raises(UsageError, match="no windows on Spark: pyspark is not installed"):
+        await asyncio.wait_for(session.ask(b"a window"), 20)
+    await session.close()

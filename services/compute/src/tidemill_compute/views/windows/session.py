@@ -36,6 +36,8 @@ without a heartbeat until a driver ends."""
 LOOK_S_MAX = 0.25
 END_S = 5.0
 """Time that a driver has to end."""
+MOMENT_S = 1.0
+"""Time in which a driver ends that is the cause of a question that could not be put."""
 
 
 class WindowSession:
@@ -83,7 +85,14 @@ class WindowSession:
         UsageError, if drivers cannot run here.
         """
         driver, folder = self._begin()
-        number = await self._put(folder, window)
+        try:
+            number = await self._put(folder, window)
+        except Unavailable as error:
+            # The end of a driver takes the folder away, also from under a question.
+            await asyncio.wait((driver,), timeout=MOMENT_S)
+            if driver.done():
+                raise _ended(driver) from error
+            raise
         pause_s = PAUSE_S
         while True:
             ended = driver.done()

@@ -176,8 +176,8 @@ def test_w1_columns_that_the_view_names_are_looked_at_too() -> None:
     assert "has a column `time` already: the @time of the event; give" in finding.message
 
 
-def test_an_engine_of_an_earlier_version_is_refused_with_what_to_do() -> None:
+def test_an_engine_of_an_earlier_version_is_refused_with_those_there_are() -> None:
     text = f"{SOURCE}---\n" + view("v", "p(x) := flights(x, _);", "  engine: scratch\n")
     (finding,) = check_files({"a.yaml": text})
-    assert 'unknown field "engine"' in finding.message
-    assert "leave it out" in finding.hint
+    assert finding.message == 'spec.engine: "scratch" is not allowed'
+    assert finding.hint == "allowed: auto, local, spark"

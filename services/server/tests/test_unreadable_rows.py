@@ -265,7 +265,7 @@ async def test_a_view_of_an_earlier_version_runs_whatever_engine_it_names(tmp_pa
         async with running(tmp_path) as process:
             await until(process, "View/fine", "Running")
             await insert_and_ask(process, 2 + len(columns))
-            with pytest.raises(UsageError, match="leave it out"):
+            with pytest.raises(UsageError, match="allowed: auto, local, spark"):
                 await apply(process, VIEW.replace("{retain: all", "{retain: all, engine: scratch"))
             assert await apply(process, VIEW) == [Outcome.UNCHANGED]
 

@@ -41,14 +41,15 @@ LEFT_OUT = {
     "reclock": {"pyspark"},
     "compute": set[str](),
     "compaction": {"numba", "llvmlite"},
-    "query": {"tidemill-kubernetes", "kubernetes", "duckdb"},
+    "query": {"tidemill-kubernetes", "kubernetes", "duckdb", "pyspark"},
     "operator": set[str](),
 }
 """Imports inside functions that an image does not carry: no program of it comes to them.
 
 Only services of jobs launch pods (`kubernetes`), and only reclock maps offsets (numba). Ingest
 reads plain records by other decoders where it finds no compiler, and compaction sorts by Arrow.
-`tidemill sql` is in the whole.
+`tidemill sql` is in the whole. The data source of the client (pyspark) runs where a job of Spark
+registers it.
 """
 
 BLOCKED = """

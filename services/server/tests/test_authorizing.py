@@ -23,6 +23,7 @@ from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import NEEDS, Role
 from tidemill.rpc.messages import (
     CollectionShape,
+    Decision,
     HeldCapability,
     MaintainedView,
     ResourceDocument,
@@ -81,6 +82,7 @@ CALLS: dict[str, tuple[Role, Call]] = {
     "CatalogService/Push": (Role.writer, lambda c, n: c.push(n, [b"{}"])),
     "CatalogService/Apply": (Role.admin, lambda c, n: c.apply([table(n)])),
     "CatalogService/Delete": (Role.admin, lambda c, n: c.delete("Table", n)),
+    "CatalogService/Decide": (Role.admin, lambda c, n: c.decide(n, Decision.ABORT)),
     "StorageService/Create": (
         Role.writer,
         lambda c, n: c.storage.create(n, CollectionShape(pa.schema([("a", pa.int64())]))),

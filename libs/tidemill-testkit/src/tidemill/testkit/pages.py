@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ HTTP = "localhost:7475"
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^##+ (.+)$", re.MULTILINE)
 _NAME = re.compile(r"`([^`\s]+)`:\s*$")
+_OPERATOR = re.compile(r"\d?[<>]|[|&;]")
 _ANYTHING = "…"
 _SERVER = "tidemill up"
 
@@ -71,11 +73,15 @@ def shell_of(page: str) -> dict[str, str]:
 
 
 def commands_of(text: str, program: str) -> Iterator[list[str]]:
-    """The arguments of each line of a shell's text that calls a program."""
+    """The arguments of each line of a shell's text that calls a program, or waits `until` it works.
+
+    A redirection, a pipe, or another operator ends them.
+    """
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
-        if words[:1] == [program]:
-            yield words[1:]
+        called = words[1:] if words[:1] == ["until"] else words
+        if called[:1] == [program]:
+            yield list(takewhile(lambda word: not _OPERATOR.match(word), called[1:]))
 
 
 def defined_in(page: str, name: str) -> Any:

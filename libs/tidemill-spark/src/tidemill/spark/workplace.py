@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from tidemill.shard.stores import BlobPlace
@@ -35,6 +36,22 @@ def run_module(module: str, spec: bytes, here: Workplace) -> bytes:
     """The result of the job in `module`."""
     job = cast(JobModule, import_module(module))
     return job.run(spec, here)
+
+
+def task_number() -> int:
+    """The number of the partition that this task, of an executor, is about."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "a task knows its place"
+    return context.partitionId()
+
+
+def executor_folder() -> Path:
+    """The folder of the files of an executor, which goes with it."""
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.getRootDirectory())
 
 
 def say(line: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
-from tidemill.spark.workplace import Workplace
+from tidemill.spark.workplace import Workplace, executor_folder, task_number
 from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
 from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.spec import Window
@@ -64,11 +63,7 @@ def evaluate_stage(
     place: BlobPlace, packed: bytes, number: int, groups: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """One task: its ranges of a fragment; what is for other stages passes through."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "a task knows its place"
-    group = context.partitionId()
+    group = task_number()
     crossed: list[Dealt] = []
     for batch in batches:
         if not number:
@@ -88,15 +83,8 @@ async def _stage(
     packed: bytes, number: int, group: int, groups: int, crossed: Iterable[Dealt],
     blob: StoredBlob,
 ) -> list[Dealt]:  # fmt: skip
-    work = WindowWork(packed, blob, _folder())
+    work = WindowWork(packed, blob, executor_folder() / "tidemill-parts")
     return [each async for each in work.stage(number, group, groups, crossed)]
-
-
-def _folder() -> Path:
-    """The folder of an executor for the rows of parts, which goes with it."""
-    from pyspark import SparkFiles
-
-    return Path(SparkFiles.getRootDirectory()) / "tidemill-parts"
 
 
 def _with_blob(place: BlobPlace, work: Callable[[StoredBlob], Coroutine[None, None, T]]) -> T:

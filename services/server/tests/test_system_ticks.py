@@ -241,7 +241,7 @@ spec:
         ),
         (
             "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', engine: scratch}",
-            "every view is kept by the one engine that there is: leave it out",
+            'spec.engine: "scratch" is not allowed; allowed: auto, local, spark',
         ),
     ],
 )

@@ -30,7 +30,6 @@ FORMER_FIELDS = {
     "caFile": f"a resource names no file of a secret: write authority: {_NAME_IT}",
     "certificateFile": f"a resource names no file of a secret: write certificate: {_NAME_IT}",
     "keyFile": f"a resource names no file of a secret: write key: {_NAME_IT}",
-    "engine": "every view is kept by the one engine that there is: leave it out",
 }
 """Advice for fields that resources had."""
 

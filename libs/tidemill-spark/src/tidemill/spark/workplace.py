@@ -44,7 +44,8 @@ def task_number() -> int:
 
     context = TaskContext.get()
     assert context is not None, "a task knows its place"
-    return context.partitionId()
+    number: int = context.partitionId()
+    return number
 
 
 def executor_folder() -> Path:

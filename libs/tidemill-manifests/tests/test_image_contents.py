@@ -39,8 +39,8 @@ LEFT_OUT = {
     "ingest": {"tidemill-kubernetes", "kubernetes", "numba", "llvmlite"},
     "remap": {"tidemill-kubernetes", "kubernetes", "numba", "llvmlite"},
     "reclock": {"pyspark"},
-    "compute": set[str](),
-    "compaction": {"numba", "llvmlite"},
+    "compute": {"pyspark"},
+    "compaction": {"numba", "llvmlite", "pyspark"},
     "query": {"tidemill-kubernetes", "kubernetes", "duckdb", "pyspark"},
     "operator": set[str](),
 }
@@ -48,8 +48,8 @@ LEFT_OUT = {
 
 Only services of jobs launch pods (`kubernetes`), and only reclock maps offsets (numba). Ingest
 reads plain records by other decoders where it finds no compiler, and compaction sorts by Arrow.
-`tidemill sql` is in the whole. The data source of the client (pyspark) runs where a job of Spark
-registers it.
+`tidemill sql` is in the whole. So are jobs of Spark (pyspark): their tasks ask for their place,
+and the data source of the client is registered there.
 """
 
 BLOCKED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from random import Random
 
@@ -9,11 +10,14 @@ import msgspec
 import pytest
 
 from tidemill.errors import Exhausted
+from tidemill.host.settings import LimitSettings
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, World, expected, follow
 from tidemill_compute.views.auto import BACK_S, GROWING_S, GROWING_STEPS, AutoRule
 from tidemill_compute.views.engines import Engines, Windows
+from tidemill_compute.views.part import room_of_range
 from tidemill_compute.views.windows.collecting import answer, evaluate_here
+from tidemill_compute.views.windows.spec import WindowResult
 
 TEXT = """
     named(n, h) := ping(h, n) ^ host(h);
@@ -74,6 +78,49 @@ def test_rows_that_fit_nowhere_are_known_before_they_are_read() -> None:
     assert rule.wanted == "spark"
 
 
+@pytest.mark.parametrize(
+    ("kept", "begins", "wanted"),
+    [(499, False, "local"), (500, False, "spark"), (0, True, "spark")],
+)
+def test_a_step_without_room_is_a_reason_where_rows_that_are_kept_are_large(
+    kept: int, begins: bool, wanted: str
+) -> None:
+    rule = AutoRule(1_000)
+    rule.kept_here(kept)
+    rule.exhausted("too much", begins=begins)
+    assert rule.wanted == wanted
+    assert ("one process has no room: too much" in rule.why.said) == (wanted == "spark")
+
+
+def test_a_range_on_this_machine_has_the_memory_of_a_view() -> None:
+    limits = LimitSettings(view_bytes=1, history_bytes=2)
+    assert room_of_range(limits, remote=False) == (1, "limits.view_bytes")
+    assert room_of_range(limits, remote=True) == (2, "limits.history_bytes")
+
+
+async def test_a_view_without_room_on_spark_is_given_up_after_its_smallest_window() -> None:
+    """A further try of the same view, after a pause, asks for that window alone."""
+    world, asked = World(TEXT, 5), 0
+
+    async def ask(packed: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        said = WindowResult({}, {}, True, failure="exhausted", message="no room in a range")
+        return msgspec.msgpack.encode(said)
+
+    await world.create()
+    await world.feed(0, END)
+    view = world.view(world.process(Fuse(None)), 20)
+    windows = Windows(ask, world.clock.now_ms, lambda: "test", setting="limits.view_bytes")
+    engines = view.engines = Engines("spark", windows, 1 << 30)
+    for tries in (3, 4):  # windows of 20, 5 and 1 changes, and the last one again
+        with pytest.raises(Exhausted, match="no room in a range") as caught:
+            await asyncio.wait_for(view.maintain_forever(), 60)
+        assert caught.value.setting == "limits.view_bytes"
+        assert engines.running == "spark"
+        assert asked == tries
+
+
 def engines_of(world: World, lacking: str = "") -> Engines:
     async def ask(packed: bytes) -> bytes:
         raise AssertionError("nobody asks for windows")
@@ -87,7 +134,7 @@ async def test_without_spark_a_view_stays_where_it_is_and_says_what_to_install()
     engines = engines_of(World(TEXT, 1), "pyspark is not installed")
     assert engines.choose(fresh=False) == "local"
     assert engines.why.said == "the rows fit into one process"
-    assert not engines.gave_up(Exhausted("too much", reason="memory"))
+    assert not engines.gave_up(Exhausted("too much", reason="memory"), begins=True)
     assert engines.choose(fresh=False) == "local"
     assert engines.why.said == "pyspark is not installed"
 

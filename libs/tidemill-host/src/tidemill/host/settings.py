@@ -213,8 +213,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of all rows of an answer, as columns; subscriptions are not limited by it."""
 
     view_bytes: int = 4 << 30
-    """Memory of a view by its own count: rows, matches, columns, inputs. Beyond it the view is
-    `Exhausted` and tried again later; other views go on."""
+    """Memory of a view by its own count: rows, matches, columns, inputs; on Spark on this machine,
+    of a range of a window. Beyond it the view is `Exhausted` and tried again later; other views go
+    on."""
 
     cache_bytes: int = CACHE_BYTES_MAX
     """Memory of decoded rows that are kept for further reads, those just written among them; the
@@ -222,7 +223,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     history_bytes: int = 16 << 30
     """Memory, by the same count, of a job that evaluates the history of a view, with all changes of
-    its inputs at once. Beyond it the view is `Exhausted`."""
+    its inputs at once. A range of a window in pods may have as much. Beyond it the view is
+    `Exhausted`."""
 
     question_memory_bytes: int = 1 << 30
     """Memory, by the same count, of a question that is being answered; a question beyond it is

@@ -38,6 +38,7 @@ class AutoRule:
         self.wanted: Engine = "local"
         self.why = Why("Fits", "the rows fit into one process")
         self._row_bytes = ROW_BYTES
+        self._kept = 0
         self._behind, self._steps = 0, 0
         self._busy_s = self._since_s = 0.0
         self._below_s: float | None = None
@@ -46,12 +47,21 @@ class AutoRule:
         """Before a start: so many updates of inputs would be read into one process."""
         self._full(rows * UPDATE_BYTES, f"{rows:,} updates of inputs")
 
-    def exhausted(self, message: str) -> None:
-        """One process had no room for a step, however small."""
-        self._go("spark", "Memory", f"one process has no room: {message}")
+    def kept_here(self, held: int) -> None:
+        """One process keeps so many bytes for the view, between two steps."""
+        self._kept = held
+
+    def exhausted(self, message: str, *, begins: bool) -> None:
+        """One process had no room to begin with the rows it keeps, or for its smallest step.
+
+        Matches of one step that have no room beside few rows have none in a range, either.
+        """
+        if begins or self._kept >= HALF * self._bytes_max:
+            self._go("spark", "Memory", f"one process has no room: {message}")
 
     def step_here(self, now_s: float, took_s: float, behind: int, held: int, rows: int) -> None:
         """A step of one process took so long, and left changes behind; the view holds memory."""
+        self.kept_here(held)
         if rows:
             self._row_bytes = max(1, held // rows)
         self._full(held, f"{rows:,} rows")

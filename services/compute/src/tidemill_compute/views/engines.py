@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from tidemill.errors import Exhausted, UsageError
 from tidemill.shard import Collections
 from tidemill_compute.views.auto import AutoRule, Engine, Why
-from tidemill_compute.views.bulk import HISTORY_BYTES_MAX, History
+from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, History
 from tidemill_compute.views.view_updates import Maintainer
 from tidemill_compute.views.windows.asking import Ask, WindowCounts
 
@@ -23,8 +23,8 @@ Asked = Literal["auto", "local", "spark"]
 class Windows:
     """The evaluation of windows: `ask` does it, with `bytes_max` of memory for one range.
 
-    `unique` gives names that nobody has. `lacking` is a sentence where no driver can run, which
-    `auto` then does without.
+    `setting` says how much that is. `unique` gives names that nobody has. `lacking` is a sentence
+    where no driver can run, which `auto` then does without.
     """
 
     ask: Ask
@@ -32,6 +32,7 @@ class Windows:
     unique: Callable[[], str]
     bytes_max: int = HISTORY_BYTES_MAX
     lacking: Callable[[], str] = lambda: ""
+    setting: str = HISTORY_BYTES
 
 
 class Engines:
@@ -107,10 +108,20 @@ class Engines:
             self.why = Why("Asked", f"engine: {self.asked}")
         return self.running
 
-    def gave_up(self, error: Exhausted) -> bool:
-        """Whether another engine may go on where one process has no room."""
-        self.rule.exhausted(error.message)
-        return self.running == "local" and self.wanted == "spark"
+    def gave_up(self, error: Exhausted, *, begins: bool) -> bool:
+        """Whether Spark may go on where one process has no room to begin, or for a step.
+
+        A view without room on Spark has none anywhere.
+        """
+        if self.running == "spark":
+            return False
+        self.rule.exhausted(error.message, begins=begins)
+        return self.wanted == "spark"
+
+    def begun(self, held: tuple[int, int]) -> None:
+        """Note the bytes and rows that are held as the view goes on from a start."""
+        if self.running == "local":
+            self.rule.kept_here(held[0])
 
     def stepped(self, now_s: float, took_s: float, behind: int, held: tuple[int, int]) -> None:
         """Note a step that left changes behind, and the bytes and rows that are held."""
@@ -134,5 +145,5 @@ class Engines:
         windows = self._windows
         return WindowMaintainer(
             self._plan, collections, windows.ask, windows.now_ms, windows.unique(),
-            self.counts, windows.bytes_max,
+            self.counts, windows.bytes_max, windows.setting,
         )  # fmt: skip

@@ -56,12 +56,15 @@ class HistorySpec(msgspec.Struct, frozen=True):
     parts: dict[str, tuple[bytes, list[bytes]]]
     written: dict[str, bytes]
     bytes_max: int
+    setting: str
 
 
-def pack_history(history: History, bytes_max: int = HISTORY_BYTES_MAX) -> bytes:
+def pack_history(
+    history: History, bytes_max: int = HISTORY_BYTES_MAX, setting: str = HISTORY_BYTES
+) -> bytes:
     """The bytes from which `unpack_history` gives the same history; of a view without ticks.
 
-    The evaluator may hold `bytes_max` in memory.
+    The evaluator may hold `bytes_max` in memory, by a setting.
     """
     target, program = history.target, history.target.program
     assert target.ticks is None, "no history of a view with ticks is evaluated in bulk"
@@ -78,7 +81,7 @@ def pack_history(history: History, bytes_max: int = HISTORY_BYTES_MAX) -> bytes:
             for name, (description, parts) in history.inputs.items()
         },
         written={name: pack_description(description) for name, description in history.written.items()},
-        bytes_max=bytes_max,
+        bytes_max=bytes_max, setting=setting,
     )  # fmt: skip
     return msgspec.msgpack.encode(spec)
 
@@ -95,7 +98,7 @@ def unpack_history(packed: bytes) -> History:
         {p: (name, _shape(shape)) for p, (name, shape) in spec.outputs.items()},
         spec.errors, spec.state, None, spec.strategy,
         None if spec.begin is None else frontier(*spec.begin), spec.limits,
-        Allowance(spec.bytes_max, HISTORY_BYTES, f"the history of view {spec.name}"),
+        Allowance(spec.bytes_max, spec.setting, f"the history of view {spec.name}"),
     )  # fmt: skip
     inputs = {
         name: (unpack_description(description), tuple(unpack_part(part) for part in parts))

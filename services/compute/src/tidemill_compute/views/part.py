@@ -12,11 +12,13 @@ from tidemill.catalog.store import Stored
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.limits import Limits
 from tidemill.errors import Fenced
+from tidemill.host.settings import LimitSettings
 from tidemill.host.speed import Speed
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec
 from tidemill.time import U64_MAX
+from tidemill_compute.views.bulk import HISTORY_BYTES
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.engines import Engines, Windows
@@ -25,12 +27,22 @@ from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.write_back import WriteBack
 
+VIEW_BYTES = "limits.view_bytes"
+
+
+def room_of_range(limits: LimitSettings, *, remote: bool) -> tuple[int, str]:
+    """Memory for one range of a window, and the setting that says how much.
+
+    A range on this machine may take what a view may take here; one in a pod, what a job may.
+    """
+    return (limits.history_bytes, HISTORY_BYTES) if remote else (limits.view_bytes, VIEW_BYTES)
+
 
 def bounds_of(spec: ViewSpec, name: str, context: ComputeContext) -> tuple[Limits, Allowance]:
     """Limits of a view: of its memory, and of its rounds."""
     return (
         Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
-        Allowance(context.host.settings.limits.view_bytes, "limits.view_bytes", f"view {name}"),
+        Allowance(context.host.settings.limits.view_bytes, VIEW_BYTES, f"view {name}"),
     )
 
 
@@ -136,8 +148,9 @@ class ViewPart:
         if spec.engine == "local" or target.ticks is not None:
             return None
         limits, session = host.settings.limits, context.session
+        bytes_max, setting = room_of_range(limits, remote=host.launcher.remote)
         windows = Windows(
-            session.ask, host.clock.now_ms, random_id, limits.history_bytes, session.lacking
+            session.ask, host.clock.now_ms, random_id, bytes_max, session.lacking, setting
         )
         return Engines(spec.engine, windows, limits.view_bytes)
 

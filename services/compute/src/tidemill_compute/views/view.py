@@ -232,9 +232,12 @@ class ViewDriver:
         try:
             await self._compute(self._maintainer.begin, start, self._inputs)
         except Exhausted as error:
-            if fresh or not self._goes_over(error):
+            if fresh or not self._goes_over(error, begins=True):
                 raise
             await self._resume()
+            return
+        if self.engines is not None:
+            self.engines.begun(self._maintainer.held)
 
     async def _choose(self, fresh: bool) -> None:
         """Choose the engine that keeps the view from now on."""
@@ -355,7 +358,8 @@ class ViewDriver:
             step, taken = await self._take_in(lower, common, half_written)
         except Exhausted as error:
             if not self._maintainer.fewer():
-                if self._goes_over(error):
+                # A view that has written nothing would begin again here.
+                if self._begun and self._goes_over(error, begins=False):
                     return False
                 raise
             log.warning("a step begins again, smaller", view=self._target.name, error=str(error))
@@ -395,9 +399,9 @@ class ViewDriver:
             )
             self.engines.stepped(now_s, seconds, behind, self._maintainer.held)
 
-    def _goes_over(self, error: Exhausted) -> bool:
+    def _goes_over(self, error: Exhausted, *, begins: bool) -> bool:
         """Whether another engine goes on where this process has no room."""
-        return self.engines is not None and self.engines.gave_up(error)
+        return self.engines is not None and self.engines.gave_up(error, begins=begins)
 
     def may_rest(self) -> None:
         """From now on the outputs follow their inputs while these rest, if the program allows it.

@@ -17,6 +17,8 @@ class WindowCounts:
     windows: int = 0
     touched: int = 0
     newest: int = 0
+    changes_max: int = 1 << 62
+    """Changes of an input that the next window takes, at most: few after one had no room."""
 
     def add(self, touched: int) -> None:
         """Count a window."""

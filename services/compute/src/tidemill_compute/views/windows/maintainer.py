@@ -41,9 +41,12 @@ class WindowMaintainer:
     def __init__(
         self, plan: WindowPlan, collections: Collections, ask: Ask,
         now_ms: Callable[[], int], owner: str, counts: WindowCounts,
-        bytes_max: int = HISTORY_BYTES_MAX,
+        bytes_max: int = HISTORY_BYTES_MAX, setting: str = HISTORY_BYTES,
     ) -> None:  # fmt: skip
-        """For the event loop that runs now; `bytes_max` is for one range, `owner` a new name."""
+        """For the event loop that runs now; `bytes_max` is for one range, by a setting.
+
+        `owner` is a new name; `counts` go on from one maintainer of the view to the next.
+        """
         self._counts = counts
         self._owner = owner
         history = plan.divided.history
@@ -53,9 +56,9 @@ class WindowMaintainer:
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._waited: Future[WindowResult] | None = None
-        self._view = pack_history(history, bytes_max)
+        self._view = pack_history(history, bytes_max, setting)
+        self._setting = setting
         self._inputs: Mapping[str, InputState] = {}
-        self._changes_max = self._settings.step_changes_max
         self._rows: dict[str, int] | None = None
         self._read = 0
         self._turn = END_WORD
@@ -68,6 +71,10 @@ class WindowMaintainer:
     def held(self) -> tuple[int, int]:
         """No bytes; updates of inputs and rows of outputs, of the last window."""
         return 0, self._read + sum((self._rows or {}).values())
+
+    @property
+    def _changes_max(self) -> int:
+        return min(self._settings.step_changes_max, self._counts.changes_max)
 
     @property
     def reads_max(self) -> int:
@@ -88,9 +95,9 @@ class WindowMaintainer:
 
     def fewer(self) -> bool:
         """Shrink windows after one ran out of memory; whether that is possible."""
-        smaller = self._changes_max > 1
-        self._changes_max = max(1, self._changes_max // _FEWER)
-        return smaller
+        most = self._changes_max
+        self._counts.changes_max = max(1, most // _FEWER)
+        return most > 1
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """The window from `lower` on. Raises: Unavailable, Exhausted, LimitPassed, Corrupt."""
@@ -104,7 +111,7 @@ class WindowMaintainer:
         if not changes and self._turn >= upper:
             return self._step(upper, {})
         found = self._wait(self._evaluate(lower, upper, changes))
-        self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
+        self._counts.changes_max = 2 * self._changes_max
         self._turn = found.turn if self._plan.live.moves else END_WORD
         self._count(found)
         return self._step(upper, found.parts)
@@ -144,7 +151,7 @@ class WindowMaintainer:
         self._counts.add(result.touched)
         match result.failure:
             case "exhausted":
-                raise Exhausted(result.message, reason="memory", setting=HISTORY_BYTES)
+                raise Exhausted(result.message, reason="memory", setting=self._setting)
             case "limit":
                 raise LimitPassed(result.message, reason="LimitPassed")
             case "corrupt":

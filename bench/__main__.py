@@ -22,8 +22,8 @@ from bench.views.measuring import SidesDiffer, arguments, measure
 from bench.views.table import BATCHES as BATCHES_PLACE
 from bench.workloads import WORKLOADS, Workload
 
-PEER = Path("bench/peers/differential")
-BINARY = PEER / "target/release/tidemill-bench-peer"
+PEERS = Path("bench/peers")
+BINARIES = {"differential": "tidemill-bench-peer", "dbsp": "tidemill-bench-dbsp"}
 
 
 def one_run(command: list[str]) -> Any:
@@ -35,7 +35,8 @@ def one_run(command: list[str]) -> Any:
 def measured(name: str, workload: Workload, seed: int, repetitions: int) -> list[dict[str, Any]]:
     """The rows of one workload. Raises: SidesDiffer."""
     sizes = [str(size) for size in workload.sizes]
-    theirs_by = [str(BINARY), workload.peer, str(seed), *sizes]
+    binary = PEERS / workload.crate / "target/release" / BINARIES[workload.crate]
+    theirs_by = [str(binary), workload.peer, str(seed), *sizes]
     ours_by = [sys.executable, "-m", "bench.ours", name, str(seed)]
     one_run(ours_by)  # compiles what was never compiled here, and is not counted
     theirs, ours = [], []
@@ -63,7 +64,10 @@ def main() -> None:
     parser = arguments(__doc__, [*WORKLOADS, *BATCHES], repetitions=5)
     parser.add_argument("--seed", type=int, default=7)
     chosen = parser.parse_args()
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=PEER, check=True)
+    crates = {WORKLOADS[name].crate for name in chosen.only if name in WORKLOADS}
+    for crate in sorted({*crates, "differential"} if BATCHES.keys() & chosen.only else crates):
+        build = ["cargo", "build", "--release", "--quiet"]
+        subprocess.run(build, cwd=PEERS / crate, check=True)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for name in chosen.only:
         if name in WORKLOADS:

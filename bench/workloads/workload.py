@@ -65,6 +65,8 @@ class Workload:
     ours: Callable[..., Report]
     rows: tuple[Row, ...]
     code: str
+    crate: str = "differential"
+    """The folder of the peer."""
 
 
 def resident_bytes() -> int:

@@ -23,7 +23,7 @@ WARM = 2_000
 """Rows of a run that only compiles."""
 
 SOLD = "sold(region) @count(order) := order(customer, order) ^ customer(customer, region);"
-SPENT = "spent(group) @sum(value) := row(group, _, value);"
+SPENT = "spent(group) @sum(value) := row(group, number, value);"
 
 
 def replaced(

@@ -14,7 +14,7 @@ mod report;
 use std::time::Instant;
 
 use dbsp::circuit::DBSPHandle;
-use dbsp::typed_batch::IndexedZSetReader;
+use dbsp::typed_batch::{IndexedZSetReader, SpineSnapshot};
 use dbsp::utils::Tup2;
 use dbsp::{IndexedZSetHandle, OrdIndexedZSet, OrdZSet, OutputHandle, RootCircuit, Runtime, Stream};
 
@@ -68,9 +68,9 @@ fn add(digest: &mut Digest, words: &[u64], weight: i64) {
     digest.rows = digest.rows.wrapping_add(weight as u64);
 }
 
-fn groups_told(output: OutputHandle<OrdIndexedZSet<u64, i64>>) -> impl FnMut(&mut Digest) {
+fn groups_told(output: OutputHandle<SpineSnapshot<OrdIndexedZSet<u64, i64>>>) -> impl FnMut(&mut Digest) {
     move |digest| {
-        for (key, value, weight) in output.consolidate().iter() {
+        for (key, value, weight) in output.concat().consolidate().iter() {
             add(digest, &[key, value as u64], weight);
         }
     }
@@ -86,7 +86,7 @@ fn join_count(seed: u64, held: usize, batch: usize, rounds: usize) -> Report {
         let (orders, order) = root.add_input_indexed_zset::<u64, u64>();
         let (customers, customer) = root.add_input_indexed_zset::<u64, u64>();
         let counts = orders.join(&customers, |_, _, region| *region).weighted_count();
-        Ok((order, customer, counts.output()))
+        Ok((order, customer, counts.accumulate_output()))
     })
     .unwrap();
     push(&customer, &customers, 1);
@@ -100,7 +100,7 @@ fn sum(seed: u64, held: usize, batch: usize, rounds: usize) -> Report {
     rows.iter_mut().for_each(|(_, value)| *value += 1); // a sum of nothing is no group to dbsp
     let (mut circuit, (input, output)) = Runtime::init_circuit(1, |root| {
         let (rows, input) = root.add_input_indexed_zset::<u64, u64>();
-        Ok((input, rows.aggregate_linear(|value| *value as i64).output()))
+        Ok((input, rows.aggregate_linear(|value| *value as i64).accumulate_output()))
     })
     .unwrap();
     replaced(&mut circuit, &input, &rows, held, batch, rounds, groups_told(output))
@@ -121,11 +121,11 @@ fn closure(seed: u64, held: usize, batch: usize, rounds: usize) -> Report {
                 .join(&edges.delta0(child), |_, from, to| Tup2(*from, *to));
             Ok(longer.plus(&pairs.delta0(child)))
         })?;
-        Ok((input, paths.output()))
+        Ok((input, paths.accumulate_output()))
     })
     .unwrap();
     replaced(&mut circuit, &input, &rows, held, batch, rounds, |digest| {
-        for (Tup2(from, to), (), weight) in output.consolidate().iter() {
+        for (Tup2(from, to), (), weight) in output.concat().consolidate().iter() {
             add(digest, &[from, to], weight);
         }
     })

@@ -8,8 +8,8 @@
 #[path = "../../differential/src/inputs.rs"]
 mod inputs;
 #[allow(dead_code)] // another peer uses all of it
-#[path = "../../differential/src/report.rs"]
-mod report;
+#[path = "../../differential/src/figures.rs"]
+mod figures;
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use dbsp::utils::Tup2;
 use dbsp::{IndexedZSetHandle, OrdIndexedZSet, OrdZSet, OutputHandle, RootCircuit, Runtime, Stream};
 
 use inputs::{mix, Digest, Xorshift};
-use report::{percentile, Report};
+use figures::{percentile, Report};
 
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;

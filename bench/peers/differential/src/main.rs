@@ -8,10 +8,10 @@
 mod graphs;
 mod inputs;
 mod reclock;
-mod report;
+mod figures;
 mod tables;
 
-use report::{percentile, resident_bytes, Report};
+use figures::{percentile, resident_bytes, Report};
 
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;

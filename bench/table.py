@@ -30,7 +30,7 @@ def about_this_run(seed: int) -> dict[str, str]:
         "memory": f"{memory_kb / 2**20:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "ours": f"Python {platform.python_version()}, numpy {version('numpy')}, numba {version('numba')}, pyarrow {version('pyarrow')}",
-        "theirs": f"differential-dataflow 0.25.0, timely 0.31.0, dbsp 0.349.0 where a row names it, mimalloc, {rust.stdout.strip()}",
+        "theirs": f"differential-dataflow 0.25.0, timely 0.31.0, dbsp 0.349.0, mimalloc, {rust.stdout.split(' (')[0]}",
         "how": f"seed {seed}, medians of as many runs of both sides in turn as each line says, one thread each",
     }
 

@@ -9,6 +9,7 @@ import gc
 import itertools
 from dataclasses import dataclass, field, replace
 from random import Random
+from threading import Event
 
 import pyarrow as pa
 import pytest
@@ -29,6 +30,7 @@ from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views import shared_inputs
+from tidemill_compute.views.input_state import InputState
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
@@ -361,9 +363,7 @@ async def test_an_input_without_a_view_is_gone() -> None:
     for upper in (9, 14, 20):
         if world.fed < upper:
             await world.feed(upper)
-        while any(view.progress.lower < upper for view in views):
-            await asyncio.sleep(0)
-            world.clock.move(0.1)
+        await reach(world, upper, *zip(views, tasks, strict=True))
     every = shared.inputs()
     assert [each.readers for each in every] == [3, 3]
     assert all(each.reads < each.wanted for each in every)
@@ -378,6 +378,61 @@ async def test_an_input_without_a_view_is_gone() -> None:
     del every
     gc.collect()
     assert shared.inputs() == []
+
+
+@pytest.mark.rule("C1", "D2")
+async def test_a_view_stopped_while_it_evaluates_takes_nothing_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread is at its inputs when it is told to stop, and they are let go after that."""
+    world, settings = World(Random(3)), ComputeSettings(hold_interval_s=0.0)
+    await world.create()
+    for name in ("v1", "v2"):
+        await world.add(name, PROGRAMS[5], settings)
+    await world.feed(9)
+    collections, shared = world.process(Fuse(None)), SharedInputs()
+    stopped, stays = (
+        world.driver(kept.target, settings, collections, shared) for kept in world.views.values()
+    )
+    tasks = [asyncio.create_task(view.maintain_forever()) for view in (stopped, stays)]
+    await reach(world, 9, *zip((stopped, stays), tasks, strict=True))
+    inside, told, gone = Event(), Event(), Event()
+    take, free = InputState.take_updates, InputState.let_go
+
+    def slowly(living: InputState, upper: int) -> pa.Table:
+        if living in stays._inputs.values():
+            gone.wait(60)
+        elif not inside.is_set():
+            inside.set()
+            told.wait(0.2)
+        return take(living, upper)
+
+    def let_go(living: InputState) -> None:
+        free(living)
+        told.set()
+
+    monkeypatch.setattr(InputState, "take_updates", slowly)
+    monkeypatch.setattr(InputState, "let_go", let_go)
+    await world.feed(END)
+    while not inside.is_set():
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
+    await world.stop(stopped, tasks[0])
+    gone.set()
+    await reach(world, END, (stays, tasks[1]))
+    await world.stop(stays, tasks[1])
+    await world.drop("v1")
+    await world.compare()
+
+
+async def reach(world: World, upper: int, *running: tuple[ViewDriver, asyncio.Task[None]]) -> None:
+    """Time passes until views have come to an instant. Raises: what ends one before that."""
+    while any(view.progress.lower < upper for view, _ in running):
+        for _, task in running:
+            if task.done():
+                task.result()
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
 
 
 async def alone(world: World, text: str, hosts: int) -> ViewTarget:
@@ -396,11 +451,7 @@ async def alone(world: World, text: str, hosts: int) -> ViewTarget:
 
 async def run_alone(world: World, view: ViewDriver) -> None:
     task = asyncio.create_task(view.maintain_forever())
-    while not task.done() and view.progress.lower < END:
-        await asyncio.sleep(0)
-        world.clock.move(0.1)
-    if task.done():
-        task.result()
+    await reach(world, END, (view, task))
     await world.stop(view, task)
 
 

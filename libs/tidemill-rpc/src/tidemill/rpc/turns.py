@@ -23,6 +23,9 @@ AT_ONCE = 4
 BYTES_INLINE_MAX = 64 << 10
 """Bytes that are read, written or cut into lines in some milliseconds at most."""
 
+_AGAIN_S = 0.05
+"""After so long work that has not ended is called off again: it may have begun another part."""
+
 T = TypeVar("T")
 
 PRECEDENCE = Precedence()
@@ -98,10 +101,21 @@ async def in_turn(
             ended.exception()  # nobody may be left to hear of it
 
     working.add_done_callback(done)
+    return await (asyncio.shield(working) if call_off is None else until_ended(working, call_off))
+
+
+async def until_ended(working: asyncio.Future[T], call_off: Callable[[], None]) -> T:
+    """The result of `working`, which another thread computes.
+
+    IMPORTANT: a cancelled caller calls the work off and returns once the thread is free. Otherwise
+    its own cleaning up would change what the work still reads and writes.
+    """
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
-        if call_off is not None:
+        while not working.done():
             call_off()
-            await asyncio.wait([working])
+            await asyncio.wait([working], timeout=_AGAIN_S)
+        if not working.cancelled():
+            working.exception()  # nobody is left to hear of it
         raise

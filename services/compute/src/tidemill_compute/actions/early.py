@@ -20,6 +20,7 @@ from tidemill.datalog.logical.plan import LogicalPlan, logical_plan, plan_below
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.state import StateRow
 from tidemill.errors import Exhausted, NotYet
+from tidemill.rpc.turns import until_ended
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, frontier, sole_time
@@ -295,12 +296,8 @@ class EarlyEvents:
         )
         self._allowance.beside = sum(sizes)
         derive = partial(self._derive, inputs, state, upper, self._allowance)
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._threads, derive)
-        except asyncio.CancelledError:
-            self._allowance.call_off()
-            raise
+        working = asyncio.get_running_loop().run_in_executor(self._threads, derive)
+        return await until_ended(working, self._allowance.call_off)
 
     @cached_property
     def _plan(self) -> LogicalPlan:

@@ -20,6 +20,7 @@ from tidemill.datalog.logical.scans import Scan
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.datalog.state import StateRow
 from tidemill.errors import Exhausted, NotYet, Unavailable
+from tidemill.rpc.turns import until_ended
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections, UpperMismatch
@@ -414,16 +415,10 @@ class ViewDriver:
             self.rest = Rest(self._target.state, self._written(), inputs, self._collections)
 
     async def _compute(self, work: Callable[..., T], *given: object) -> T:
-        """The result of `work` on a thread of the views; it ends soon once nobody waits any
-        longer.
-        """
-        loop = asyncio.get_running_loop()
-        try:
-            done = partial(copy_context().run, looking, partial(work, *given))
-            return await loop.run_in_executor(self._shared.threads, done)
-        except asyncio.CancelledError:
-            self._call_off()
-            raise
+        """The result of `work` on a thread of the views; cancelled, it has ended all the same."""
+        done = partial(copy_context().run, looking, partial(work, *given))
+        working = asyncio.get_running_loop().run_in_executor(self._shared.threads, done)
+        return await until_ended(working, lambda: self._call_off())
 
     async def _append_state(
         self, update: tuple[str, Updates], lower: int, upper: int

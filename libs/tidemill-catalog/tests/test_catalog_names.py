@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from difflib import get_close_matches
 from random import Random
@@ -21,11 +22,19 @@ from tidemill.catalog.names import COMPARED_MAX, Names, resource_of
 from tidemill.catalog.output_columns import outputs_of
 from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.catalog.store import Stored
-from tidemill.errors import AlreadyUsed, UnknownCollection
+from tidemill.catalog.tick_plans import tick_plan
+from tidemill.datalog.dataflow import missing_in
+from tidemill.errors import AlreadyUsed, UnknownCollection, UsageError
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.documents import document
 
 SHAPE = shape_of_relation("p", pa.schema([("n", pa.int64())]))
+LONG = {
+    "tidemill.catalog.catalog.outputs_of": outputs_of,
+    "tidemill.catalog.catalog.tick_plan": tick_plan,
+    "tidemill.datalog.dataflow.missing_in": missing_in,
+}
+"""What takes long of a long program, by where it is called."""
 RESOURCES = ("a", "b", "ab", "c")
 PARTS = ("", "/p", "/q", "/p/q")
 KINDS = ("View", "Source", CREATED)
@@ -140,24 +149,36 @@ def test_s7_an_unknown_name_is_compared_with_few_however_many_there_are(
     assert 0 < compared <= 4 * COMPARED_MAX
 
 
-async def test_s7_the_outputs_of_a_view_are_made_beside_the_event_loop_and_found_by_its_plan() -> (
-    None
-):
-    catalog, threads = Catalog(), list[threading.Thread]()
+async def test_s7_a_view_is_planned_beside_the_event_loop_and_found_by_its_plan() -> None:
+    catalog, threads = Catalog(), defaultdict[str, list[threading.Thread]](list)
 
-    def made(*given: Any) -> dict[str, CatalogEntry]:
-        threads.append(threading.current_thread())
-        return outputs_of(*given)
+    def told(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*given: Any) -> Any:
+            threads[name].append(threading.current_thread())
+            return work(*given)
+
+        return done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemill.catalog.catalog.outputs_of", made)
+        for place, work in LONG.items():
+            patch.setattr(place, told(place, work))
         for name in "sv":
             kind, spec = KINDS_OF[name]
             stored = Stored(load_resources(document(kind, name, spec), "test.yaml")[0], 0)
             await catalog.foresee(stored)
             catalog.plan(stored)
-        assert threads
-        assert threading.main_thread() not in threads
+        assert set(threads) == set(LONG)
+        assert threading.main_thread() not in itertools.chain(*threads.values())
         fresh = replace(stored, incarnation=stored.incarnation + 1)
         assert catalog.plan_view(fresh).outputs["p"].collection.startswith(fresh.prefix)
-        assert threading.main_thread() in threads
+        assert threading.main_thread() in itertools.chain(*threads.values())
+
+
+def test_a_view_that_nothing_can_keep_is_refused_with_its_place() -> None:
+    catalog, columns = Catalog(), ", ".join(f"c{n}" for n in range(70))
+    names = ", ".join(f"{{name: c{n}, type: int}}" for n in range(70))
+    table = document("Table", "wide", f"{{columns: [{names}]}}")
+    catalog.plan(Stored(load_resources(table, "test.yaml")[0], 0))
+    view = document("View", "v", f'{{program: "p({columns}) := wide({columns});"}}')
+    with pytest.raises(UsageError, match=r"test.yaml:.*spec.program: .*more than .* columns"):
+        catalog.plan(Stored(load_resources(view, "test.yaml")[0], 1))

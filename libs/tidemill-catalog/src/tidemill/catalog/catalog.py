@@ -46,7 +46,7 @@ from tidemill.catalog.schemas import (
     outbox_schema,
 )
 from tidemill.catalog.store import Stored
-from tidemill.catalog.tick_plans import kept_in_words, number_schema, refuse_missing, tick_plan
+from tidemill.catalog.tick_plans import kept_in_words, number_schema, tick_plan
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.diagnostics import ProgramErrors
@@ -261,21 +261,25 @@ class Catalog(Names):
             named = vocabulary.Named(spec.lattices, spec.functions)
             words = vocabulary_of(named, self._plugin_load_s)
         checked = self._programs.checked(spec.program, file, schemas, words, self.predicates)
-        with located(resource, "spec", "program" if spec.tick is None else "tick"):
-            columns = {p: named.shape.argument_columns for p, named in inputs.items()}
-            refuse_missing(checked)
-            ticks = tick_plan(spec, checked, columns)
         known = self._foreseen_view
         if (
-            known is None
-            or known.program is not checked
-            or (known.inputs, known.stored.prefix) != (inputs, stored.prefix)
-            or known.stored.resource != resource
+            known is not None
+            and known.program is checked
+            and (known.inputs, known.stored.prefix) == (inputs, stored.prefix)
+            and known.stored.resource == resource
         ):
-            nodes = 1 if ticks is None else ticks.nodes
-            outputs = outputs_of(stored, spec, checked, inputs, nodes)
-            return PlannedView(stored, checked, inputs, outputs, ticks)
-        return replace(known, stored=stored)
+            return replace(known, stored=stored)
+        with located(resource, "spec", "program" if spec.tick is None else "tick"):
+            columns = {p: named.shape.argument_columns for p, named in inputs.items()}
+            missing = self._programs.missing(checked)
+            if missing is not None:
+                raise UsageError(
+                    f"refused: nothing can be kept with {missing}", reason="NotInDataflow"
+                )
+            ticks = tick_plan(spec, checked, columns)
+        nodes = 1 if ticks is None else ticks.nodes
+        outputs = outputs_of(stored, spec, checked, inputs, nodes)
+        return PlannedView(stored, checked, inputs, outputs, ticks)
 
     def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, CatalogEntry]:
         """The inputs of a view by predicate: as decided at its apply, else as its names resolve

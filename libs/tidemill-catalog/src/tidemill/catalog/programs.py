@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
+from tidemill.arrangement.machine_code import has_compiler
 from tidemill.datalog.ast import Program
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -57,6 +58,7 @@ class Programs:
     def __init__(self) -> None:
         self._read = _Remembered()
         self._checked = _Remembered()
+        self._lowered: tuple[CheckedProgram, str | None] | None = None
 
     def read(self, text: str, file: str) -> Program:
         """The program of a text. Raises: ProgramErrors."""
@@ -81,6 +83,25 @@ class Programs:
                 (*sure, names), lambda: check(self.read(text, file), schemas, words)
             )
         return known.program
+
+    def missing(self, program: CheckedProgram) -> str | None:
+        """The construct of a program that the dataflow lacks, None if it can be kept.
+
+        A process that cannot compile runs no view: what it reads in the catalog was judged where it
+        was applied. Cost: the program is lowered, but for the one that was asked about last.
+        """
+        known = self._lowered
+        if known is None or known[0] is not program:
+            known = self._lowered = program, _missing_in(program)
+        return known[1]
+
+
+def _missing_in(program: CheckedProgram) -> str | None:
+    if not has_compiler():
+        return None
+    from tidemill.datalog.dataflow import missing_in  # imports numba
+
+    return missing_in(program)
 
 
 class _Untold:

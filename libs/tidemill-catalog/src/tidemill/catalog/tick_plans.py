@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidemill.arrangement.machine_code import has_compiler
 from tidemill.catalog.entry import SYSTEM
 from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.ast import Program
@@ -103,21 +102,6 @@ def _admission(
     if told.policy == "stratum":
         return "stratum" if name in joining else "tick"
     return told.policy
-
-
-def refuse_missing(checked: CheckedProgram) -> None:
-    """Refuse a program with a construct that the dataflow lacks. Raises: UsageError.
-
-    A process that cannot compile runs no view: what it reads in the catalog was judged where it was
-    applied.
-    """
-    if not has_compiler():
-        return
-    from tidemill.datalog.dataflow import NotInDataflow, missing_in  # imports numba
-
-    missing = missing_in(checked)
-    if missing is not None:
-        raise NotInDataflow(missing)
 
 
 def kept_in_words(spec: object) -> str:

@@ -34,7 +34,7 @@ LONG = {
     "tidemill.catalog.catalog.tick_plan": tick_plan,
     "tidemill.datalog.dataflow.missing_in": missing_in,
 }
-"""What takes long of a long program, by where it is called."""
+"""Long work on a long program, by the place that calls it."""
 RESOURCES = ("a", "b", "ab", "c")
 PARTS = ("", "/p", "/q", "/p/q")
 KINDS = ("View", "Source", CREATED)

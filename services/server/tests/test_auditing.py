@@ -6,6 +6,8 @@ import hashlib
 import json
 import signal
 import ssl
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -196,6 +198,14 @@ spec:
   program: "refusals(who: w, target: t) := audited(_, w, _, _, t, \\"refused\\", _, _, _);"
 """
 
+KEPT = """
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: kept}
+spec: {takeover: manual, retain: all, program: 'kept(t) := rows(t);'}
+"""
+
 
 def secured(folder: Path) -> tuple[Certificates, list[str]]:
     made = Certificates.of(folder, "ours")
@@ -323,6 +333,35 @@ def test_a4_who_changed_what_and_who_was_refused_can_be_asked(tmp_path: Path) ->
         with client_of(server, made, "ann") as ann:
             wanted = ("ann", "Apply", "View/last", "done")
             until(lambda: wanted in {(e[0], *e[2:5]) for e in entries(ann)} or None)
+
+
+def test_a4_who_approved_a_version_and_who_gave_one_up_can_be_asked(tmp_path: Path) -> None:
+    """A reader who tries is refused, and told of."""
+    made, arguments = secured(tmp_path)
+    with up_process(tmp_path, *arguments) as server, client_of(server, made, "ann") as ann:
+        until(lambda: bool(ann.apply(ResourceDocument(RESOURCES + KEPT, "r.yaml"))) or None)
+        until(lambda: ann.describe("View", "kept").ready or None)
+        for number, decide in enumerate((ann.approve, ann.abort)):
+            changed = KEPT.replace("rows(t)", f'rows(t) if t != "{number}"')
+            ann.apply(ResourceDocument(changed, "v.yaml"))
+            until(partial(decided, decide))
+            until(lambda: "changing" not in ann.describe("View", "kept").details or None)
+        with client_of(server, made, "bob") as bob, pytest.raises(Denied):
+            bob.approve("kept")
+        wanted = {
+            ("ann", "Decide", "View/kept approve", "done"),
+            ("ann", "Decide", "View/kept abort", "done"),
+            ("bob", "Decide", "", "refused"),
+        }
+        until(lambda: {(e[0], *e[2:5]) for e in entries(ann)} >= wanted or None)
+
+
+def decided(decide: Callable[[str], int]) -> int | None:
+    """The number of the version, None while there is none that waits."""
+    try:
+        return decide("kept")
+    except UsageError:
+        return None
 
 
 @pytest.mark.parametrize("who", [EVERYBODY, PROCESS])

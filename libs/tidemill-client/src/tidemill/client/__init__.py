@@ -8,10 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from tidemill.client.connection import Client, connect
     from tidemill.client.spark import TidemillSource
 
 __all__ = ["Client", "TidemillSource", "connect"]
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Give a notebook `%tidemill`, on `%load_ext tidemill.client`."""
+    from tidemill.client.notebook import register
+
+    register(shell)
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,7 @@ from tidemill.client.manifests import documents_in
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.rows import table_of
 from tidemill.client.settings import ServerAccess, place_from_environment
-from tidemill.client.showing import ShownAnswer, html_of
+from tidemill.client.showing import ShownAnswer, ShownExplanation, html_of
 from tidemill.errors import UsageError
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
@@ -146,11 +146,13 @@ class Client(Handles):
 
     def why(self, record: str, as_of: Instant = None) -> Explanation:
         """The proof of a record that is present, down to the inputs."""
-        return self._calls.why(record, instant(as_of))
+        found = self._calls.why(record, instant(as_of))
+        return ShownExplanation(found.text, found.tree)
 
     def why_not(self, record: str, as_of: Instant = None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
-        return self._calls.why_not(record, instant(as_of))
+        found = self._calls.why_not(record, instant(as_of))
+        return ShownExplanation(found.text, found.tree)
 
     def explain(self, view: str, form: str = "plan") -> str:
         """A view as `plan`, `analyze` (with rows, bytes and time), `json`, `analyze-json`, `dot` or

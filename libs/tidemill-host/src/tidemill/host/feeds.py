@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemill.errors import DeadlinePassed, Unavailable
 from tidemill.host.peers import Peers
 from tidemill.host.readers import Deliver, Readers
 from tidemill.host.roles import share_of
-from tidemill.rpc.client_services import ServiceClient
+from tidemill.rpc.client_services import PEER_S, ServiceClient
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 
@@ -22,7 +22,10 @@ LOOK_S_MAX = 15.0
 """Longer than it takes until another process has taken the source over."""
 
 WATCH_S = 1.0
-"""Seconds between two questions to a reader that delivers nothing, whether it is still there."""
+"""Silence after which a reader is asked whether it is still there, and its claim is looked at."""
+
+ANSWER_S = 15.0
+"""A reader that answers nothing for so long is given up, although it keeps its claim."""
 
 
 class Feed(Protocol):
@@ -57,7 +60,10 @@ class Feeds:
 
 
 class _PeerFeed:
-    """Goes on where it was when another process takes the source over."""
+    """Goes on where it was when another process takes the source over.
+
+    The claim says whether a process is there: one that is slow is waited for.
+    """
 
     def __init__(self, item: str, readers: Readers, peers: Peers, clock: Clock) -> None:
         self.item = item
@@ -66,29 +72,30 @@ class _PeerFeed:
         self._clock = clock
 
     async def probe(self) -> dict[int, int]:
-        began_s = self._clock.monotonic_s()
+        patience = _Patience(self._clock)
         while True:
             try:
                 return await self.probe_once()
             except (Unavailable, DeadlinePassed) as error:
                 self._refuse_own(error)
-                await _again(error, began_s, self._clock, self._readers, [self.item])
+                await patience.again(error, self._readers, [self.item])
 
-    async def probe_once(self) -> dict[int, int]:
+    async def probe_once(self, answer_s: float = ANSWER_S) -> dict[int, int]:
         """The offsets that `probe` gives, tried once."""
         if self._readers.reads(self.item):
             return dict(await self._readers.probe(self.item))
-        return await (await self._reader()).probe(self.item)
+        return await self._ask(await self._reader(), answer_s)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         reached = dict(starts)
-        began_s = self._clock.monotonic_s()
+        patience = _Patience(self._clock)
 
         async def take(delivered: Delivered) -> None:
-            nonlocal began_s
             await deliver(delivered)
+            # A reader begins with its positions: that alone is no way ahead.
+            if not delivered.positions.items() <= reached.items():
+                patience.renew()
             reached.update(delivered.positions)
-            began_s = self._clock.monotonic_s()
 
         while True:
             try:
@@ -98,10 +105,10 @@ class _PeerFeed:
                         async for delivered in deliveries:
                             await take(delivered)
                 else:
-                    await self._follow(await self._reader(), reached, take)
+                    await self._follow(await self._reader(), reached, take, patience.renew)
             except (Unavailable, DeadlinePassed) as error:
                 self._refuse_own(error)
-                await _again(error, began_s, self._clock, self._readers, [self.item])
+                await patience.again(error, self._readers, [self.item])
 
     def _refuse_own(self, error: Unavailable | DeadlinePassed) -> None:
         """Raises: the error, if a reader of this process has it: no other reader is looked for."""
@@ -115,29 +122,68 @@ class _PeerFeed:
             await (await self._reader()).commit(self.item, offsets)
 
     async def _follow(
-        self, reader: ServiceClient, starts: Mapping[int, int], deliver: Deliver
+        self,
+        reader: ServiceClient,
+        starts: Mapping[int, int],
+        deliver: Deliver,
+        answered: Callable[[], None],
     ) -> None:
-        """Deliver until the reader ends, or does not answer any more: a paused process says
-        nothing.
+        """Deliver until the reader ends, loses the source, or neither delivers nor answers.
+
+        A paused process says nothing, so one that is silent is asked; `answered` tells that it did.
         """
+        came, taking = 0, False
 
         async def follow() -> None:
+            nonlocal came, taking
             async with aclosing(reader.deliver(self.item, dict(starts))) as deliveries:
                 async for delivered in deliveries:
+                    came, taking = came + 1, True
                     await deliver(delivered)
+                    taking = False
 
+        async def ask(heard: int) -> None:
+            try:
+                await self._ask(reader, ANSWER_S)
+                answered()
+            except DeadlinePassed:
+                if came == heard and not taking:
+                    raise
+
+        heard = came
         following = asyncio.create_task(follow())
         try:
-            while not following.done():
-                pause = asyncio.ensure_future(self._clock.sleep(WATCH_S))
-                await asyncio.wait((following, pause), return_when=asyncio.FIRST_COMPLETED)
-                pause.cancel()
-                if not following.done():
-                    await reader.probe(self.item)
+            while not await _ends_during(following, self._clock.sleep(WATCH_S)):
+                if came == heard and not taking and await _ends_during(following, ask(heard)):
+                    break
+                heard = came
             following.result()
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+    async def _ask(self, reader: ServiceClient, answer_s: float) -> dict[int, int]:
+        """The answer to a probe, however slow, for as long as the reader has the source.
+
+        Raises: Unavailable once another process has it; DeadlinePassed.
+        """
+        asking = asyncio.ensure_future(reader.probe(self.item, timeout_s=answer_s))
+        try:
+            while not await _ends_during(asking, self._clock.sleep(WATCH_S)):
+                await self._check_claim(reader)
+            return asking.result()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def _check_claim(self, reader: ServiceClient) -> None:
+        """Raises: Unavailable if the source is known to be another process's, or nobody's."""
+        try:
+            owner = await self._peers.owner("ingest", self.item)
+        except (Unavailable, DeadlinePassed):
+            return
+        if owner != reader.address:
+            raise Unavailable(f"{self.item} is read elsewhere", reason="elsewhere")
 
     async def _reader(self) -> ServiceClient:
         """The process that has claimed the source. Raises: Unavailable."""
@@ -162,15 +208,15 @@ class _SharedFeed:
 
     async def probe(self) -> dict[int, int]:
         """Of all partitions, by whichever process answers first: each of them knows all."""
-        began_s = self._clock.monotonic_s()
+        patience = _Patience(self._clock)
         while True:
             for share in self._shares:
                 try:
-                    return await share.probe_once()
+                    return await share.probe_once(ANSWER_S if share is self._shares[-1] else PEER_S)
                 except (Unavailable, DeadlinePassed) as error:
                     last: Exception = error
             items = [share.item for share in self._shares]
-            await _again(last, began_s, self._clock, self._readers, items)
+            await patience.again(last, self._readers, items)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         """Each share from `starts` on. One that moves to another process holds up its own
@@ -192,20 +238,48 @@ class _SharedFeed:
         return await self._shares[-1].commit(offsets)
 
 
-async def _again(
-    error: Exception, began_s: float, clock: Clock, readers: Readers, items: Sequence[str]
-) -> None:
-    """Pause before another look, until this process reads one of the items.
+class _Patience:
+    """With failures, until nothing has come of a feed for `LOOK_S_MAX`."""
 
-    Raises: the error, once that took too long.
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_s: float | None = clock.monotonic_s()
+
+    def renew(self) -> None:
+        """Something has come of it: it lasts from the next failure on."""
+        self._since_s = None
+
+    async def again(self, error: Exception, readers: Readers, items: Sequence[str]) -> None:
+        """Pause before another look, until this process reads one of the items.
+
+        Raises: the error, once that took too long.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s > LOOK_S_MAX:
+            raise Unavailable(str(error), reason="elsewhere") from error
+        read = [] if any(map(readers.reads, items)) else map(readers.until_read, items)
+        waiting = [asyncio.ensure_future(each) for each in (self._clock.sleep(LOOK_S), *read)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _ends_during(task: asyncio.Future[Any], meanwhile: Awaitable[None]) -> bool:
+    """Whether a task ends before something else does, which ends with it.
+
+    Raises: errors of the latter.
     """
-    if clock.monotonic_s() - began_s > LOOK_S_MAX:
-        raise Unavailable(str(error), reason="elsewhere") from error
-    read = [] if any(map(readers.reads, items)) else map(readers.until_read, items)
-    waiting = [asyncio.ensure_future(each) for each in (clock.sleep(LOOK_S), *read)]
+    other = asyncio.ensure_future(meanwhile)
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, other), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            other.result()
+        return task.done()
     finally:
-        for each in waiting:
-            each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)

@@ -39,10 +39,10 @@ class ServiceClient:
         """Cancel running calls and close the connection."""
         await self._channel.close()
 
-    async def probe(self, source: str) -> dict[int, int]:
+    async def probe(self, source: str, *, timeout_s: float | None = None) -> dict[int, int]:
         """The offset that the next record of each partition will get."""
         request = ingest.ProbeRequest(source=source)
-        found = await ends(begun(self._ingest.Probe, request, timeout=self._timeout_s))
+        found = await ends(begun(self._ingest.Probe, request, timeout=timeout_s or self._timeout_s))
         return codecs.offsets_in(found.offsets)
 
     async def commit(self, source: str, offsets: Mapping[int, int]) -> None:

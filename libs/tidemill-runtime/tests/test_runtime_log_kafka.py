@@ -13,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.consumer import fetcher
+from aiokafka.errors import GroupLoadInProgressError
 
 from tidemill.errors import Fenced, Indeterminate, Unavailable, UsageError
 from tidemill.runtime.log import Entry, Log, LogReader, LogRecord, columns_of
@@ -104,6 +105,42 @@ async def test_a_writer_that_was_refused_leaves_nothing_that_the_event_loop_comp
     gc.collect()
     await asyncio.sleep(0)
     assert complaints == []
+
+
+async def test_a_commit_that_was_given_up_leaves_nothing_that_the_event_loop_complains_of(
+    kafka_bootstrap: str,
+) -> None:
+    """Its caller's deadline passes while the coordinator of the group is loaded."""
+    topic, complaints = f"given-up-{next(NUMBERS)}", list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        await log.append(topic, [Entry(None, b"%d" % number, 0) for number in range(4)])
+        await log.commit(topic, topic, {0: 2})
+        sent, loaded = asyncio.Event(), asyncio.Event()
+        coordinator = log._committers[topic]._coordinator
+        send = coordinator._send_req
+
+        async def refused(request: object) -> None:
+            sent.set()
+            await loaded.wait()
+            raise GroupLoadInProgressError
+
+        coordinator._send_req = refused
+        given_up = asyncio.create_task(log.commit(topic, topic, {0: 3}))
+        await sent.wait()
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        loaded.set()
+        await asyncio.sleep(0)
+        coordinator._send_req = send
+        del coordinator, given_up, refused, send
+        gc.collect()
+        await asyncio.sleep(0)
+        assert complaints == []
+        assert await log.read_committed(topic, topic) == {0: 2}
+        await log.commit(topic, topic, {0: 4})
+        assert await log.read_committed(topic, topic) == {0: 4}
 
 
 async def test_records_of_aborted_transactions_are_passed_over(kafka_bootstrap: str) -> None:

@@ -28,6 +28,7 @@ from tidemill.runtime.kafka_batches import (
     prepare_reading,
     read_by_batches,
 )
+from tidemill.runtime.kafka_committing import forget_commits_given_up
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
 from tidemill.runtime.kafka_fencing import KafkaFencedWriter
 from tidemill.runtime.kafka_producer import (
@@ -408,6 +409,7 @@ class KafkaLog:
             if group not in self._committers:
                 committer = self._consumer(group)
                 await self._start(committer)
+                forget_commits_given_up(committer)
                 self._committers[group] = committer
             return self._committers[group]
 

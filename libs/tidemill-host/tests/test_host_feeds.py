@@ -1,4 +1,4 @@
-"""Whoever follows a source in another process waits for a slow one, and leaves one that is gone."""
+"""A follower of a source in another process waits for a slow one, and leaves one that is gone."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer
 
 
 def forget_commits_given_up(committer: AIOKafkaConsumer) -> None:
-    """Let no commit of a started member of a group be reported that nobody waits for any more."""
+    """After this no commit of a started member is reported that nobody waits for any more."""
     coordinator = committer._coordinator
     commit = coordinator._do_commit_offsets
 

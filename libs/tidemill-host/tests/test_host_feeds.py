@@ -85,7 +85,7 @@ class Following:
     async def _take(self, delivered: Delivered) -> None:
         self.positions.append(delivered.positions[0])
 
-    async def ended(self) -> BaseException | None:
+    async def end(self) -> BaseException | None:
         self.task.cancel()
         (end,) = await asyncio.gather(self.task, return_exceptions=True)
         return end
@@ -98,7 +98,7 @@ async def test_a_reader_that_delivers_is_not_asked_whether_it_is_there() -> None
     await clock.advance(60)
     assert (process.asked, process.opened) == (0, 1)
     assert following.positions[-1] > 100
-    await following.ended()
+    await following.end()
 
 
 @pytest.mark.parametrize("row_s", [ANSWER_S / 2, 2 * ANSWER_S])
@@ -114,7 +114,7 @@ async def test_a_reader_that_is_slow_is_waited_for_as_long_as_it_has_the_source(
     await clock.advance(10 * row_s + 1)
     assert following.positions == [*range(11)]
     assert process.opened == 1
-    await following.ended()
+    await following.end()
 
 
 async def test_a_reader_that_has_lost_the_source_is_left_whether_it_answers_or_not() -> None:
@@ -129,7 +129,7 @@ async def test_a_reader_that_has_lost_the_source_is_left_whether_it_answers_or_n
     await clock.advance(3 * WATCH_S)
     assert following.positions[-1] > 0
     assert (paused.opened, other.opened) == (1, 1)
-    await following.ended()
+    await following.end()
 
 
 async def test_a_reader_that_neither_delivers_nor_answers_is_told_of() -> None:
@@ -139,7 +139,7 @@ async def test_a_reader_that_neither_delivers_nor_answers_is_told_of() -> None:
     following = Following(Place(process), clock)
     await clock.advance(LOOK_S_MAX + 3 * (ANSWER_S + WATCH_S))
     assert following.task.done()
-    error = await following.ended()
+    error = await following.end()
     assert isinstance(error, Unavailable)
     assert "the deadline passed" in str(error)
 
@@ -158,7 +158,7 @@ async def test_a_source_without_news_may_move_after_hours() -> None:
     place.claimed = "b"
     await clock.advance(5)
     assert following.positions[-1] > 0
-    await following.ended()
+    await following.end()
 
 
 @pytest.mark.parametrize("shares", [1, 2])

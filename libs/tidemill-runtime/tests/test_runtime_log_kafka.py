@@ -121,12 +121,12 @@ async def test_a_commit_that_was_given_up_leaves_nothing_that_the_event_loop_com
         coordinator = log._committers[topic]._coordinator
         send = coordinator._send_req
 
-        async def refused(request: object) -> None:
+        async def refuse(request: object) -> None:
             sent.set()
             await loaded.wait()
             raise GroupLoadInProgressError
 
-        coordinator._send_req = refused
+        coordinator._send_req = refuse
         given_up = asyncio.create_task(log.commit(topic, topic, {0: 3}))
         await sent.wait()
         given_up.cancel()
@@ -134,7 +134,7 @@ async def test_a_commit_that_was_given_up_leaves_nothing_that_the_event_loop_com
         loaded.set()
         await asyncio.sleep(0)
         coordinator._send_req = send
-        del coordinator, given_up, refused, send
+        del coordinator, given_up, refuse, send
         gc.collect()
         await asyncio.sleep(0)
         assert complaints == []

@@ -12,10 +12,10 @@ import pytest
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.parser import parse
 from tidemill.errors import Exhausted, Unavailable
+from tidemill.host.questions.limits import QuestionLimits
+from tidemill.host.questions.working import Workers
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.turns import AT_ONCE
-from tidemill_query.settings import QuestionLimits
-from tidemill_query.working import Workers
 
 
 class Endless:

@@ -146,6 +146,33 @@ async def test_mails_of_an_event_are_one_thread_from_its_beginning_to_its_end(
     assert "@max(240)" in others[0].get_content()
 
 
+async def test_a_message_has_the_proof_as_of_its_instant_and_of_an_end_the_one_before(
+    tmp_path: Path,
+) -> None:
+    boxes = Mailboxes()
+    async with boxes.served() as server, running(tmp_path, mail="hush") as process:
+        sink = (
+            f'{{email: {{server: "{server}", sender: mill@x.example, to: [a@x.example], '
+            'username: mill, secret: mail, text: "${proof}"}}'
+        )
+        # Nothing but the action itself keeps the history of the inputs.
+        await apply(process, WORLD.replace("retain: all, ", ""), action("tell", sink))
+        await change(process, ("A", 220, 1))
+        await until(lambda: _there(len(boxes.mails) == 1))
+        await change(process, ("A", 220, -1))
+        await until(lambda: _there(len(boxes.mails) == 2))
+        for mail in boxes.mails:
+            first, *below = mail.get_content().splitlines()
+            assert first.startswith('hot("A") @max(220)  [at '), mail.get_content()
+            assert "rule 1: hot(oven: o) @max(d) :=" in first
+            assert [line for line in below if 'ovens("A", 220)  [input]' in line]
+        holders = (await process.context.collections.status("ovens")).holders
+        assert "action:tell" in {holder.owner for holder in holders}
+        await process.controller.delete("Action", "tell")
+        holders = (await process.context.collections.status("ovens")).holders
+        assert "action:tell" not in {holder.owner for holder in holders}
+
+
 async def _there(found: bool) -> bool:
     return found
 
@@ -268,12 +295,20 @@ async def test_pagers_chats_and_functions_are_told_in_their_own_words(tmp_path: 
         ),
         ('{http: {url: "http://127.0.0.1:1", body: "{x: ${record}}"}}', True, "no JSON"),
         ("{slack: {webhook: lost}}", True, "no secret lost"),
+        (
+            '{http: {url: "http://127.0.0.1:1", body: \'"${proof}"\'}}',
+            None,
+            "is of definite events",
+        ),
     ],
 )
 async def test_what_cannot_be_told_is_refused_when_it_is_applied(
-    sink: str, follow: bool, says: str, tmp_path: Path
+    sink: str, follow: bool | None, says: str, tmp_path: Path
 ) -> None:
     async with running(tmp_path) as process:
         await apply(process, WORLD)
+        text = action("tell", sink, bool(follow))
+        if follow is None:
+            text = text.replace("follow: false", "eager: true")
         with pytest.raises(UsageError, match=says):
-            await apply(process, action("tell", sink, follow))
+            await apply(process, text)

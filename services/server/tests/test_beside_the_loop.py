@@ -19,6 +19,7 @@ import pytest
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
 from tidemill.host.observing import expect_refusals, watch_loop
+from tidemill.host.questions import histories
 from tidemill.reclock import LiveReclock, prepare_mapping
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.messages import ResourceDocument
@@ -30,7 +31,7 @@ from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.testkit.whole import Whole, opened
-from tidemill_query import driver, histories, pushed_entries
+from tidemill_query import driver, pushed_entries
 from tidemill_query.pushing import rows_of
 from tidemill_reclock import driver as reclocking
 from tidemill_server.settings import ServerSettings

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.errors import Exhausted, UsageError
+from tidemill.host.questions import reasons
 from tidemill.host.settings import LimitSettings
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
@@ -27,7 +28,6 @@ from tidemill.rpc.server import serve
 from tidemill.runtime.log import Entry
 from tidemill.testkit.whole import Whole, opened
 from tidemill.time import frontier
-from tidemill_query import reasons
 from tidemill_query.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_server.settings import ServerSettings
 

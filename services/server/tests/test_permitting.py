@@ -113,6 +113,23 @@ async def test_a2_an_action_needs_the_right_on_its_view(tmp_path: Path) -> None:
             assert isinstance(error, Denied), error
 
 
+async def test_a2_an_action_that_tells_proofs_needs_the_right_on_what_its_view_reads(
+    tmp_path: Path,
+) -> None:
+    sal = Principal("sal", (*SAL.grants, Grant(Role.reader, ("payroll",))))
+    async with running(tmp_path) as process:
+        await apply(process, EVERYBODY, PEOPLE, PAYROLL)
+        told = document(
+            "Action", "sneak",
+            '{view: payroll, goal: "salary(w, a)", sink: {http: {url: "http://127.0.0.1:1", '
+            "contentType: text/plain, body: '${record}'}}}",
+        )  # fmt: skip
+        error = await meet_refusal(process, sal, told.replace("record", "proof"))
+        assert isinstance(error, Denied)
+        assert "sal is no reader of people, which payroll reads" in str(error)
+        assert await apply(process, sal, told) == [Outcome.CREATED]
+
+
 async def test_a2_a_changed_view_is_permitted_anew(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, EVERYBODY, PEOPLE, PAYROLL)

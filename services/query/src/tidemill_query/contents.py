@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 
 from tidemill.catalog.directory import Readable
 from tidemill.errors import (
     BeforeSince,
-    CapabilityExpired,
     NotYet,
-    UnknownCapability,
     UnknownCollection,
     UsageError,
 )
-from tidemill.shard import Collections, ReadCapability
+from tidemill.host.questions.histories import holding
+from tidemill.host.questions.limits import QuestionLimits
+from tidemill.host.questions.working import Workers
+from tidemill.shard import Collections
 from tidemill.shard.pruning import Equal
 from tidemill.shard.state import State
 from tidemill_query.instants import definite_instant
-from tidemill_query.settings import QuerySettings, QuestionLimits
-from tidemill_query.working import Workers
+from tidemill_query.settings import QuerySettings
 
 VERSION_AGE_S_MAX = 0.05
 """Seconds for which a version answers questions about an instant that it says is definite."""
@@ -38,20 +38,11 @@ class Contents:
         workers: Workers,
     ) -> None:
         self._collections = collections
-        self._lease_ms = settings.session_lease_ms
+        self.reading = holding(collections, settings.session_lease_ms)
+        """A hold on a collection for an owner, for the length of a body."""
         self._arranged_wait_s = settings.arranged_wait_s
         self._limits = limits
         self._workers = workers
-
-    @asynccontextmanager
-    async def reading(self, collection: str, owner: str) -> AsyncIterator[ReadCapability]:
-        """A hold on a collection for the length of the body."""
-        held = await self._collections.read_hold(collection, owner=owner, lease_ms=self._lease_ms)
-        try:
-            yield held
-        finally:
-            with suppress(UnknownCapability, CapabilityExpired):
-                await self._collections.drop(held)
 
     async def recent_version(self, collection: str) -> State:
         """A version that may answer a question, without asking the store for each question anew.

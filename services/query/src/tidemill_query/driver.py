@@ -10,20 +10,20 @@ from functools import partial
 from typing import TypeVar
 
 from tidemill.arrangement.updates import DIFF
-from tidemill.catalog.directory import Directory, Readable, TicksOf, ViewOf
-from tidemill.datalog.allowance import Allowance
+from tidemill.catalog.directory import Directory, Readable, ViewOf
 from tidemill.datalog.drawing import svg_of
 from tidemill.datalog.logical.plan import logical_plan
-from tidemill.datalog.logical.scans import Scan
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record, parse_record
-from tidemill.datalog.ticking import TickHistory
 from tidemill.errors import (
     BeforeSince,
     UnknownCollection,
     UsageError,
 )
+from tidemill.host.questions import reasons
+from tidemill.host.questions.histories import Histories
+from tidemill.host.questions.limits import QuestionLimits
+from tidemill.host.questions.proving import Prover
+from tidemill.host.questions.working import RECORDS_INLINE_MAX, Workers
 from tidemill.rpc.messages import (
     Answer,
     Changes,
@@ -40,19 +40,16 @@ from tidemill.shard import Collections, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.pruning import matching
 from tidemill.time import Antichain, SourceFrontier, sole_time
-from tidemill_query import plans, reasons
+from tidemill_query import plans
 from tidemill_query.conditions import filter_of, fixed_by
 from tidemill_query.contents import Contents
-from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.goals import row_goal, split_name
-from tidemill_query.histories import Histories
 from tidemill_query.instants import definite_instant, refuse_early_end
 from tidemill_query.listing import collection_info
-from tidemill_query.settings import QuerySettings, QuestionLimits
+from tidemill_query.settings import QuerySettings
 from tidemill_query.shared_holds import SharedHolds
 from tidemill_query.timestamps import chosen_of
 from tidemill_query.translating import Translator
-from tidemill_query.working import RECORDS_INLINE_MAX, Workers
 
 CHOICES_MAX = 8
 """So often an instant is chosen for a question that names none, before it is said that its history
@@ -83,7 +80,6 @@ class QueryDriver:
 
         `explains` says whether who asks now may see the facts that a view is derived from.
         """
-        self._explains = explains
         self._limits = limits or QuestionLimits()
         self._workers = Workers(self._limits)
         self._collections = collections
@@ -95,6 +91,7 @@ class QueryDriver:
         self._instant = partial(definite_instant, collections)
         self._contents = Contents(collections, settings, self._limits, self._workers)
         self._histories = Histories(collections, self._contents.reading, self._workers)
+        self._prover = Prover(directory, self._histories, self._workers, settings.reach, explains)
         self._translator = Translator(
             collections, clock, self._contents.reading, self._instant, self._workers, self._limits
         )
@@ -173,11 +170,6 @@ class QueryDriver:
                 " ask for less with one goal",
                 reason="limits",
             )
-
-    async def _reason(self, allowance: Allowance, reason: Callable[..., T], *given: object) -> T:
-        """The result of `reason`, found beside the event loop within an allowance."""
-        allowance.beside = allowance.held
-        return await self._workers.run(allowance, reason, *given, allowance)
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
@@ -320,32 +312,7 @@ class QueryDriver:
     async def _prove(self, written: str, as_of: int | None) -> Explanation:
         view, asked, collection = await self._question(written, blanks=False)
         at = await self._instant(collection, as_of, None)
-        found = await self._proof(view, asked, at)
-        if isinstance(found, Explanation):
-            return found
-        settings = self._settings
-        borders = Borders(settings.proof_views_max, settings.proof_facts_max)
-
-        async def prove(other: ViewOf, record: Record, instant: int) -> Proof | None:
-            below = await self._proof(other, record, instant)
-            return below if isinstance(below, Proof) else None
-
-        crossing = Crossing(self._directory.views(), self._explains, prove, borders)
-        await crossing.extend(found, view, at)
-        return await self._workers.run(self._workers.allowance(), reasons.proved, asked, found, at)
-
-    async def _proof(self, view: ViewOf, asked: Record, at: int) -> reasons.Found:
-        """The proof down to the inputs of one view."""
-        if view.ticks is not None:
-            ways = reasons.proof_in_ticks
-            return await self._explain_in_ticks(view, view.ticks, asked, at, ways)
-        allowance = self._workers.allowance()
-        scans = await self._workers.run(allowance, plans.scans_of_proof, view.program, asked)
-        inputs = await self._presences(view, self._begins(asked, at), at, scans, allowance)
-        letters = await self._letters(view)
-        return await self._reason(
-            allowance, reasons.proof, view.program, inputs, letters, asked, at, at + 1
-        )
+        return await self._prover.prove(view, asked, at)
 
     async def why_not(self, record: str, as_of: int | None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
@@ -356,19 +323,23 @@ class QueryDriver:
         upper = (await self._collections.status(collection)).upper
         allowance = self._workers.allowance()
         if as_of is not None and upper.less_equal(as_of):
-            return await self._reason(
+            return await self._workers.reason(
                 allowance, reasons.absence, view.program, {}, (), asked, as_of, sole_time(upper)
             )
         at = await self._instant(collection, as_of, None)
         if view.ticks is not None:
-            ways = reasons.absence_in_ticks
-            return await self._explain_in_ticks(view, view.ticks, asked, at, ways)
+            found = await self._prover.ticks_of(view, view.ticks, asked, at, allowance)
+            history, asked, node = found
+            letters = await self._letters(view)
+            return await self._workers.reason(
+                allowance, reasons.absence_in_ticks, history, letters, asked, at, node, at + 1
+            )
         # Rows from after the instant may be the missing ones.
         last = at if upper.empty else sole_time(upper) - 1
         until = max(at, min(last, at + self._settings.proof_history_ms))
-        inputs = await self._presences(view, self._begins(asked, at), until, {}, allowance)
+        inputs = await self._prover.presences(view, asked, at, until, {}, allowance)
         letters = await self._letters(view)
-        return await self._reason(
+        return await self._workers.reason(
             allowance, reasons.absence, view.program, inputs, letters, asked, at, until + 1
         )
 
@@ -382,49 +353,6 @@ class QueryDriver:
         asked = await self._workers.read_beside(written, parse, text or written)
         view = self._directory.view_of(name)
         return (view, *self._asked_in(view, name, asked))
-
-    def _begins(self, asked: Record, at: int) -> int:
-        """From when on facts may matter for a record."""
-        begins = at if asked.time is None else max(0, min(at, asked.time))
-        return max(0, begins - self._settings.proof_history_ms)
-
-    async def _presences(
-        self,
-        view: ViewOf,
-        begins: int,
-        until: int,
-        scans: Mapping[str, Scan],
-        allowance: Allowance,
-    ) -> dict[str, list[Presence]]:
-        """Presences of the inputs of a view at some instant of [begins, until]."""
-        return {
-            predicate: await self._histories.presences(
-                readable, begins, until, allowance, scans.get(predicate)
-            )
-            for predicate, readable in view.inputs.items()
-        }
-
-    async def _explain_in_ticks(
-        self, view: ViewOf, ticks: TicksOf, asked: Record, at: int,
-        reason: Callable[[TickHistory, reasons.Letters, Record, int, int, int, Allowance], T],
-    ) -> T:  # fmt: skip
-        """A reason over the ticks of a program; with several nodes its first argument names the
-        node.
-        """
-        node = 0
-        if ticks.plan.nodes > 1 and asked.predicate in view.outputs:
-            number, *rest = asked.arguments or (None,)
-            if type(number) is not int or not 0 <= number < ticks.plan.nodes:
-                raise UsageError(
-                    f"{asked}: the first argument names the node, 0 to {ticks.plan.nodes - 1}",
-                    reason="UnknownNode",
-                )
-            node, asked = number, replace(asked, arguments=tuple(rest))
-        begins = max(0, at - self._settings.proof_history_ms)
-        allowance = self._workers.allowance()
-        history = await self._histories.of_ticks(view, ticks, begins, at, allowance)
-        letters = await self._letters(view)
-        return await self._reason(allowance, reason, history, letters, asked, at, node, at + 1)
 
     async def _letters(self, view: ViewOf) -> list[Record]:
         """The events that came late to the inputs of a view, under the names that its program has

@@ -1,15 +1,11 @@
-"""Inputs of views: with whom a view shares them, and what of them a proof can depend on."""
+"""Inputs of views, and those with whom a view shares them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tidemill.catalog.directory import ViewOf
-from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.demand import demanded, pattern_scan
 from tidemill.datalog.logical.plan import logical_plan
-from tidemill.datalog.logical.scans import Scan
-from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 
 EXPLANATIONS = ("plan", "analyze", "json", "analyze-json", "dot", "svg")
@@ -38,15 +34,3 @@ def alike(found: ViewOf, predicate: str, whole: bool, others: Iterable[ViewOf]) 
         if (None if whole or scan is None else scan.nameless) in theirs:
             names.append(other.name)
     return sorted(names)
-
-
-def scans_of_proof(program: CheckedProgram, asked: Record) -> dict[str, Scan]:
-    """For each input what a proof of the record can depend on: nothing of those that are not
-    there.
-    """
-    patterns = demanded(logical_plan(program).rules, asked.predicate, asked.arguments)
-    return {
-        name: pattern_scan(program, name, patterns.get(name, ()))
-        for name in program.columns
-        if name not in program.derived
-    }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemill.host.exposing import SAID, exposed
 from tidemill.host.observing import observed_calls
+from tidemill.host.questions.limits import QuestionLimits
 from tidemill.host.service import Ports, Process, Run, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.rpc.calls import Calls, DeadlinePolicy
@@ -30,7 +31,7 @@ from tidemill_query.driver import QueryDriver
 from tidemill_query.frontier_history import FrontierHistory, Sample
 from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
-from tidemill_query.settings import QuerySettings, QuestionLimits
+from tidemill_query.settings import QuerySettings
 from tidemill_query.storage import StorageDriver
 from tidemill_query.web.console import Console
 from tidemill_query.web.door import Door, Handlers

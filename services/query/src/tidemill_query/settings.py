@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
-from tidemill.host.settings import LimitSettings
+from tidemill.host.questions.limits import Reach
 
 
 class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,24 +26,7 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof_facts_max: int = 100
     """Facts of other views that a proof explains in turn."""
 
-
-@dataclass(frozen=True, slots=True)
-class QuestionLimits:
-    """Limits on the length of a question, and on its answer."""
-
-    question_bytes: int = 16 << 10
-    answer_bytes: int = 256 << 20
-    memory_bytes: int = 1 << 30
-    seconds: float = 60.0
-    offsets: int = 20_000
-
-    @classmethod
-    def of(cls, limits: LimitSettings) -> QuestionLimits:
-        """Those of a process."""
-        return cls(
-            limits.question_bytes,
-            limits.answer_bytes,
-            limits.question_memory_bytes,
-            limits.question_s,
-            limits.question_offsets,
-        )
+    @property
+    def reach(self) -> Reach:
+        """Reach of the proofs of users."""
+        return Reach(self.proof_history_ms, self.proof_views_max, self.proof_facts_max)

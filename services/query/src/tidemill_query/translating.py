@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp
 from tidemill.catalog.directory import SourceOf
 from tidemill.errors import BeforeSince, NotYet, UsageError
+from tidemill.host.questions.limits import QuestionLimits
+from tidemill.host.questions.working import Workers
 from tidemill.reclock import bindings_of_rows, covered_since
 from tidemill.rpc.messages import Translation
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, CollectionStatus, ReadCapability
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import PARTITIONED, Antichain, SourceFrontier, shown_offsets, sole_time
-from tidemill_query.settings import QuestionLimits
-from tidemill_query.working import Workers
 
 STREAM = -1
 """The row of the stream itself in the map of event time."""

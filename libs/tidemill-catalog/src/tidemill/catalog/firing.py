@@ -7,15 +7,26 @@ from collections.abc import Collection, Iterator
 
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import ActionSpec, SinkSpec
-from tidemill.runtime.templates import ARGUMENT, fill, placeholders_in, within_json
+from tidemill.runtime.templates import ARGUMENT, PROOF, fill, placeholders_in, within_json
 from tidemill.time import Frontier, sole_time
 
 
-def refuse_template(sink: SinkSpec, arguments: Collection[str]) -> None:
+def proves(sink: SinkSpec) -> bool:
+    """Whether a text of a sink has the proof in it."""
+    return any(PROOF in placeholders_in(text) for _, text in _templates(sink))
+
+
+def refuse_template(sink: SinkSpec, arguments: Collection[str], *, eager: bool) -> None:
     """Refuse texts of a sink that do not fit the goal.
 
-    Raises: UsageError for a placeholder without an argument, and for a body of JSON that is none.
+    Raises: UsageError for a placeholder without a value, and for a body of JSON that is none.
     """
+    if eager and proves(sink):
+        raise UsageError(
+            f"${{{PROOF}}} is of definite events, and an eager action fires before: leave it out, or "
+            "leave eager out",
+            reason="Template",
+        )
     for field, text in _templates(sink):
         for placeholder in placeholders_in(text):
             name = placeholder.removeprefix(ARGUMENT)

@@ -9,13 +9,17 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-NAMES = ("key", "event", "phase", "action", "record", "arguments", "instant", "time", "link")
+NAMES = (
+    "key", "event", "phase", "action", "record", "arguments", "instant", "time", "link", "proof",
+)  # fmt: skip
 """Names of placeholders, beside `arg.NAME` for an argument by its name."""
 
 ARGUMENT = "arg."
 
 TEMPLATE = rf"([^$]|\$\$|\$\{{({'|'.join(NAMES)}|arg\.[\p{{L}}\p{{N}}_.-]+)\}})*"
 """The form of a template, as a pattern of RE2."""
+
+PROOF = "proof"
 
 _PLACEHOLDER = re.compile(rf"\$(?:(\$)|\{{({'|'.join(NAMES)}|arg\.[\w.-]+)\}}|)")
 

@@ -64,6 +64,7 @@ class Names:
             "instant": instant_text(firing.instant),
             "time": time,
             "link": self.linked(firing),
+            "proof": firing.proof,
             **{f"{ARGUMENT}{name}": _text(value) for name, value in arguments},
         }
 

@@ -33,6 +33,8 @@ class Firing:
     phase: str = BEGIN
     limited: bool = False
     """It is not told: the limit of the action was reached."""
+    proof: str = ""
+    """Text of its proof, if the message has one."""
 
     @property
     def of(self) -> str:

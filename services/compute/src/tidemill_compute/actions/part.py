@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tidemill.catalog.firing import refuse_forgotten
+from tidemill.catalog.firing import proves, refuse_forgotten
 from tidemill.catalog.made.actions import ActionCollections
 from tidemill.catalog.made.views import spec_of
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
@@ -14,6 +14,8 @@ from tidemill_compute.actions.claimed_sink import ClaimedSink
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents
 from tidemill_compute.actions.early_targets import early_target
+from tidemill_compute.actions.outbox import Sink
+from tidemill_compute.actions.proving import Proofs, ProvingSink
 from tidemill_compute.actions.sinks import open_sink
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.part import bounds_of
@@ -33,7 +35,12 @@ class ActionPart:
         self.name = made.name
         self._made = made
         self._context = context
-        self._sink = ClaimedSink(open_sink(made, context.host, context.settings.link), confirm)
+        self._sink: Sink = ClaimedSink(
+            open_sink(made, context.host, context.settings.link), confirm
+        )
+        self._proofs = Proofs(made, context.host) if proves(made.spec.sink) else None
+        if self._proofs is not None:
+            self._sink = ProvingSink(self._sink, self._proofs)
         target = ActionTarget(
             made.stored.prefix, made.goal, made.watched.collection, made.watched.shape,
             made.outbox, made.done, made.corrections, made.spec.follow, made.spec.limit,
@@ -112,6 +119,9 @@ class ActionPart:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.driver.fire_forever())
                 tasks.create_task(self._count_forever())
+                if self._proofs is not None:
+                    hold = self._proofs.hold_forever(self._context.settings.hold_interval_s)
+                    tasks.create_task(hold)
                 if self._made.spec.sink.alertmanager is not None:
                     repeat_s = self._made.spec.sink.alertmanager.repeat / 1000
                     tasks.create_task(self.driver.repeat_forever(repeat_s))

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import READS, located
+from tidemill.catalog.firing import proves
 from tidemill.catalog.own_log import OWN_PREFIX, owner_of
 from tidemill.catalog.store import Stored
 from tidemill.errors import UnknownCollection, UsageError
@@ -49,6 +50,9 @@ def decided(stored: Stored, catalog: Catalog, by: Principal) -> Stored:
     for path, written in _written(resource):
         with located(resource, *path):
             by.demand(Role.reader, _found(catalog, written), shown=written)
+    if isinstance(resource.spec, ActionSpec) and proves(resource.spec.sink):
+        with located(resource, "spec", "sink"):
+            _permit_proofs(resource.spec.view, catalog, by)
     if READS in stored.resolved:
         kept = stored.resolved[READS].items()
         reads = {own: (own, catalog.named(name)) for own, name in kept}
@@ -73,6 +77,14 @@ def _written(resource: Resource) -> Iterator[tuple[tuple[str, ...], str]]:
     elif isinstance(spec, ViewSpec):
         for predicate, name in spec.inputs.items():
             yield ("spec", "inputs", predicate), name
+
+
+def _permit_proofs(view: str, catalog: Catalog, by: Principal) -> None:
+    """Refuse proofs to a user who may not read the facts that a view is derived from. Raises:
+    Denied.
+    """
+    for predicate, named in catalog.planned(view).inputs.items():
+        by.demand(Role.reader, named.name, shown=f"{predicate}, which {view} reads")
 
 
 def _found(catalog: Catalog, written: str) -> str:

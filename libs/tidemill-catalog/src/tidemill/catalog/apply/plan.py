@@ -408,7 +408,8 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
         named = catalog.named(f"{spec.view}/{predicate}")
         goal = goal_over(spec.goal, {predicate: named.shape.argument_columns})
     with located(resource, "spec", "sink"):
-        refuse_template(spec.sink, [name for name, _ in named.shape.argument_columns])
+        arguments = [name for name, _ in named.shape.argument_columns]
+        refuse_template(spec.sink, arguments, eager=spec.eager)
     names = [name for name, _ in named.shape.argument_columns]
     for at, name in enumerate(() if spec.limit is None else spec.limit.by):
         if name not in names:

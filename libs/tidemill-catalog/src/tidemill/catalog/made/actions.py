@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import SYSTEM, CatalogEntry, state_of
+from tidemill.catalog.firing import proves
 from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
 from tidemill.catalog.schemas import DONE_SCHEMA, corrections_schema, outbox_schema
 from tidemill.catalog.store import Stored
@@ -56,6 +57,14 @@ class ActionCollections:
             raw, made = f"{source.prefix}/raw", source.prefix
             found |= {raw, source.remap, f"{made}/eventmap", f"{made}/deadletters", made}
         return sorted(found)
+
+    def read_in_proofs(self) -> list[str]:
+        """Collections that the proofs of its messages are read from."""
+        if not proves(self.spec.sink):
+            return []
+        view = self._catalog.planned(self.spec.view)
+        state = [] if view.ticks is None else [state_of(view)]
+        return sorted({*state, *(named.collection for named in view.inputs.values())})
 
     async def prepare(self) -> None:
         """Hold what is watched, and create the outbox where firing begins."""
@@ -122,5 +131,6 @@ class ActionCollections:
         owners = frozenset((self._owner,))
         for collection in (self.outbox, self.done, self.corrections):
             await close_collection(self._collections, collection, owners)
-        for collection in (self.watched.collection, *self.read_early()):
+        read = (self.watched.collection, *self.read_early(), *self.read_in_proofs())
+        for collection in read:
             await release_holds(self._collections, collection, owners)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidemill.catalog.directory import ViewOf
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.errors import BeforeSince, NotYet
-
-
-@dataclass(frozen=True, slots=True)
-class Borders:
-    """Limits of a proof: `views` borders one behind the other, `facts` in all of them."""
-
-    views: int
-    facts: int
+from tidemill.host.questions.limits import Reach
 
 
 class Crossing:
@@ -33,11 +26,11 @@ class Crossing:
         views: Sequence[ViewOf],
         explains: Callable[[str], bool],
         prove: Callable[[ViewOf, Record, int], Awaitable[Proof | None]],
-        borders: Borders,
+        reach: Reach,
     ) -> None:
         self._prove = prove
         self._explains = explains
-        self._borders = borders
+        self._reach = reach
         self._derived: Mapping[str, tuple[ViewOf, str]] = {
             readable.collection: (view, predicate)
             for view in views
@@ -71,7 +64,7 @@ class Crossing:
         key = (collection, str(record), instant)
         known = key in self._found
         if not known:
-            far = depth >= self._borders.views or len(self._found) >= self._borders.facts
+            far = depth >= self._reach.views or len(self._found) >= self._reach.facts
             if far or not self._explains(view.name):
                 leaf.place = f"of the view {view.name}: ask why '{view.name}/{record}'"
                 return None

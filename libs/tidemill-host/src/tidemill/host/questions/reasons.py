@@ -30,9 +30,8 @@ TREE_CHARS_MAX = 16 << 20
 
 
 def proof(
-    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int,
-    allowance: Allowance,
-) -> Found:  # fmt: skip
+    program: CheckedProgram, inputs: Inputs, record: Record, at: int, allowance: Allowance
+) -> Found:
     """A proof tree down to inputs, which are let go."""
     found = why(program, inputs, record, at, allowance=allowance)
     _let_go(inputs)
@@ -68,9 +67,8 @@ def _asks_more(record: Record) -> bool:
 
 
 def proof_in_ticks(
-    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int,
-    allowance: Allowance,
-) -> Found:  # fmt: skip
+    history: TickHistory, record: Record, at: int, node: int, allowance: Allowance
+) -> Found:
     """A proof tree over ticks, down to inputs and to what was handed on before the history."""
     found = why_in_ticks(history, record, at, node, allowance=allowance)
     if found is not None:

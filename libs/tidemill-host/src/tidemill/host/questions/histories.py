@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -21,10 +21,10 @@ from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.ticking import TickHistory, TickStart, recorded
-from tidemill.errors import NotYet
+from tidemill.errors import CapabilityExpired, NotYet, UnknownCapability
+from tidemill.host.questions.working import Workers
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import sole_time
-from tidemill_query.working import Workers
 
 ROWS_A_LOOK = 500
 """Rows that become records between two looks at an allowance: one or two milliseconds."""
@@ -67,6 +67,21 @@ class Stretch:
                 found.append(Presence(record, started.pop(record), at))
         left = with_looks(started.items())
         return found + [Presence(record, at, math.inf) for record, at in left]
+
+
+def holding(collections: Collections, lease_ms: int) -> Hold:
+    """Holds of collections, each for the length of a body, or until its process is gone."""
+
+    @asynccontextmanager
+    async def held(collection: str, owner: str) -> AsyncIterator[ReadCapability]:
+        taken = await collections.read_hold(collection, owner=owner, lease_ms=lease_ms)
+        try:
+            yield taken
+        finally:
+            with suppress(UnknownCapability, CapabilityExpired):
+                await collections.drop(taken)
+
+    return held
 
 
 class Histories:

@@ -9,8 +9,8 @@ from typing import TypeVar
 from tidemill.arrangement.looks import LOOK
 from tidemill.datalog.allowance import Allowance
 from tidemill.errors import Exhausted
+from tidemill.host.questions.limits import QuestionLimits
 from tidemill.rpc.turns import in_turn
-from tidemill_query.settings import QuestionLimits
 
 CHARS_INLINE_MAX, RECORDS_INLINE_MAX = 300, 300
 """Questions of so many characters are read, so many rows made records, in a few milliseconds."""
@@ -52,6 +52,11 @@ class Workers:
                 "(limits.question_s); ask for less, or raise the limit",
                 setting="limits.question_s",
             ) from None
+
+    async def reason(self, allowance: Allowance, work: Callable[..., T], *given: object) -> T:
+        """The result of `work` on what is held already, and on the allowance. Raises: as `run`."""
+        allowance.beside = allowance.held
+        return await self.run(allowance, work, *given, allowance)
 
     async def beside(self, long: bool, work: Callable[..., T], *given: object) -> T:
         """The result of `work`, done beside the event loop if it is long. Raises: as `run`."""

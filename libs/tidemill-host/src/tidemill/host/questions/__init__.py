@@ -1,0 +1,1 @@
+"""Questions about history: work beside the event loop, inputs over time, proofs."""

@@ -99,6 +99,14 @@ def test_the_image_installs_from_the_index_by_hash_alone() -> None:
     assert "--require-hashes -r infra/installer.lock" in (ROOT / "infra/setup.sh").read_text()
 
 
+def test_no_image_is_built_on_a_base_that_nobody_named() -> None:
+    """A tag of a registry may be another image tomorrow: the one who builds states a digest."""
+    assert re.findall(r"^ARG BASE_IMAGE.*$", BUILT, re.MULTILINE) == ["ARG BASE_IMAGE"]
+    bases = re.findall(r"^FROM (\S+)", BUILT, re.MULTILINE)
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", BUILT, re.MULTILINE))
+    assert set(bases) - stages == {"${BASE_IMAGE}"}
+
+
 def test_the_jars_that_were_fetched_are_those_that_are_named() -> None:
     folder = ROOT / ".cache/spark/jars"
     assert {each.name for each in folder.iterdir()} == {name for name, _ in jars_of(ROOT)}

@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Protocol
+
+LEAP_S = 10
+"""Seconds by which the wall clock may be put ahead and is believed at once."""
+
+DOUBT_S = 10
+"""Seconds for which a longer leap is not believed: longer than a mistake that is put right lasts."""
 
 SETTLE_ROUNDS = 20
 """Turns of the event loop that a woken task gets before virtual time moves on."""
@@ -29,15 +36,42 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The clock of the machine, of which a leap ahead is doubted for a while.
+
+    What is stamped with an instant that has not come yet stands there until it comes: a clock that
+    is wrong for a moment would hold a collection up for as long as it was ahead.
+    """
+
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns = wall_ns
+        self._steady_ns = steady_ns
+        self._apart_ns = wall_ns() - steady_ns()
+        """What the wall clock is ahead of the steady one, as far as it is believed."""
+        self._leapt_ns: int | None = None
+        """When the steady clock first saw the wall clock too far ahead."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, by the machine's wall clock."""
-        return time.time_ns() // 1_000_000
+        """Milliseconds since 1970, by the machine's wall clock.
+
+        If it has leapt ahead by more than `LEAP_S`, that counts once it has lasted for `DOUBT_S`.
+        """
+        steady_ns = self._steady_ns()
+        apart_ns = self._wall_ns() - steady_ns
+        if apart_ns - self._apart_ns <= LEAP_S * 1_000_000_000:
+            self._apart_ns, self._leapt_ns = apart_ns, None
+        elif self._leapt_ns is None:
+            self._leapt_ns = steady_ns
+        elif steady_ns - self._leapt_ns >= DOUBT_S * 1_000_000_000:
+            self._apart_ns, self._leapt_ns = apart_ns, None
+        return (steady_ns + self._apart_ns) // 1_000_000
 
     def monotonic_s(self) -> float:
         """Seconds of a clock that never goes back."""
-        return time.monotonic()
+        return self._steady_ns() / 1_000_000_000
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""

@@ -50,9 +50,9 @@ class SystemClock:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
         self._apart_ns = wall_ns() - steady_ns()
-        """What the wall clock is ahead of the steady one, as far as it is believed."""
+        """The lead of the wall clock over the steady one, as far as it is believed."""
         self._leapt_ns: int | None = None
-        """When the steady clock first saw the wall clock too far ahead."""
+        """The reading of the steady clock when the wall clock was first too far ahead."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, by the machine's wall clock.

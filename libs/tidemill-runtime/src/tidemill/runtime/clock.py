@@ -13,7 +13,7 @@ LEAP_S = 10
 """Seconds by which the wall clock may be put ahead and is believed at once."""
 
 DOUBT_S = 10
-"""Seconds for which a longer leap is not believed: longer than a mistake that is put right lasts."""
+"""Seconds for which a longer leap is not believed: a mistake may be put right meanwhile."""
 
 SETTLE_ROUNDS = 20
 """Turns of the event loop that a woken task gets before virtual time moves on."""
@@ -38,8 +38,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine, of which a leap ahead is doubted for a while.
 
-    What is stamped with an instant that has not come yet stands there until it comes: a clock that
-    is wrong for a moment would hold a collection up for as long as it was ahead.
+    Rows that are stamped with an instant stand there until it comes. A clock that is wrong for a
+    moment would hold a collection up for as long as it was ahead.
     """
 
     def __init__(

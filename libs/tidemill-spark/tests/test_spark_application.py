@@ -166,6 +166,7 @@ def test_the_operator_is_left_what_it_does_itself() -> None:
     assert [key for key in conf if key.startswith(managed)] == []
     assert conf["spark.kubernetes.driver.pod.name"] == Attempt(JOB, 1).pod
     assert conf["spark.authenticate"] == "true"
+    assert conf["spark.network.crypto.enabled"] == "true"
     assert conf["spark.network.timeout"] == "60s"
 
 

@@ -120,6 +120,7 @@ def test_executors_go_with_their_driver_and_settings_of_spark_win() -> None:
     assert conf["spark.kubernetes.driver.pod.name"] == attempt.pod
     assert conf["spark.network.timeout"] == "60s"
     assert conf["spark.authenticate"] == "true"
+    assert conf["spark.network.crypto.enabled"] == "true"
     grown = spark_conf(Attempt(JOB, 3, 1.5), "jobs", PLAIN)
     assert grown["spark.executor.memory"] == "1536m"
 

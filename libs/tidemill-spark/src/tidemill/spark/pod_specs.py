@@ -204,6 +204,8 @@ def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         # Without a secret, any program that can reach the port of a driver could run code in it.
         "spark.authenticate": "true",
+        # Nor may any program between the pods read or change what they say to each other.
+        "spark.network.crypto.enabled": "true",
         # Makes the driver the owner of its executors: they go when it goes.
         "spark.kubernetes.driver.pod.name": attempt.pod,
         "spark.kubernetes.executor.podNamePrefix": attempt.pod,

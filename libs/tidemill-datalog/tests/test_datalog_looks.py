@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -35,6 +37,24 @@ WORK: dict[str, Callable[[], object]] = {
 }
 
 
+REACH = check(
+    parse("path(x, y) := edge(x, y); path(x, z) := edge(x, y) ^ path(y, z);"),
+    InputSchemas({"edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int")))}),
+)
+EDGES = {
+    "edge": [Presence(Record("edge", (n, n + 1), None, None, ()), 0, math.inf) for n in range(60)]
+}
+QUESTIONS: dict[str, Callable[[], object]] = {
+    **WORK,
+    "why of a recursion": lambda: why(REACH, EDGES, Record("path", (0, 60), None, None, ()), 5),
+    "why-not of a recursion": lambda: why_not(
+        REACH, EDGES, Record("path", (60, 0), None, None, ()), 5, upper=10
+    ),
+}
+LEFT_MAX = 20
+"""Objects in cycles that a question may leave, whatever it has read: of its text and its plan."""
+
+
 def looks_of(work: Callable[[], object]) -> int:
     """The looks of some work."""
     looks: list[int] = []
@@ -62,3 +82,40 @@ def test_a3_many_rows_are_the_same_change_made_in_parts() -> None:
     assert whole.shape == (COUNT, schema.columns + 3)
     assert (whole[:: COUNT // 50] == np.concatenate(alone)).all()
     assert rows_of_presences(schema, [], engine.texts).shape == (0, schema.columns + 3)
+
+
+def left_by(work: Callable[[], object]) -> int:
+    """The objects that some work leaves to the garbage collector, its answer not among them."""
+    gc.collect()
+    gc.disable()
+    try:
+        work()
+        return gc.collect()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("work", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_a3_a_question_leaves_no_facts_to_the_garbage_collector(work: Callable[[], object]) -> None:
+    """A collection of many objects holds the interpreter, and with it everybody's calls."""
+    assert left_by(work) <= LEFT_MAX
+
+
+def test_a3_objects_that_hold_each_other_are_left_to_the_garbage_collector() -> None:
+    def hold(facts: list[object]) -> None:
+        facts.append(facts)
+
+    assert left_by(lambda: hold([[number] for number in range(COUNT)])) > COUNT
+
+
+def test_an_engine_of_a_recursion_is_gone_with_its_last_user() -> None:
+    engine = DataflowEngine(REACH)
+    engine.feed_presences("edge", EDGES["edge"])
+    engine.step(9)
+    gone = ref(engine)
+    gc.disable()
+    try:
+        del engine
+        assert gone() is None
+    finally:
+        gc.enable()

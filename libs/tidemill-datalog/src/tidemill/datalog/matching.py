@@ -72,7 +72,8 @@ class Matcher:
     """Finds matches over tables that hold the facts of one instant.
 
     `last` is the latest tick of a clock that may match. Each fact that is tried is a look at the
-    allowance, so that looking ends once it is called off.
+    allowance, so that looking ends once it is called off. `tables` is to hold its keeper weakly, so
+    that all of them are gone with their last user.
     """
 
     def __init__(
@@ -124,20 +125,20 @@ class Matcher:
 
         Conditions are tried as soon as they can be.
         """
-        rows = dict(given)
+        return self._extended(form, dict(given), atoms, bound)
 
-        def extend(waiting: list[int], known: Bindings) -> Iterator[Match]:
-            if not waiting:
-                yield Match(tuple(rows[i] for i in range(len(form.atoms))), known)
-                return
-            i = self._next(form, waiting, known)
-            rest = [j for j in waiting if j != i]
-            for row, further in self.candidates(form, i, known):
-                if self._possible(form, further, known):
-                    rows[i] = row
-                    yield from extend(rest, further)
-
-        yield from extend(list(atoms), bound)
+    def _extended(
+        self, form: RuleForm, rows: dict[int, Row], waiting: Sequence[int], known: Bindings
+    ) -> Iterator[Match]:
+        if not waiting:
+            yield Match(tuple(rows[i] for i in range(len(form.atoms))), known)
+            return
+        i = self._next(form, waiting, known)
+        rest = [j for j in waiting if j != i]
+        for row, further in self.candidates(form, i, known):
+            if self._possible(form, further, known):
+                rows[i] = row
+                yield from self._extended(form, rows, rest, further)
 
     def _next(self, form: RuleForm, waiting: Sequence[int], known: Bindings) -> int:
         """The atom with the most bound columns; a clock once its arguments are bound."""

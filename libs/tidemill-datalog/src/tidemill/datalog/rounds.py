@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+from weakref import proxy
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts, observe_parafacts
@@ -88,7 +89,10 @@ class _Rounds:
         self._round = 0
         vocabulary = present.plan.checked.vocabulary
         self._merging = vocabulary.lattices
-        self._matcher = Matcher(self._table, vocabulary, present.at, present.allowance)
+        mine: _Rounds = proxy(self)
+        self._matcher = Matcher(
+            lambda name: mine._table(name), vocabulary, present.at, present.allowance
+        )
 
     def _table(self, predicate: str) -> Table:
         mine = self._tables.get(predicate)

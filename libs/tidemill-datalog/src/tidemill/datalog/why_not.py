@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+from weakref import proxy
 
 from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
@@ -211,8 +212,9 @@ class Search:
         self._tables = self._every_fact()
         self._known: dict[str, bool] = {}
         vocabulary = plan.checked.vocabulary
-        self._matcher = Matcher(self._table, vocabulary, upper - 1, allowance)
-        self._now = Matcher(self._present, vocabulary, at, allowance)
+        mine: Search = proxy(self)
+        self._matcher = Matcher(lambda name: mine._table(name), vocabulary, upper - 1, allowance)
+        self._now = Matcher(lambda name: mine._present(name), vocabulary, at, allowance)
         self._present_tables: dict[str, Table] = {}
 
     def _every_fact(self) -> Mapping[str, Table]:
@@ -272,24 +274,22 @@ class Search:
                 break
         return best if best is not None else Reason(form.number, "withheld")
 
-    def _reasons(self, form: RuleForm, bound: Bindings) -> Iterator[Reason]:
-        """One reason for each way in which the positive atoms were tried."""
-        total = len(form.atoms)
-
-        def extend(i: int, rows: tuple[Row, ...], known: Bindings) -> Iterator[Reason]:
-            if i == total:
-                yield self._of_match(form, Match(rows, known))
-                return
-            agreed = False
-            for row, further in self._candidates(form, i, known):
-                self._allowance.take(0)
-                if self._fits(form, further, known, last=i + 1 == total):
-                    agreed = True
-                    yield from extend(i + 1, (*rows, row), further)
-            if not agreed:
-                yield self._unmatched(form, i, known)
-
-        yield from extend(0, (), bound)
+    def _reasons(
+        self, form: RuleForm, known: Bindings, rows: tuple[Row, ...] = ()
+    ) -> Iterator[Reason]:
+        """One reason for each way in which the positive atoms were tried after those of `rows`."""
+        i, total = len(rows), len(form.atoms)
+        if i == total:
+            yield self._of_match(form, Match(rows, known))
+            return
+        agreed = False
+        for row, further in self._candidates(form, i, known):
+            self._allowance.take(0)
+            if self._fits(form, further, known, last=i + 1 == total):
+                agreed = True
+                yield from self._reasons(form, further, (*rows, row))
+        if not agreed:
+            yield self._unmatched(form, i, known)
 
     def _candidates(
         self, form: RuleForm, i: int, bound: Bindings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
+from weakref import proxy
 
 import numpy as np
 
@@ -86,7 +87,8 @@ class DataflowEngine:
     Inputs are changes of rows with their intervals, at instants at or after `upper`; a step takes
     all that waits, however many instants it has. Cost: what changes, and what it meets in the
     arrangements. Not for use by several threads at once. Raises: NotInDataflow for a construct that
-    is not here yet.
+    is not here yet. IMPORTANT: its parts hold no reference to it but a weak one. In a cycle all
+    that it keeps would wait for the garbage collector, which holds the interpreter for seconds.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class DataflowEngine:
         self._rules: list[RuleState] = []
         self._reductions: dict[str, Reduction] = {}
         for each in self.plan.rules:
-            self._add_rule(RuleState(each, self))
+            self._add_rule(RuleState(each, proxy(self)))
         self._iterations: dict[str, Iteration | Growth] = {}
         self._entries: dict[str, list[tuple[str, int, DeltaPlan]]] = {}
         self._place: dict[RuleState, tuple[str, int]] = {}
@@ -215,18 +217,16 @@ class DataflowEngine:
         """A recursion, and what it reads of other collections."""
         mine = [rule for rule in self._rules if rule.predicate in loop]
         rules = [rule.plan for rule in mine]
+        engine: DataflowEngine = proxy(self)
 
         def derive(number: int, delta: DeltaPlan, change: Change) -> Change:
-            return mine[number].take((delta,), change, self._facts)
+            return mine[number].take((delta,), change, engine._facts)
 
         def again(number: int, asked: Change) -> Change:
-            return mine[number].again(asked, self._facts)
+            return mine[number].again(asked, engine._facts)
 
         def forget(number: int, first: int) -> None:
-            self.all_errors.forget(mine[number].plan.form.number, first)
-
-        def kept(number: int, first: int) -> Change:
-            return mine[number].kept(first)
+            engine.all_errors.forget(mine[number].plan.form.number, first)
 
         rounds = self._limits.rounds
         if not self.schemas[loop[0]].aged:
@@ -234,17 +234,18 @@ class DataflowEngine:
                 if rule.remembers:
                     rule.keep_rows()
             remembers = [rule.remembers for rule in mine]
-            grown = {name: _Grown(name, self) for name in loop}
+            grown = {name: _Grown(name, engine) for name in loop}
             self._iterations[loop[0]] = Growth(
                 grown, [(plan.form.head.predicate, plan.deltas) for plan in rules], derive, forget,
-                kept, remembers, rounds,
+                lambda number, first: mine[number].kept(first), remembers, rounds,
             )  # fmt: skip
         else:
             merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
             schemas = {name: self.schemas[name] for name in loop}
             self._iterations[loop[0]] = Iteration(
-                merged, schemas, rules, derive, again, self._lost, self._tell_round, rounds
-            )
+                merged, schemas, rules, derive, again, lambda *of: engine._lost(*of),
+                lambda *of: engine._tell_round(*of), rounds,
+            )  # fmt: skip
         for number, rule in enumerate(mine):
             self._place[rule] = loop[0], number
             for delta in rule.plan.deltas:

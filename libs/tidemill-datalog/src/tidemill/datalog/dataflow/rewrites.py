@@ -7,7 +7,7 @@ comparison. A column that may hold an instant without an end is one of any type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -329,15 +329,16 @@ def _limited(rule: RuleForm, endless: set[str]) -> set[str]:
     return found & {name for name in endless if rule.types.get(name) is Type.INT}
 
 
+def _may_be_endless(term: Expression, endless: Container[str]) -> bool:
+    """Whether a term hands on the value of a variable that may have no end."""
+    if isinstance(term, Call) and term.name in _HANDS_ON:
+        return any(_may_be_endless(each, endless) for each in term.arguments)
+    return isinstance(term, Variable) and term.name in endless
+
+
 def _spread(rule: RuleForm, columns: _Columns, lattices: _Lattices) -> bool:
     """Note which columns and lattices a rule gives values without an end; whether any is new."""
     endless = {name for name, kind in rule.types.items() if kind is Type.ANY}
-
-    def free(term: Expression) -> bool:
-        if isinstance(term, Call) and term.name in _HANDS_ON:
-            return any(map(free, term.arguments))
-        return isinstance(term, Variable) and term.name in endless
-
     changed = False
 
     def note(kinds: list[Type], at: int) -> None:
@@ -347,12 +348,16 @@ def _spread(rule: RuleForm, columns: _Columns, lattices: _Lattices) -> bool:
 
     head = rule.head
     for at, term in enumerate(head.terms):
-        if free(term):
+        if _may_be_endless(term, endless):
             note(columns[head.predicate], at)
     mentioned = head.suppressed | {name for name, _ in head.lattices}
     for lattice, terms in head.lattices:
         for at, term in enumerate(terms):
-            if free(term) and lattice not in _COUNTED and (head.predicate, lattice) in lattices:
+            if (
+                _may_be_endless(term, endless)
+                and lattice not in _COUNTED
+                and (head.predicate, lattice) in lattices
+            ):
                 note(lattices[head.predicate, lattice], at)
     for atom in rule.atoms:
         for (name, lattice), kinds in lattices.items():

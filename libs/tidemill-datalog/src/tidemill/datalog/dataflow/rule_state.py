@@ -85,8 +85,10 @@ class RuleState:
         names = {
             s.collection for d in plan.deltas for s in d.steps if isinstance(s, Join | Subtract)
         }
-        self.parts: tuple[Held, ...] = (self, *(engine.merged_of(name) for name in sorted(names)))
-        """Parts of the state whose size may change when a change is taken."""
+        self._met: tuple[Held, ...] = tuple(engine.merged_of(name) for name in sorted(names))
+        """What matches are completed by, whose size may change when a change is taken, as its own
+        may.
+        """
         self.figures = Figures()
         self._told: Merged | None = None
         self.reduction: Reduction | None = None
@@ -104,7 +106,7 @@ class RuleState:
         Only the sum of all delta plans of a source says what comes and goes.
         """
         began, waited = self._engine.timer(), self.waiting
-        self._engine.holdings.reach(self.parts)
+        self._engine.holdings.reach((self, *self._met))
         if self.latch is None and self.sampled is None:
             parts = [self.matches.solutions(d, change, facts, self._finished) for d in deltas]
             found = self._noted(joined(parts))
@@ -152,7 +154,7 @@ class RuleState:
         """Rows of facts of the head that still have a derivation, and maybe others that hold."""
         assert self.plan.again is not None
         began = self._engine.timer()
-        self._engine.holdings.reach(self.parts)
+        self._engine.holdings.reach((self, *self._met))
         found = self._rows(self._unheard.solutions(self.plan.again, asked, facts))
         self.figures.add(len(asked), len(found), self._engine.timer() - began)
         return found
@@ -163,7 +165,7 @@ class RuleState:
 
     def go_on(self, upper: int, facts: Mapping[str, Facts]) -> Change:
         """The change of the predicate by ticks that a later frontier has reached."""
-        self._engine.holdings.reach(self.parts)
+        self._engine.holdings.reach((self, *self._met))
         return self._derived(self.matches.go_on(upper, facts))
 
     def _derived(self, matches: Change) -> Change:

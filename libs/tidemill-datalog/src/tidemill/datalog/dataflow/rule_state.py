@@ -86,9 +86,7 @@ class RuleState:
             s.collection for d in plan.deltas for s in d.steps if isinstance(s, Join | Subtract)
         }
         self._met: tuple[Held, ...] = tuple(engine.merged_of(name) for name in sorted(names))
-        """What matches are completed by, whose size may change when a change is taken, as its own
-        may.
-        """
+        """The facts that complete matches: their size may change with a change, as its own may."""
         self.figures = Figures()
         self._told: Merged | None = None
         self.reduction: Reduction | None = None

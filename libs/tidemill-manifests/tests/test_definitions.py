@@ -82,7 +82,8 @@ SPECS: dict[str, list[dict[str, Any]]] = {
         {"view": "v", "goal": "p(x)", "follow": True, "sink": {"alertmanager": {
             "url": "http://a:9093", "labels": {"team": "x"}, "summary": "${arg.x}", "repeat": "30s"}}},
         {"view": "v", "goal": "p(x)", "follow": True, "sink": {"pagerDuty": {"routingKey": "r"}}},
-        {"view": "v", "goal": "p(x)", "sink": {"slack": {"webhook": "w", "text": "${phase}"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"slack": {"webhook": "w", "text": "${phase}"}},
+         "limit": {"count": 3, "per": "1h", "by": ["x"]}, "group": {"within": "1m", "by": ["x"]}},
         {"view": "v", "goal": "p(x)", "sink": {"email": {"server": "smtps://m:465", "sender": "a@b",
             "to": ["c@d.example"], "username": "u", "secret": "s"}}},
         {"view": "v", "goal": "p(x)", "sink": {"cloudEvents": {

@@ -24,7 +24,7 @@ from tidemill.datalog.goals import goal_over
 from tidemill.errors import Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.durations import Milliseconds
-from tidemill.runtime.resources.specs import RateSpec
+from tidemill.runtime.resources.specs import GroupSpec, RateSpec
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
@@ -93,8 +93,12 @@ def expected(changes: Sequence[Change]) -> list[tuple[int, str, str, int]]:
 class World:
     """The stores, and the collection that somebody else writes."""
 
-    def __init__(self, changes: Sequence[Change], limit: RateSpec | None = None) -> None:
+    def __init__(
+        self, changes: Sequence[Change], limit: RateSpec | None = None,
+        group: GroupSpec | None = None,
+    ) -> None:  # fmt: skip
         self.limit = limit
+        self.group = group
         self.clock = ManualClock(0)
         self.stores = MemoryConsensus(), MemoryBlob()
         self.ids = map(str, itertools.count())
@@ -108,7 +112,7 @@ class World:
 
     def action(self, collections: Collections, sink: Sink) -> ActionDriver:
         settings = ComputeSettings(hold_interval_s=0.0)
-        target = replace(TARGET, limit=self.limit)
+        target = replace(TARGET, limit=self.limit, group=self.group)
         return ActionDriver(target, sink, collections, self.clock, settings)
 
     async def create(self) -> None:
@@ -224,6 +228,33 @@ async def test_a_limit_counts_alike_whatever_kills_the_process(seed: int, tmp_pa
     assert set(told[0]) < set(due), "nothing was held back"
     began = [instant for instant, _, phase, _ in told[0] if phase == "begin"]
     assert all(after - before >= 8 for before, after in itertools.pairwise(began))
+    assert deaths > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_group_is_told_once_whatever_kills_the_process(seed: int, tmp_path: Path) -> None:
+    random, path, within = Random(seed), tmp_path / "calls.jsonl", 8
+    world = World(lives(seed), group=GroupSpec(within=Milliseconds(within)))
+    await world.create()
+    deaths = 0
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(1, 9)))
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
+            await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
+            deaths += fuse.blown
+    await world.follow(world.action(world.now, FileSink(path)), END)
+    messages = [json.loads(line) for line in path.read_text().splitlines()]
+    (tmp_path / "events.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for message in messages for each in message["events"])
+    )
+    assert sorted(seen(tmp_path / "events.jsonl", whole=False)) == expected(world.changes)
+    assert len({message["key"] for message in messages}) == len(messages)
+    groups = [(m["instant"] // within, m["phase"]) for m in messages]
+    assert len(set(groups)) == len(groups) < len(expected(world.changes))
+    for message in messages:
+        assert {e["instant"] // within for e in message["events"]} == {message["instant"] // within}
+        assert {event["phase"] for event in message["events"]} == {message["phase"]}
     assert deaths > 0
 
 

@@ -78,6 +78,22 @@ def test_a_replay_is_what_an_action_fires_that_begins_there(follow: bool, tmp_pa
         assert found["later"] != found["all"]
 
 
+def test_a_replay_groups_as_the_action_does(tmp_path: Path) -> None:
+    text = WORLD.replace("FOLLOW", "false, fireFrom: beginning, group: {within: 1ms}")
+    with up_process(tmp_path) as server:
+        with server.client() as client:
+            client.apply(ResourceDocument(text, "a.yaml"))
+            changed(client, ("A", 220, 1), ("B", 230, 1))
+            last = changed(client, ("C", 260, 1))
+            client.query("heat/hot", last, timeout_s=60)
+            told = replay(client, "asleep", None, last, 1_000)
+        lines_of(server, "asleep.jsonl", 2)
+        file = (server.folder / "asleep.jsonl").read_text()
+        assert file.splitlines() == [message.line for message in told.messages]
+        assert [len(message.events) for message in told.messages] == [2, 1]
+        assert len(told.firings) == 3
+
+
 def test_an_action_that_is_not_there_is_said(tmp_path: Path) -> None:
     with (
         up_process(tmp_path) as server,

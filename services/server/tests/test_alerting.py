@@ -283,6 +283,41 @@ async def test_pagers_chats_and_functions_are_told_in_their_own_words(tmp_path: 
     assert headers["webhook-signature"].startswith("v1,")
 
 
+async def test_events_of_a_stretch_are_told_in_one_message_for_each_group(tmp_path: Path) -> None:
+    told: list[tuple[str, Any]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        told.append((request.headers["Idempotency-Key"], await request.json()))
+        return web.Response(status=204)
+
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(served(web.route("*", "/{name}", take)))
+        process = await stack.enter_async_context(running(tmp_path))
+        body = '{"line": "${arg.l}", "count": "${count}", "records": "${record}"}'
+        sink = f"{{http: {{url: \"{url}/own\", body: '{body}'}}}}"
+        world = WORLD.replace(
+            "{name: oven, type: text}", "{name: line, type: text}, {name: oven, type: text}"
+        )
+        world = world.replace(
+            "hot(oven: o) @max(d) := ovens(oven: o,",
+            "hot(line: l, oven: o) @max(d) := ovens(line: l, oven: o,",
+        )
+        grouped = action("tell", sink, follow=False).replace("hot(o)", "hot(l, o)")
+        grouped = grouped.replace("fireFrom", "group: {within: 1s, by: [line]}, fireFrom")
+        with pytest.raises(UsageError, match="no argument l to tell; there is line"):
+            await apply(process, world, grouped)
+        await apply(process, world, grouped.replace("${arg.l}", "${arg.line}"))
+        rows = {"line": ["x", "y", "x"], "oven": ["A", "B", "C"], "degrees": [220, 230, 240]}
+        await process.controller.insert("ovens", pa.table(rows))
+        await until(lambda: _there(len(told) == 2))
+    assert [(body["line"], body["count"]) for _, body in told] == [("x", "2"), ("y", "1")]
+    assert told[0][1]["records"].splitlines() == [
+        'hot("x", "A") @max(220)',
+        'hot("x", "C") @max(240)',
+    ]
+    assert len({key for key, _ in told}) == 2
+
+
 @pytest.mark.parametrize(
     ("sink", "follow", "says"),
     [

@@ -31,7 +31,7 @@ def refuse_template(sink: SinkSpec, arguments: Collection[str], *, eager: bool) 
         for placeholder in placeholders_in(text):
             name = placeholder.removeprefix(ARGUMENT)
             if placeholder != name and name not in arguments:
-                says = f"{field}: the goal has no argument {name}; it has {', '.join(arguments)}"
+                says = f"{field}: there is no argument {name} to tell; there is {', '.join(arguments) or 'none'}"
                 raise UsageError(says, reason="Template")
     http = sink.http
     if http is not None and http.body is not None and http.is_json:

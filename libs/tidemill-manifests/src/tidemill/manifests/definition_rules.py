@@ -460,7 +460,27 @@ _ACTION = (
         "an alert without follow would last for ever",
         ".follow",
     ),
-    *_immutable("Action", "view", "goal", "sink", "fireFrom", "eager", "follow"),
+    Rule(
+        "!has(self.limit) || !has(self.eager) || !self.eager",
+        "eager and limit exclude each other: which events come first is not definite yet",
+        ".limit",
+    ),
+    Rule(
+        "!has(self.group) || !has(self.eager) || !self.eager",
+        "eager and group exclude each other: which events are in a stretch is not definite yet",
+        ".group",
+    ),
+    Rule(
+        "!has(self.group) || (!has(self.sink.alertmanager) && !has(self.sink.pagerDuty))",
+        "an Alertmanager and PagerDuty group by themselves, and need each event to begin and to end",
+        ".group",
+    ),
+    Rule(
+        f"!has(self.group) || !has(self.group.within) || !self.group.within.matches('^{_ZERO}$')",
+        "a group is within at least 1ms",
+        ".group",
+    ),
+    *_immutable("Action", "view", "goal", "sink", "fireFrom", "eager", "follow", "limit", "group"),
 )
 
 _HOLD = (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 NAMES = (
     "key", "event", "phase", "action", "record", "arguments", "instant", "time", "link", "proof",
+    "count",
 )  # fmt: skip
 """Names of placeholders, beside `arg.NAME` for an argument by its name."""
 

@@ -18,11 +18,12 @@ from tidemill.catalog.schemas import outbox_schema
 from tidemill.datalog.goals import Goal
 from tidemill.errors import Fenced, NotYet
 from tidemill.runtime.clock import Clock
-from tidemill.runtime.resources.specs import RateSpec
+from tidemill.runtime.resources.specs import GroupSpec, RateSpec
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.actions.corrections import Correction, correction_rows, corrections_told
 from tidemill_compute.actions.firings import Firings
+from tidemill_compute.actions.grouping import grouping_of
 from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import (
     Firing,
@@ -50,6 +51,7 @@ class ActionTarget:
     corrections: str
     follow: bool = False
     limit: RateSpec | None = None
+    group: GroupSpec | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +99,7 @@ class ActionDriver:
         self._record_of = record_of(target.shape)
         names = [name for name, _ in target.shape.argument_columns]
         self._limiter = limiter_of(target.limit, names)
+        self._grouping = grouping_of(target.group, names)
         self._fired = Firings(target.goal, target.follow, self._limiter)
         self.lasting: dict[str, Firing] = {}
         """Of an action that follows its events: what was told last of each that has not ended."""
@@ -144,8 +147,8 @@ class ActionDriver:
     async def _resume(self) -> None:
         """Read the fired events and the effects done from the outbox, and go on behind them."""
         upper, covered = await self._recall()
-        done = sole_time((await self._collections.status(self._target.done)).upper)
-        doubtful = [firing for _, firing in await self._due(done, upper)]
+        done = await self._read_done()
+        doubtful = [firing for _, firing in await self._due(done, self._told_until(upper))]
         self._carried |= await self._sink.recover(doubtful)
         await self._carry_out(upper)
         self.counts.frontier = covered
@@ -228,19 +231,27 @@ class ActionDriver:
         return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
 
     async def _due(self, lower: int, upper: int) -> list[tuple[int, Firing]]:
-        """The firings of the outbox from [lower, upper), each with its instant, in the order of
-        their effects.
+        """The effects that the outbox asks for from [lower, upper), each with the instant behind
+        which it is done, in their order.
         """
         if lower >= upper:
             return []
-        return firings_of(await self._holds.changes(self._target.outbox, lower, upper))
+        due = firings_of(await self._holds.changes(self._target.outbox, lower, upper))
+        if self._grouping is None:
+            return due
+        messages = self._grouping.messages(firing for _, firing in due)
+        return [(self._grouping.end_of(each), each) for each in messages]
+
+    def _told_until(self, upper: int) -> int:
+        """The instant before which effects are complete, if the outbox is up to `upper`."""
+        return upper if self._grouping is None else self._grouping.whole(upper)
 
     async def _carry_out(self, upper: int) -> None:
         """Call the sink for each firing of the outbox that is not done, then mark it as done.
 
         A sink of `at_most_once` has the mark written first, instant by instant.
         """
-        lower = sole_time((await self._collections.status(self._target.done)).upper)
+        lower, upper = await self._read_done(), self._told_until(upper)
         due = await self._due(lower, upper)
         if self._sink.at_most_once:
             for instant, firings in groupby(due, lambda each: each[0]):
@@ -254,6 +265,9 @@ class ActionDriver:
             await self._mark_done(due, upper)
             self._carried.difference_update(firing.key for _, firing in due)
 
+    async def _read_done(self) -> int:
+        return sole_time((await self._collections.status(self._target.done)).upper)
+
     async def _fire(self, firings: list[Firing]) -> None:
         try:
             async with self._telling:
@@ -264,7 +278,7 @@ class ActionDriver:
 
     def _took(self, firings: Sequence[Firing]) -> None:
         self.counts.effects += len(firings)
-        if self._target.follow:
+        if self._target.follow and self._grouping is None:
             for firing in firings:
                 follow_on(self.lasting, firing)
         if not self._sink.at_most_once:

@@ -17,6 +17,8 @@ from tidemill.runtime.templates import ARGUMENT, fill, within_json
 from tidemill_compute.actions.outbox import END, Firing
 
 JSON = "application/json"
+SUBJECT_MAX = 250
+"""Characters of a subject: a group has many records."""
 SUMMARY_MAX = 1_024
 """Characters of a summary that PagerDuty takes."""
 
@@ -65,6 +67,7 @@ class Names:
             "time": time,
             "link": self.linked(firing),
             "proof": firing.proof,
+            "count": str(len(firing.events) or 1),
             **{f"{ARGUMENT}{name}": _text(value) for name, value in arguments},
         }
 
@@ -134,11 +137,16 @@ def cloud_events(names: Names) -> Compose:
                 "record": firing.record,
                 "arguments": names.by_name(firing),
                 "instant": firing.instant,
+                **({"events": _told(firing.events)} if firing.events else {}),
             },
         }
         return _json(body, "application/cloudevents+json")
 
     return compose
+
+
+def _told(events: Sequence[Firing]) -> list[Any]:
+    return [json.loads(each.line) for each in events]
 
 
 def alertmanager(
@@ -228,7 +236,7 @@ def mail(
     domain = sender.rpartition("@")[2]
     made = EmailMessage()
     made["From"], made["To"] = sender, ", ".join(to)
-    made["Subject"] = " ".join(fill(subject, values).split())
+    made["Subject"] = " ".join(fill(subject, values).split())[:SUBJECT_MAX]
     made["Message-ID"] = f"<{firing.key}@{domain}>"
     if firing.key != firing.of:
         made["In-Reply-To"] = made["References"] = f"<{firing.of}@{domain}>"

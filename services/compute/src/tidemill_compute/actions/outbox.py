@@ -35,6 +35,8 @@ class Firing:
     """It is not told: the limit of the action was reached."""
     proof: str = ""
     """Text of its proof, if the message has one."""
+    events: tuple[Firing, ...] = ()
+    """Of a message that tells a group: its events, in the order of their effects."""
 
     @property
     def of(self) -> str:
@@ -54,6 +56,8 @@ class Firing:
         }
         if self.event:
             body |= {"event": self.event, "phase": self.phase}
+        if self.events:
+            body["events"] = [json.loads(each.line) for each in self.events]
         return json.dumps(body, ensure_ascii=False)
 
 

@@ -44,6 +44,7 @@ class ActionPart:
         target = ActionTarget(
             made.stored.prefix, made.goal, made.watched.collection, made.watched.shape,
             made.outbox, made.done, made.corrections, made.spec.follow, made.spec.limit,
+            made.spec.group,
         )  # fmt: skip
         self._early = self._look_ahead() if made.spec.eager else None
         self.driver = self._drive(target)

@@ -22,6 +22,8 @@ PROOF_LINES, LINE_CHARS = 20, 300
 """Lines of a proof in a message, and characters of each."""
 PROOF_S = 10.0
 """Seconds after which a message goes without its proof."""
+PROVED_OF_GROUP = 5
+"""Events of a group that a message proves."""
 AT_ONCE = 20
 """Firings that are proved before the first of them is told."""
 LEASE_MS = 60_000
@@ -52,7 +54,18 @@ class Proofs:
         self._prover = Prover(host.catalog, histories, self._workers, Reach(views=0))
 
     async def text_of(self, firing: Firing) -> str:
-        """The proof of a firing, or why there is none. Raises: Unavailable."""
+        """The proof of a firing, or why there is none; of a group, those of its first events.
+
+        Raises: Unavailable.
+        """
+        if not firing.events:
+            return await self._text_of_event(firing)
+        told = [await self._text_of_event(each) for each in firing.events[:PROVED_OF_GROUP]]
+        if len(firing.events) > len(told):
+            told.append(f"… {len(firing.events) - len(told)} more events")
+        return "\n\n".join(told)
+
+    async def _text_of_event(self, firing: Firing) -> str:
         view, record = self._made.spec.view, firing.record
         at = firing.instant - (firing.phase == END)
         ask = f"tidemill why '{view}/{record}' --as-of {at}"

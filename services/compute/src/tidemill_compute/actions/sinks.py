@@ -48,7 +48,9 @@ def open_sink(made: ActionCollections, host: Context, link: str) -> Sink:
             username=redis.username, secret=None if secret is None else places.secret(secret),
             egress=places.sending(*([] if secret is None else [secret])),
         )  # fmt: skip
-    names = Names([name for name, _ in made.watched.shape.argument_columns], link)
+    group = made.spec.group
+    arguments = [name for name, _ in made.watched.shape.argument_columns]
+    names = Names(arguments if group is None else group.by, link)
     if sink.email is not None:
         return EmailSink(_mailbox(sink.email, names, places))
     return HttpSink(_endpoint(made, names, host), host.clock)

@@ -51,14 +51,12 @@ def replay(
         with connect_to(context.obj) as client:
             begin = instant(start) if start else None
             found = replayed(client, name, begin, instant(until), changes_max)
-        for firing in found.firings:
-            if as_json:
-                if not firing.limited:
-                    typer.echo(firing.line)
-            else:
-                phase = f" {firing.phase}" if firing.event else ""
-                phase += " beyond the limit:" if firing.limited else ""
-                typer.echo(f"{shown(firing.instant)}{phase} {firing.record}")
+        for message in found.messages if as_json else ():
+            typer.echo(message.line)
+        for firing in () if as_json else found.firings:
+            phase = f" {firing.phase}" if firing.event else ""
+            phase += " beyond the limit:" if firing.limited else ""
+            typer.echo(f"{shown(firing.instant)}{phase} {firing.record}")
         for each in found.corrections if not as_json else ():
             what = "withdrawn" if each.new is None else "changed"
             typer.echo(f"{shown(each.instant)} {what} after it fired: {each.old or each.new}")

@@ -11,6 +11,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.errors import UnknownCollection
 from tidemill_compute.actions.corrections import Correction
 from tidemill_compute.actions.firings import Change, Firings
+from tidemill_compute.actions.grouping import grouping_of
 from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import Firing
 from tidemill_server.trials.answers import rules_of
@@ -24,6 +25,8 @@ class Replay:
     stretch: Stretch
     firings: Sequence[Firing]
     corrections: Sequence[Correction]
+    messages: Sequence[Firing]
+    """Firings as a sink is told them: in groups, if the action has groups."""
 
 
 def replay(
@@ -47,9 +50,16 @@ def replay(
     read = stretch if before is None else Stretch(before, stretch.at)
     goal = goal_over(spec.goal, {predicate: entry.shape.argument_columns}, name)
     facts = facts_in(client, entry, read, changes_max)
-    limiter = limiter_of(spec.limit, [name for name, _ in entry.shape.argument_columns])
+    arguments = [name for name, _ in entry.shape.argument_columns]
+    limiter = limiter_of(spec.limit, arguments)
     firings, corrections = Firings(goal, spec.follow, limiter).take(_changes(facts, before))
-    return Replay(stretch, firings, corrections)
+    grouping = grouping_of(spec.group, arguments)
+    if grouping is None:
+        messages = [each for each in firings if not each.limited]
+    else:
+        told_until = grouping.whole(stretch.at + 1)
+        messages = grouping.messages(each for each in firings if each.instant < told_until)
+    return Replay(stretch, firings, corrections, messages)
 
 
 def _changes(facts: Sequence[Presence], before: int | None) -> Iterator[Change]:

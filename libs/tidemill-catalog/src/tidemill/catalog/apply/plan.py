@@ -407,17 +407,18 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
             )
         named = catalog.named(f"{spec.view}/{predicate}")
         goal = goal_over(spec.goal, {predicate: named.shape.argument_columns})
-    with located(resource, "spec", "sink"):
-        arguments = [name for name, _ in named.shape.argument_columns]
-        refuse_template(spec.sink, arguments, eager=spec.eager)
     names = [name for name, _ in named.shape.argument_columns]
-    for at, name in enumerate(() if spec.limit is None else spec.limit.by):
-        if name not in names:
-            with located(resource, "spec", "limit", "by", at):
-                raise UsageError(
-                    f"the goal has no argument {name}; it has {', '.join(names) or 'none'}",
-                    reason="UnknownArgument",
-                )
+    with located(resource, "spec", "sink"):
+        told = names if spec.group is None else spec.group.by
+        refuse_template(spec.sink, told, eager=spec.eager)
+    for field, chosen in (("limit", spec.limit), ("group", spec.group)):
+        for at, name in enumerate(() if chosen is None else chosen.by):
+            if name not in names:
+                with located(resource, "spec", field, "by", at):
+                    raise UsageError(
+                        f"the goal has no argument {name}; it has {', '.join(names) or 'none'}",
+                        reason="UnknownArgument",
+                    )
     if spec.eager:
         with located(resource, "spec", "eager"):
             refuse_eager(catalog.planned(spec.view), goal, catalog)

@@ -135,9 +135,27 @@ def _followed(spec: SpecDocument) -> Iterator[Broken]:
     if spec.get("limit") and spec.get("eager"):
         says = "eager and limit exclude each other: which events come first is not definite yet"
         yield Broken(("limit",), says, "leave one of the two out")
+    yield from _grouped(spec)
     if "alertmanager" in spec["sink"] and not spec.get("follow"):
         says = "an alert without follow would last for ever"
         yield Broken(("follow",), says, "write follow: true")
+
+
+def _grouped(spec: SpecDocument) -> Iterator[Broken]:
+    group = spec.get("group")
+    if group is None:
+        return
+    if spec.get("eager"):
+        says = (
+            "eager and group exclude each other: which events are in a stretch is not definite yet"
+        )
+        yield Broken(("group",), says, "leave one of the two out")
+    for sink in ("alertmanager", "pagerDuty"):
+        if sink in spec["sink"]:
+            says = f"{sink} groups by itself, and needs each event to begin and to end"
+            yield Broken(("group",), says, "leave it out")
+    if parse_duration(group["within"]) == 0:
+        yield Broken(("group", "within"), "0 is too short", "at least 1ms")
 
 
 def _named_outputs(spec: SpecDocument) -> Iterator[Broken]:

@@ -459,6 +459,13 @@ class RateSpec(Spec, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()
 
 
+class GroupSpec(Spec, frozen=True, kw_only=True):
+    """Events in one stretch of the timeline, with equal arguments `by`, are told in one message."""
+
+    within: Milliseconds
+    by: tuple[str, ...] = ()
+
+
 class ActionSpec(Spec, frozen=True, kw_only=True):
     """A goal and what is told; `fire_from` is a word or an instant in milliseconds.
 
@@ -473,6 +480,7 @@ class ActionSpec(Spec, frozen=True, kw_only=True):
     eager: bool = False
     follow: bool = False
     limit: RateSpec | None = None
+    group: GroupSpec | None = None
 
 
 class ArrangementSpec(Spec, frozen=True, kw_only=True):

@@ -62,6 +62,13 @@ def test_an_error_comes_back_as_its_class_with_its_fields(
     assert back.upper != back.since
 
 
+def test_a_field_may_be_called_as_an_argument_is() -> None:
+    """Whatever a server names its fields, a client has its error and no other one."""
+    back = from_status(*_with_text(to_status(UsageError("refused", message=5, self=True))))
+    assert (type(back), back.message) == (UsageError, "refused")
+    assert back.details == {"message": 5, "self": True}
+
+
 def test_waiting_in_vain_is_a_passed_deadline_on_the_wire_and_not_yet_to_the_caller() -> None:
     status, details = to_status(NotYet("not definite", upper=frontier(3)), waited=True)
     assert status is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -27,7 +27,7 @@ from __future__ import annotations
 class TidemillError(Exception):
     """Root of every error that Tidemill raises on purpose; `details` holds the values involved."""
 
-    def __init__(self, message: str, **details: object) -> None:
+    def __init__(self, message: str, /, **details: object) -> None:
         super().__init__(message)
         self.message = message
         self.details = details

@@ -57,6 +57,7 @@ from tidemill.shard.encoding import (
 from tidemill.shard.framing import ENTRY, ROLLUP, framed
 from tidemill.shard.parts import Part, block_checksums, decode_part, encode_parts, sorted_updates
 from tidemill.shard.state import State, initial_state
+from tidemill.testkit.fuzzing.named_targets import named_targets
 from tidemill.testkit.fuzzing.running import Target
 from tidemill.time import frontier, heartbeat
 
@@ -377,4 +378,6 @@ def _texts() -> Iterator[Target]:
 @cache
 def targets() -> tuple[Target, ...]:
     """All of them; each begins with inputs that it takes."""
-    return (*_texts(), *_avro(), *_protobuf(), *_stored(), *_arrow(), _parquet_files())
+    return (
+        *_texts(), *_avro(), *_protobuf(), *_stored(), *_arrow(), _parquet_files(), *named_targets()
+    )  # fmt: skip

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tidemill.catalog.records.debezium import change_reader
 from tidemill.errors import Corrupt, UsageError
-from tidemill.rpc.codecs_storage import condition_in
-from tidemill.rpc.messages import Condition
+from tidemill.rpc.codecs_storage import condition_in, condition_out
+from tidemill.rpc.messages import Comparison, Condition
 from tidemill.rpc.status import from_status, to_status
 from tidemill.runtime.formats import BadRow, Column, CsvFormat, JsonFormat, RowDecoder
 from tidemill.runtime.log import Entry, LogRecord
@@ -38,7 +38,6 @@ from tidemill.shard.ports import Version
 from tidemill.testkit.fuzzing.running import Target
 from tidemill.time import frontier
 from tidemill.time.instants import read_at
-from tidemill_protos.storage.v1 import storage_pb2 as storage
 from tidemill_query.conditions import filter_of, fixed_by
 from tidemill_query.web.reading import conditions_of
 from tidemill_query.web.webhooks import challenge_of, delivery_id, rows_of_json
@@ -109,8 +108,9 @@ def _filters() -> Iterator[Target]:
 
     def by_message(data: bytes) -> None:
         text = data.decode(errors="replace")
-        for column, comparison in product(table.column_names, storage.Comparison.values()):
-            message = storage.Condition(column=column, comparison=comparison, value_json=text)
+        for column, comparison in product(table.column_names, Comparison):
+            message = condition_out(Condition(column, comparison, None))
+            message.value_json = text
             with suppress(UsageError):
                 by([condition_in(message)])
 

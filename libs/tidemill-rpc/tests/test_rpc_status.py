@@ -63,7 +63,7 @@ def test_an_error_comes_back_as_its_class_with_its_fields(
 
 
 def test_a_field_may_be_called_as_an_argument_is() -> None:
-    """Whatever a server names its fields, a client has its error and no other one."""
+    """A client has the error of its server, whatever the server names its fields."""
     back = from_status(*_with_text(to_status(UsageError("refused", message=5, self=True))))
     assert (type(back), back.message) == (UsageError, "refused")
     assert back.details == {"message": 5, "self": True}

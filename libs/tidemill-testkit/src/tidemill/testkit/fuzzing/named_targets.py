@@ -1,4 +1,4 @@
-"""Places where bytes are read under names: typed cells, changes, deliveries, filters, claims, logs."""
+"""Places where bytes become cells with types, changes, deliveries, filters, claims, own logs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ demo: setup ## the main job: a year of flights from a log to exact answers, veri
 	@.venv/bin/tidemill demo
 
 test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
-	@infra/setup.sh spark kafka redis objectstore prometheus browser buf compiler
+	@infra/setup.sh spark kafka classes redis objectstore prometheus browser buf compiler
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory -j 3 types contracts unit
 
@@ -43,7 +43,7 @@ chaos-services: setup ## the whole system in processes over Kafka, Redis, S3 whi
 	@$(PY) -m tidemill.testkit.service_faults --seconds $(SECONDS) --seed $(SEED)
 
 test-integration: setup ## the tests with real servers alone, one storm of make chaos-services among them; make test runs them too
-	@infra/setup.sh spark kafka redis objectstore prometheus browser compiler
+	@infra/setup.sh spark kafka classes redis objectstore prometheus browser compiler
 	@$(PY) -m pytest -m server $(T)
 
 lint: ## ruff: format and rules; buf: rules of protos/, and that no released call breaks

@@ -3,6 +3,7 @@
 #   setup.sh            uv, .venv with all members
 #   setup.sh spark      also the Kafka connector jars of Spark
 #   setup.sh kafka      also the jars of the test broker
+#   setup.sh classes      also archives of the classes of the broker and of Spark, for tests
 #   setup.sh compiler     also a C compiler, for a disk of tests that forgets what was not flushed
 #   setup.sh redis      also redis-server, for tests
 #   setup.sh objectstore  also an S3-compatible server, for tests
@@ -121,6 +122,7 @@ for part in "$@"; do
   case $part in
     spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
+    classes) infra/classes.sh ;;
     compiler) need cc gcc; compgen -G '/usr/include/*/sys/stat.h' >/dev/null || apt_install libc6-dev || die "libc6-dev is missing" ;;
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;

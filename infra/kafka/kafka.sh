@@ -8,12 +8,13 @@
 #   --secure PEM with up: also listen on P+2 of each broker with TLS and a login (reader, password secret); PEM
 #                         is the broker's key (PKCS #8) and certificates
 # Environment: STATE=.state  CACHE=.cache  HEAP=512m (384m with several brokers)
+#              CLASSES=FILE with up: a broker that ends writes an archive of its classes there
 # Broker I listens on P+10*(I-1), its controller on the port after that. P defaults to 19092.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
 
-usage() { sed -n '2,11s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
+usage() { sed -n '2,12s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
 
 verb=${1:-}
 shift || true
@@ -31,7 +32,7 @@ done
 
 state=${STATE:-.state}/kafka cache=${CACHE:-.cache}/kafka
 mkdir -p "$state" "$cache"
-state=$(cd "$state" && pwd) cache=$(cd "$cache" && pwd)
+state=$(cd "$state" && pwd) cache=$(cd "$cache" && pwd -P)
 # After the first `up` the layout on disk is the truth.
 [ -f "$state/layout" ] && read -r brokers port host <"$state/layout"
 
@@ -57,6 +58,8 @@ jars() {
 
 java_options=(-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$cache/libs/*"
   -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true)
+classes=$cache/classes.jsa # infra/classes.sh writes it
+[ -f "$classes" ] && java_options+=(-XX:SharedArchiveFile="$classes" -Xlog:disable)
 
 configure() { # write the properties of every broker and format its directory, once
   [ -f "$state/layout" ] && return 0
@@ -95,7 +98,7 @@ launch() {
   [ "$brokers" -gt 1 ] && heap=${HEAP:-384m}
   alive "broker-$1" || port_free "$host" "$(port_of "$1")"
   start "broker-$1" "$state/$1/broker.log" \
-    java -Xmx"$heap" "${java_options[@]}" kafka.Kafka "$state/$1/server.properties"
+    java -Xmx"$heap" "${java_options[@]}" ${CLASSES:+-XX:ArchiveClassesAtExit="$CLASSES"} kafka.Kafka "$state/$1/server.properties"
 }
 
 answers() { ready 240 "broker-$1" "$state/$1/broker.log" listening "$host" "$(port_of "$1")"; }

@@ -8,6 +8,7 @@ from secrets import token_hex
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import update_schema
 from tidemill.errors import Unavailable
@@ -18,8 +19,10 @@ from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
 from tidemill.shard.stores import BlobPlace
+from tidemill.spark.launcher import SparkLauncher
 from tidemill.spark.local import LocalLauncher
 from tidemill.spark.local_settings import LocalSettings
+from tidemill.testkit.jobs import SessionLauncher
 from tidemill.time import (
     PARTITIONED,
     Antichain,
@@ -100,11 +103,21 @@ def backlog(upper: int) -> Backlog:
     )  # fmt: skip
 
 
-def bulk(collections: Collections, folder: Path, topic: str = "flights") -> SparkBulkReclock:
-    session = LocalSettings(memory_mb=600, scratch=str(folder / "scratch"))
-    launcher = LocalLauncher(folder / "jobs", BlobPlace(f"file:{folder / 'blob'}"), session)
+def bulk(
+    collections: Collections, folder: Path, launcher: SparkLauncher, topic: str = "flights"
+) -> SparkBulkReclock:
     place = LogPlace(topic, folder / "log")
     return SparkBulkReclock(launcher, collections, place, COLUMNS, JsonFormat(), heartbeats=True)
+
+
+def blob_in(folder: Path) -> BlobPlace:
+    return BlobPlace(f"file:{folder / 'blob'}")
+
+
+def launcher_in(folder: Path) -> LocalLauncher:
+    """Jobs as processes of their own: a session of its own takes ten seconds of processor."""
+    session = LocalSettings(memory_mb=600, scratch=str(folder / "scratch"))
+    return LocalLauncher(folder / "jobs", blob_in(folder), session)
 
 
 def as_bytes(table: pa.Table) -> bytes:
@@ -130,10 +143,12 @@ async def fill(folder: Path) -> None:
 
 
 @pytest.mark.server
-async def test_spark_writes_byte_for_byte_what_the_live_path_writes(tmp_path: Path) -> None:
+async def test_spark_writes_byte_for_byte_what_the_live_path_writes(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     await fill(tmp_path)
     by_spark = await open_stores(tmp_path)
-    await bulk(by_spark, tmp_path).write(backlog(3_001))
+    await bulk(by_spark, tmp_path, launcher_in(tmp_path)).write(backlog(3_001))
 
     live = await open_stores(tmp_path / "live")
     rows, letters = reclocked_live(3_001)
@@ -151,7 +166,9 @@ async def test_spark_writes_byte_for_byte_what_the_live_path_writes(tmp_path: Pa
 
     # A second run of the same backlog loses its race and changes nothing.
     before = await by_spark.read_updates("flights")
-    await bulk(by_spark, tmp_path).write(backlog(3_001))
+    again = SessionLauncher(spark, blob_in(tmp_path))
+    await bulk(by_spark, tmp_path, again).write(backlog(3_001))
+    assert len(again.launched) == 1
     assert (await by_spark.read_updates("flights")).equals(before)
     assert (await by_spark.status("flights")).upper == frontier(3_001)
     await by_spark.close()
@@ -159,10 +176,14 @@ async def test_spark_writes_byte_for_byte_what_the_live_path_writes(tmp_path: Pa
 
 
 @pytest.mark.server
-async def test_a_job_that_fails_says_why_and_writes_nothing(tmp_path: Path) -> None:
+async def test_a_job_that_fails_says_why_and_writes_nothing(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     await fill(tmp_path)
     collections = await open_stores(tmp_path)
+    launcher = SessionLauncher(spark, blob_in(tmp_path))
     with pytest.raises(Unavailable, match="backfill of flights"):
-        await bulk(collections, tmp_path, topic="absent").write(backlog(3_001))
+        await bulk(collections, tmp_path, launcher, topic="absent").write(backlog(3_001))
+    assert len(launcher.launched) == 1
     assert (await collections.status("flights")).upper == frontier(0)
     await collections.close()

@@ -29,10 +29,14 @@ from tidemill.testkit.weights import weights
 SET_BY_OTHERS = ("PYTEST_", "SPARK_", "PYSPARK_")
 """Prefixes of variables that pytest and the first session of Spark set."""
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGUSR1", "SIGXFSZ")
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A job of a test is over before the second compiler of the JVM has paid for its work."""
+_CLASSES = Path(sys.prefix, ".classes", "spark.jsa")
+"""The classes of Spark as infra/classes.sh archives them; a JVM maps them, and need not load them."""
+_MAPPED = f"{_SHORT} -XX:SharedArchiveFile={_CLASSES} -Xlog:disable"
 _IN_CHILDREN = {
-    # A job of a test is over before the second compiler of the JVM has paid for its work.
-    "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_SUBMIT_OPTS": _MAPPED if _CLASSES.exists() else _SHORT,
+    "SPARK_LAUNCHER_OPTS": _SHORT,
 }
 os.environ.update(_IN_CHILDREN)  # noqa: TID251  for all processes that tests start
 

@@ -7,7 +7,7 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 INPUTS ?= 100000
 SEED ?= 1
-WORKERS ?= 3
+WORKERS ?= 4
 # Without compiled modules every start of a process compiles all it imports: 3 s instead of none.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -57,7 +57,7 @@ types: ## mypy --strict over every library and service
 contracts: ## import-linter: the layers of ARCHITECTURE.md
 	@.venv/bin/lint-imports --no-cache
 
-unit: ## pytest alone, WORKERS=3 files side by side; T="path or -k expression" narrows it
+unit: ## pytest alone, WORKERS=4 files side by side; T="path or -k expression" narrows it
 	@$(PY) -m tidemill.host.warming
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
 

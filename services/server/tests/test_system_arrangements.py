@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tidemill.catalog.apply.check import check_files
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard import Collections
+from tidemill.testkit.jobs import run_in_session
 from tidemill.testkit.whole import Whole, opened
 from tidemill_compute.settings import ComputeSettings
 from tidemill_server.settings import ServerSettings
@@ -148,8 +150,9 @@ async def test_what_cannot_be_arranged_is_refused_with_its_place(tmp_path: Path)
 
 @pytest.mark.server
 async def test_a_long_history_is_arranged_by_a_spark_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:
+    launched = run_in_session(monkeypatch, spark)
     async with running(tmp_path, spark_rows=50) as process:
         await apply(process, BASE)
         await push(process, *((f"p{n}", f"d{n % 7}", n) for n in range(200)))
@@ -163,3 +166,4 @@ async def test_a_long_history_is_arranged_by_a_spark_job(
         await until(process, 'flights(p, "d3", d)', expected)
         details = (await process.controller.describe("Arrangement", "by-dest")).details
         assert details["builtByJobs"] == 200
+        assert len(launched) == 1

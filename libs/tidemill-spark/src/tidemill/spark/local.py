@@ -30,7 +30,7 @@ class LocalLauncher:
         """`lacking` gives a sentence if this machine cannot run Spark; it refuses each job."""
         self._lacking = lacking
         self._directory = directory
-        self._blob = blob
+        self.blob = blob
         self._session = session
         self._told = told
         self._stop_grace_s = stop_grace_s
@@ -46,7 +46,7 @@ class LocalLauncher:
         result.unlink(missing_ok=True)
         said = msgspec.msgpack.encode(
             {
-                "module": job.module, "spec": job.spec, "blob": self._blob,
+                "module": job.module, "spec": job.spec, "blob": self.blob,
                 "session": self._session, "result": str(result.resolve()),
             }
         )  # fmt: skip

@@ -8,8 +8,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tidemill.shard.stores import BlobPlace
+from tidemill.spark.local import LocalLauncher
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.sql import SparkSession
 
     from tidemill.spark.launcher import Job, JobDone, JobFailed
@@ -44,3 +46,18 @@ class SessionLauncher:
 
     async def close(self) -> None:
         """The session is somebody else's."""
+
+
+def run_in_session(patch: pytest.MonkeyPatch, spark: SparkSession) -> list[Job]:
+    """Give the jobs of each LocalLauncher to a session that is there; the jobs so far.
+
+    A process and a JVM for each job take ten seconds of processor.
+    """
+    launched: list[Job] = []
+
+    async def launch(launcher: LocalLauncher, job: Job) -> JobDone | JobFailed:
+        launched.append(job)
+        return await SessionLauncher(spark, launcher.blob).launch(job)
+
+    patch.setattr(LocalLauncher, "launch", launch)
+    return launched

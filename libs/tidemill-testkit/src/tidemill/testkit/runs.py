@@ -32,7 +32,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGUSR1", "SIGX
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A job of a test is over before the second compiler of the JVM has paid for its work."""
 _CLASSES = Path(sys.prefix, ".classes", "spark.jsa")
-"""The classes of Spark as infra/classes.sh archives them; a JVM maps them, and need not load them."""
+"""The classes of Spark in an archive of infra/classes.sh: a JVM maps them and loads none."""
 _MAPPED = f"{_SHORT} -XX:SharedArchiveFile={_CLASSES} -Xlog:disable"
 _IN_CHILDREN = {
     "SPARK_SUBMIT_OPTS": _MAPPED if _CLASSES.exists() else _SHORT,

@@ -32,6 +32,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.state import decode_fields, encode_fields
 from tidemill.datalog.values import Failed
+from tidemill.errors import Corrupt
 from tidemill.testkit.held import Held
 from tidemill.testkit.twins.pointwise import answers
 from tidemill.time.typed import SPAN_MAX, Json, fitting, json_of
@@ -261,3 +262,12 @@ def test_a_quotient_is_the_nearest_number_with_its_digits(a: Decimal, b: Decimal
         assert found == ("failed", "overflow")
     else:
         assert 2 * abs(found * b - a) <= abs(b) * Decimal("0.001")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "[", '[{"type":"no","text":""}]', '[{"members":3}]', '[{"wide":"x"}]', "[" * 9_000],
+    ids=["nothing", "no-list", "cut", "no-type", "no-members", "no-number", "deep"],
+)  # fmt: skip
+def test_f2_a_row_of_state_that_nobody_wrote_is_corrupt(text: str) -> None:
+    with pytest.raises(Corrupt, match="a row of state"):
+        decode_fields(text)

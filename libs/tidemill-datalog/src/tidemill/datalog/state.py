@@ -17,7 +17,7 @@ from tidemill.datalog.lattices import Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import typed_of
 from tidemill.datalog.sums import Wide
-from tidemill.errors import UsageError
+from tidemill.errors import Corrupt, UsageError
 from tidemill.time.typed import READ, TYPE_NAMES, write_typed
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
@@ -146,8 +146,13 @@ def encode_fields(fields: tuple[Any, ...]) -> str:
 
 
 def decode_fields(text: str) -> tuple[Any, ...]:
-    """The fields that `encode_fields` wrote."""
-    decoded: tuple[Any, ...] = _decoded(json.loads(text))
+    """The fields that `encode_fields` wrote. Raises: Corrupt for a text that it has not written."""
+    try:
+        decoded = _decoded(json.loads(text))
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise Corrupt(f"a row of state cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(decoded, tuple):
+        raise Corrupt("a row of state holds no fields")
     return decoded
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -15,6 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.catalog.records.debezium import change_reader
+from tidemill.datalog.state import decode_fields, encode_fields
+from tidemill.datalog.sums import Wide
 from tidemill.errors import Corrupt, UsageError
 from tidemill.rpc.codecs_storage import condition_in, condition_out
 from tidemill.rpc.messages import Comparison, Condition
@@ -53,6 +57,9 @@ TYPED_ROW = (
 )
 TYPED_LINE = (
     b"2024-02-29T12:00:00Z,2024-02-29,PT1H,12.5,AQI=,00000000-0000-0000-0000-00000000000a,[1]"
+)
+STATE = encode_fields(
+    (("p", 1), 2.5, None, frozenset({True, "ä"}), math.inf, Wide(2**70), Decimal("1.5"))
 )
 MEMBER = Member("compute-0", "10.0.0.7:7473", 4_000, 3, ("View/w",))
 OWNER = Owner("a", 2)
@@ -179,6 +186,10 @@ def named_targets() -> tuple[Target, ...]:
         ),
         Target("statuses", (details,), lambda data: from_status(code, "said", data)),
         *_claims(),
+        Target(
+            "state-fields", (STATE.encode(),),
+            lambda data: decode_fields(data.decode(errors="replace")), (Corrupt,),
+        ),
         Target("segments", (frame, frame[:60]), _segment, (Corrupt,)),
         Target("topics", (b'{"partitions": 3, "id": "a"}',), _topic, (Corrupt,)),
     )  # fmt: skip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,61 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path / "site" / "__pycache__" / "machine-code"
 
 
+WARMED = """
+import json, os, sys, traceback
+import numba, numpy
+
+numba.njit(lambda numbers: numbers.sum())(numpy.arange(2))
+for line in sys.stdin:
+    program, folders, output = json.loads(line)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            sys.argv[1:] = folders
+            with open(output, "w") as sys.stdout:
+                exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Forks of a process that has loaded the compiler, and nothing that is compiled."""
+
+
+@pytest.fixture(scope="module")
+def warmed() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-B", "-c", WARMED]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        yield parent
+        parent.communicate()
+    assert parent.returncode == 0
+
+
+Forked = Callable[..., tuple[int, ...]]
+
+
+@pytest.fixture
+def forked(warmed: subprocess.Popen[str], tmp_path: Path) -> Forked:
+    """The numbers of `process`, without the second that the compiler takes to load."""
+
+    def numbers(program: str, *folders: Path) -> tuple[int, ...]:
+        assert warmed.stdin is not None
+        assert warmed.stdout is not None
+        output = tmp_path / "printed"
+        asked = json.dumps([program, [str(each) for each in folders], str(output)])
+        warmed.stdin.write(f"{asked}\n")
+        warmed.stdin.flush()
+        assert warmed.stdout.readline() == "0\n"
+        return tuple(map(int, output.read_text().split()))
+
+    return numbers
+
+
 def process(program: str, *folders: Path, **environment: str) -> tuple[int, ...]:
     """The numbers that a new process prints: loops found on disk, and loops compiled."""
     done = subprocess.run(
@@ -75,29 +132,31 @@ def test_a_second_process_compiles_nothing(installed: Path) -> None:
     assert process(PROGRAM, installed) == HIT
 
 
-def test_torn_machine_code_is_passed_over_and_replaced(installed: Path) -> None:
-    process(PROGRAM, installed)
+def test_torn_machine_code_is_passed_over_and_replaced(installed: Path, forked: Forked) -> None:
+    forked(PROGRAM, installed)
     file = only_file(installed)
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    assert process(PROGRAM, installed) == COMPILED
-    assert process(PROGRAM, installed) == HIT
+    assert forked(PROGRAM, installed) == COMPILED
+    assert forked(PROGRAM, installed) == HIT
 
 
-def test_a_change_of_a_loop_that_a_loop_calls_compiles_it_again(installed: Path) -> None:
-    process(PROGRAM, installed)
+def test_a_change_of_a_loop_that_a_loop_calls_compiles_it_again(
+    installed: Path, forked: Forked
+) -> None:
+    forked(PROGRAM, installed)
     before = only_file(installed)
     source = installed.parent.parent / "tidemill_copied.py"
     source.write_text(LOOPS.replace("number + 0", "number - 0"))
-    assert process(PROGRAM, installed) == COMPILED
+    assert forked(PROGRAM, installed) == COMPILED
     assert only_file(installed) != before
 
 
-def test_a_change_of_a_comment_compiles_nothing(installed: Path) -> None:
-    process(PROGRAM, installed)
+def test_a_change_of_a_comment_compiles_nothing(installed: Path, forked: Forked) -> None:
+    forked(PROGRAM, installed)
     source = installed.parent.parent / "tidemill_copied.py"
     source.write_text(f"# a line above\n{LOOPS}")
-    assert process(PROGRAM, installed) == HIT
+    assert forked(PROGRAM, installed) == HIT
 
 
 def test_machine_code_of_another_processor_is_not_loaded(installed: Path) -> None:
@@ -115,19 +174,21 @@ def test_portable_machine_code_is_loaded_by_this_processor(installed: Path) -> N
 
 
 def test_where_the_library_cannot_be_written_another_folder_serves(
-    installed: Path, tmp_path: Path
+    installed: Path, tmp_path: Path, forked: Forked
 ) -> None:
     # NB: permissions bind no superuser; a file where the folder would be binds everybody.
     installed.parent.touch()
-    assert process(PROGRAM, installed, tmp_path / "own") == COMPILED
-    assert process(PROGRAM, installed, tmp_path / "own") == HIT
+    assert forked(PROGRAM, installed, tmp_path / "own") == COMPILED
+    assert forked(PROGRAM, installed, tmp_path / "own") == HIT
     assert only_file(tmp_path / "own")
 
 
-def test_where_nothing_can_be_written_loops_are_compiled_and_run(installed: Path) -> None:
+def test_where_nothing_can_be_written_loops_are_compiled_and_run(
+    installed: Path, forked: Forked
+) -> None:
     installed.parent.touch()
-    assert process(PROGRAM, installed) == COMPILED
-    assert process(PROGRAM, installed) == COMPILED
+    assert forked(PROGRAM, installed) == COMPILED
+    assert forked(PROGRAM, installed) == COMPILED
 
 
 @pytest.fixture
@@ -223,10 +284,12 @@ print(*counts)
 """
 
 
-def test_a_second_process_arranges_rows_and_compiles_nothing(installed: Path) -> None:
+def test_a_second_process_arranges_rows_and_compiles_nothing(
+    installed: Path, forked: Forked
+) -> None:
     """All loops of the library, by the compiler's own counts: found on disk, or compiled."""
-    _, compiled_first = process(ARRANGING, installed)
-    hits, compiled_again = process(ARRANGING, installed)
+    _, compiled_first = forked(ARRANGING, installed)
+    hits, compiled_again = forked(ARRANGING, installed)
     assert compiled_first >= hits > 0
     assert compiled_again == 0
 

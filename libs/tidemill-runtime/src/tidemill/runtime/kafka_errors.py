@@ -14,7 +14,6 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     InvalidConfigurationError,
     InvalidPartitionsError,
-    InvalidReplicationFactorError,
     InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
@@ -40,7 +39,6 @@ from tidemill.errors import (
 _REFUSED = (
     InvalidConfigurationError,
     InvalidPartitionsError,
-    InvalidReplicationFactorError,
     InvalidTimestampError,
     InvalidTopicError,
     MessageSizeTooLargeError,
@@ -66,7 +64,8 @@ def translate(tried: str, error: BaseException, *, writing: bool = False) -> Tid
     """The error for the caller: `tried` failed because of `error`.
 
     With `writing` a failure that does not say whether the broker acted is Indeterminate, otherwise
-    it is Unavailable: a read can always be repeated.
+    it is Unavailable: a read can always be repeated. So is a topic that asks for more replicas than
+    there are brokers: one of them may be away.
     """
     words = f"{tried} failed: {str(error) or type(error).__name__}"
     if isinstance(error, OffsetOutOfRangeError):

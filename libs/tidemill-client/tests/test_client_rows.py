@@ -228,3 +228,9 @@ def test_v2_dictionaries_of_a_caller_are_sent_as_their_values() -> None:
 )
 def test_c3_a_float_shows_that_it_is_one(value: float, shown: str) -> None:
     assert cell(value) == shown
+
+
+def test_rows_without_a_column_are_refused() -> None:
+    with pytest.raises(UsageError, match="name no column"):
+        table_of([{}, {}])
+    assert table_of([]).num_rows == 0

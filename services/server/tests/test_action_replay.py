@@ -87,6 +87,9 @@ def test_a_replay_groups_as_the_action_does(tmp_path: Path) -> None:
             last = changed(client, ("C", 260, 1))
             client.query("heat/hot", last, timeout_s=60)
             told = replay(client, "asleep", None, last, 1_000)
+            latest = replay(client, "asleep", None, None, 1_000)
+            assert latest.messages == told.messages
+            assert latest.stretch.at >= last
         lines_of(server, "asleep.jsonl", 2)
         file = (server.folder / "asleep.jsonl").read_text()
         assert file.splitlines() == [message.line for message in told.messages]

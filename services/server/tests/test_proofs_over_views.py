@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import UsageError
 from tidemill.rpc.identity import Grant, Principal, Role, caller
 from tidemill.rpc.messages import Json, ResourceDocument
 from tidemill.testkit.whole import Whole, opened
@@ -71,6 +72,16 @@ async def running(folder: Path, query: QuerySettings | None = None) -> AsyncIter
 async def why(process: Whole, record: str) -> tuple[str, Json]:
     found = await process.query.why(record, None)
     return found.text, found.tree
+
+
+@pytest.mark.parametrize("record", ['c1/total("x", 1)', "t()", "c3/pair(1)"])
+async def test_a_record_of_another_width_is_refused_with_its_columns(
+    record: str, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as process:
+        for ask in (process.query.why, process.query.why_not):
+            with pytest.raises(UsageError, match=r"has [12] columns, not [012]; write \w+\("):
+                await ask(record, None)
 
 
 async def test_c3_why_goes_on_through_the_views_below_down_to_the_rows(tmp_path: Path) -> None:

@@ -352,7 +352,9 @@ class QueryDriver:
         parse = partial(parse_record, blanks=blanks)
         asked = await self._workers.read_beside(written, parse, text or written)
         view = self._directory.view_of(name)
-        return (view, *self._asked_in(view, name, asked))
+        known, collection = self._asked_in(view, name, asked)
+        _refuse_width(view, known)
+        return view, known, collection
 
     async def _letters(self, view: ViewOf) -> list[Record]:
         """The events that came late to the inputs of a view, under the names that its program has
@@ -446,3 +448,20 @@ class QueryDriver:
         }
         timer = self._clock.monotonic_s
         return await self._workers.run(allowance, told, found.program, inputs, at, timer, allowance)
+
+
+def _refuse_width(view: ViewOf, asked: Record) -> None:
+    """Raises: UsageError for a record with more or fewer columns than its predicate has."""
+    readable = view.outputs.get(asked.predicate) or view.inputs.get(asked.predicate)
+    if readable is None:
+        names = [name for name, _ in view.program.columns.get(asked.predicate, ())]
+        if asked.predicate not in view.program.columns:
+            return
+    else:
+        names = [name for name, _ in readable.columns[: readable.arguments]]
+    if len(asked.arguments) != len(names):
+        raise UsageError(
+            f"record refused: {asked.predicate} has {len(names)} columns, not {len(asked.arguments)}; "
+            f"write {asked.predicate}({', '.join(names)}) with a value for each",
+            reason="InvalidRecord",
+        )

@@ -28,10 +28,13 @@ def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
     has.
 
     Dictionaries, as pandas has them, become their values. Raises UsageError if the values of a
-    column are of several types.
+    column are of several types, and for rows without any column.
     """
     if not isinstance(rows, pa.Table):
         names = dict.fromkeys(name for row in rows for name in row)
+        if rows and not names:
+            says = "the rows name no column: write each as its columns and their values"
+            raise UsageError(says, reason="rows")
         return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
     table = rows
     for at, field in enumerate(table.schema):

@@ -53,7 +53,7 @@ class AlreadyUsed(UsageError):
 
 
 class UnknownCollection(UsageError):
-    """The id was never bound."""
+    """The id was never bound; name one that is listed."""
 
 
 class UnknownCapability(UsageError):

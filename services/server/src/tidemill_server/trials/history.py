@@ -97,9 +97,16 @@ def stretch_of(
 
     Raises: UsageError where there is none.
     """
-    infos = [each for each in client.get() if each.name in collections and each.kind in _BASES]
-    ends = [sole_time(each.upper) for each in infos if each.upper and not each.upper.empty]
-    begins = [sole_time(each.since) for each in infos if each.since and not each.since.empty]
+    known = [
+        (each.since, each.upper)
+        for each in client.get()
+        if each.name in collections and each.kind in _BASES
+    ]
+    if derived := [name for name in collections if "/" in name]:
+        infos = client.explain_timestamp(*derived).inputs
+        known += [(info.since, info.upper) for _, info in infos]
+    ends = [sole_time(upper) for _, upper in known if upper and not upper.empty]
+    begins = [sole_time(since) for since, _ in known if since and not since.empty]
     last = min(ends, default=1) - 1 if at is None else at
     first = max(begins, default=0) if start is None else start
     if first > last:

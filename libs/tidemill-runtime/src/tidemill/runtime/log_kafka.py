@@ -138,14 +138,12 @@ class KafkaLog:
 
     async def identity(self, topic: str) -> str | None:
         """The broker's id of the topic; None for brokers that have none."""
-        try:
-            with translated(f"looking up topic {topic}"):
-                async with asyncio.timeout(self._deadline_s):
+        with translated(f"looking up topic {topic}"):
+            async with asyncio.timeout(self._deadline_s):
+                try:
                     return await topic_id(await self._start_admin(), topic)
-        except UsageError as error:
-            if isinstance(error.__cause__, UnknownTopicOrPartitionError):
-                raise unknown_topic(topic) from error
-            raise
+                except UnknownTopicOrPartitionError as error:
+                    raise unknown_topic(topic) from error
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         """Append `records`, acknowledged by all in-sync replicas on return."""

@@ -103,6 +103,7 @@ async def an_unknown_topic_is_named_and_never_made(open_log: OpenLog, topic: str
     async with _opened(open_log) as log:
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: log.bounds(topic),
+            lambda: log.identity(topic),
             lambda: log.append(topic, _numbered(1)),
             lambda: log.reader(topic, {0: 0}),
             lambda: log.commit("group", topic, {0: 0}),

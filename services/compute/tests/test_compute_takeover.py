@@ -346,8 +346,13 @@ async def test_a_process_that_slept_through_the_change_writes_nothing_of_the_old
     assert isinstance(sleeping.exception(), TypeError), "it was awake"
     # It wakes with a step of the old version in its hands.
     asleep._maintainer.step = step  # type: ignore[method-assign]
-    with pytest.raises(Fenced):
+
+    async def wake() -> None:
         await asleep._step(END)
+        await asleep._settle()
+
+    with pytest.raises(Fenced):
+        await wake()
     await world.follow(world.change().after, Fuse(None), random, END)
     await world.check()
 

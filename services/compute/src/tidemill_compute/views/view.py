@@ -66,7 +66,8 @@ class ViewDriver:
 
     Work is cut into steps. The state, the outputs and the errors are written from the same lower to
     the same upper, the state first. A restart goes on from the least of them with the state as of
-    then, and writes the missing parts.
+    then, and writes the missing parts. In a backlog a step is evaluated while the one before it is
+    written; at most one of them is half written.
     """
 
     def __init__(
@@ -95,6 +96,10 @@ class ViewDriver:
         self._scans: Mapping[str, Scan] = {}
         self._readings: dict[str, Reading] = {}
         self._state_upper = 0
+        self._taken = 0
+        """The upper of the last step that was evaluated."""
+        self._writing: asyncio.Task[bool] | None = None
+        """The write of the last step, while the next one is evaluated."""
         self._fresh = self._begun = False
         self._last = self._waits = False
         self.progress = ViewProgress()
@@ -136,6 +141,10 @@ class ViewDriver:
         try:
             await self._maintain()
         finally:
+            if self._writing is not None:
+                self._writing.cancel()
+                await asyncio.gather(self._writing, return_exceptions=True)
+                self._writing = None
             for living in self._inputs.values():
                 living.let_go()
 
@@ -146,10 +155,13 @@ class ViewDriver:
             await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
+            if not self._is_behind() and not await self._settle():
+                await self._resume()
+                continue
             self._waits = True
             common = await self._definite()
             self._waits = False
-            while self.progress.lower < common and not self._finished():
+            while self._taken < common and not self._finished():
                 if not await self._step(common):
                     await self._resume()
                     break
@@ -157,17 +169,28 @@ class ViewDriver:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds()
 
+    def _is_behind(self) -> bool:
+        """Whether every input is known to be definite past the last step."""
+        past = self._collections.known_past
+        return self._taken < U64_MAX and all(
+            living.upper > self._taken or past(self._target.inputs[predicate][0], self._taken)
+            for predicate, living in self._inputs.items()
+        )
+
     @property
     def rests(self) -> bool:
         """Whether all that it writes has one upper, and nothing is being written."""
-        return self._waits and self.progress.lower >= self._state_upper
+        return self._waits and self._has_one_upper()
+
+    def _has_one_upper(self) -> bool:
+        return self._writing is None and self.progress.lower >= self._state_upper
 
     def finish(self) -> None:
         """End `maintain_forever` once all its outputs have one upper."""
         self._last = True
 
     def _finished(self) -> bool:
-        return self._last and self.progress.lower >= self._state_upper
+        return self._last and self._has_one_upper()
 
     async def release(self) -> None:
         """Give up all holds: nobody will maintain this again."""
@@ -196,12 +219,13 @@ class ViewDriver:
         A view that has written nothing begins at the instant at which it was created, with what its
         inputs hold there.
         """
+        await self._settle()
         uppers = [(await self._collections.status(c)).upper for c in self._written()]
         refuse_fenced(self._target.state, uppers[0])
         lower = min(sole_time(upper) for upper in uppers)
         # The hold on the state moves only behind a window that is complete.
         fresh = await self._holds.take(self._target.state) == frontier(lower)
-        self.progress.lower = lower
+        self.progress.lower = self._taken = lower
         self._fresh, self._begun = fresh and len(set(uppers)) == 1, not fresh
         self._state_upper = sole_time(uppers[0])
         await self._choose(fresh)
@@ -329,8 +353,8 @@ class ViewDriver:
             return self._clock.now_ms()
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
-            while living.upper <= self.progress.lower:
-                upper = await self._wait(collection, self.progress.lower)
+            while living.upper <= self._taken:
+                upper = await self._wait(collection, self._taken)
                 until = U64_MAX if upper.empty else sole_time(upper)
                 most = self._maintainer.reads_max
                 if most is not None:
@@ -349,8 +373,12 @@ class ViewDriver:
         return min(living.upper for living in self._inputs.values())
 
     async def _step(self, common: int) -> bool:
-        """Evaluate one step and write what it gives; false if the maintainer has to begin again."""
-        lower = self.progress.lower
+        """Evaluate one step and begin to write what it gives.
+
+        False if the maintainer has to begin again. The step before it is written on return. So is
+        this one where the next one reads what is written, or where none is to come.
+        """
+        lower = self._taken
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
         if self._maintainer.outdated or self._hands_over():
@@ -358,6 +386,7 @@ class ViewDriver:
         try:
             step, taken = await self._take_in(lower, common, half_written)
         except Exhausted as error:
+            await self._settle()
             if not self._maintainer.fewer():
                 # A view that has written nothing would begin again here.
                 if self._begun and self._goes_over(error, begins=False):
@@ -365,6 +394,26 @@ class ViewDriver:
                 raise
             log.warning("a step begins again, smaller", view=self._target.name, error=str(error))
             return False
+        if not await self._settle():
+            return False
+        self._taken, held = step.upper, self._maintainer.held
+        self._writing = asyncio.create_task(self._write(step, lower, taken, began_at, held))
+        overlaps = self._maintainer.reads_present and not self._last
+        return overlaps or await self._settle()
+
+    async def _settle(self) -> bool:
+        """Return once the last step is written; false if the maintainer has to begin again."""
+        if self._writing is None:
+            return True
+        try:
+            return await self._writing
+        finally:
+            self._writing = None
+
+    async def _write(
+        self, step: Step, lower: int, taken: int, began_at: float, held: tuple[int, int]
+    ) -> bool:
+        """Write what a step gave; false if the maintainer has to begin again."""
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
         state, *rest = step.updates
         alone = await self._append_state(state, lower, step.upper)
@@ -381,7 +430,9 @@ class ViewDriver:
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
         self.timed(seconds)
-        self._tell_engines(seconds)
+        if self.engines is not None:
+            behind = self.count_changes(self.progress.lower, U64_MAX)
+            self.engines.stepped(self._clock.monotonic_s(), seconds, behind, held)
         if self.rest is not None:
             changed = any(table.num_rows for _, table in step.updates)
             await self.rest.follow(frontier(step.upper), changed)
@@ -391,14 +442,6 @@ class ViewDriver:
         """Whether another engine is to go on from here, where everything has one upper."""
         engines = self.engines
         return engines is not None and self._begun and engines.wanted != engines.running
-
-    def _tell_engines(self, seconds: float) -> None:
-        if self.engines is not None:
-            now_s, behind = (
-                self._clock.monotonic_s(),
-                self.count_changes(self.progress.lower, U64_MAX),
-            )
-            self.engines.stepped(now_s, seconds, behind, self._maintainer.held)
 
     def _goes_over(self, error: Exhausted, *, begins: bool) -> bool:
         """Whether another engine goes on where this process has no room."""
@@ -473,7 +516,7 @@ class ViewDriver:
         """Downgrade the holds to the history that a restart or a reader of the outputs can ask
         for.
         """
-        last = max(0, self.progress.lower - 1)
+        last = max(0, self.progress.lower - 1)  # what is being written is not complete yet
         for collection in (*self._reread(), *self._read_before()):
             await self._holds.downgrade(collection, frontier(last))
         needed = last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.row_order import ROWS_MIN, order_of
+from tidemill.arrangement.row_order import ROWS_MIN, ascends, order_of
 from tidemill.arrangement.updates import consolidate, stamp
 
 FAR = [0, 1, -1, 5, 2**31, -(2**31), 2**63 - 1, -(2**63)]
@@ -51,6 +52,33 @@ def test_rows_are_in_the_order_of_arrow(table: pa.Table) -> None:
     order = order_of(table.columns)
     assert order is not None
     assert order.tolist() == by_arrow(table)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables(), st.booleans())
+def test_rows_ascend_where_each_tuple_is_greater_than_the_one_before(
+    table: pa.Table, in_order: bool
+) -> None:
+    if in_order:
+        table = table.take(pc.unique(pa.array(by_arrow(table)))).combine_chunks()
+    known = {pa.string(), pa.int64(), pa.uint64()}
+    judged = all(c.type in known and not c.null_count for c in table.columns)
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    twin = judged and all(
+        tuple(map(_ranked, before)) < tuple(map(_ranked, row))
+        for before, row in pairwise(rows)
+    )  # fmt: skip
+    assert ascends(table.columns) == twin
+
+
+def _ranked(cell: Any) -> Any:
+    return cell.encode() if isinstance(cell, str) else cell
+
+
+def test_rows_in_pieces_are_not_said_to_ascend() -> None:
+    pieces = pa.chunked_array([[1, 2], [3]], pa.int64())
+    assert not ascends([pieces])
+    assert ascends([pa.chunked_array([pieces.combine_chunks()])])
 
 
 @pytest.mark.parametrize("values", [3, 10**6, 2**63])

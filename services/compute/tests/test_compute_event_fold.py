@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -159,6 +159,18 @@ def test_how_the_system_timeline_is_cut_changes_nothing(policy, arrivals, cuts) 
     assert pieces.events.equals(whole.events)
     assert pieces.event_map.equals(whole.event_map)
     assert pieces.letters.sort_by("offset").equals(whole.letters.sort_by("offset"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(policies, arrivals_strategy, st.sets(st.integers(1, 15)))
+def test_events_without_late_ones_are_released_as_parts_hold_them(policy, arrivals, cuts) -> None:
+    fold, lower = new_fold(replace(policy, corrections=False)), 0
+    for upper in [*sorted(cuts), 16]:
+        counts = [(0, 2)] if lower == 0 else []
+        fold.step(raw_table(arrivals, lower, upper), counts, upper)
+        released = fold.buffer.release(fold.progress.frontier)
+        assert released.equals(consolidate(released))
+        lower = upper
 
 
 @settings(max_examples=150, deadline=None)

@@ -151,6 +151,19 @@ def first_of_each(table: pa.Table, names: Sequence[str], by: str) -> pa.Table:
     return table if len(starts) == table.num_rows else table.take(pa.array(starts))
 
 
+def ordered(table: pa.Table, names: Sequence[str]) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    """The rows in the order of the columns `names`; which differ there from the row before.
+
+    Rows that are equal in them stay in their order. Shapes: n rows in; n rows and n flags out.
+    Cost: O(n log n) time, O(n) memory.
+    """
+    differs = np.zeros(table.num_rows, dtype=np.bool_)
+    if table.num_rows:
+        table = _sorted(table, names)
+        differs[_run_starts(table, names)] = True
+    return table, differs
+
+
 def between(table: pa.Table, lower: int, upper: int | None) -> pa.Table:
     """The updates with lower <= _time < upper, in their order; `None` is no bound above."""
     times = _times(table)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import checked, read_rows
+from tidemill.arrangement.row_order import ROWS_MIN, ascends
 from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.errors import Corrupt
 from tidemill.shard.hashing import HASH_MAX, key_hashes
@@ -122,6 +123,9 @@ def sorted_updates(updates: pa.Table, key: Sequence[str]) -> pa.Table:
     if apart is not None:
         return apart
     order = [*sort_key(updates.schema, key), TIME, DIFF]
+    if updates.num_rows >= ROWS_MIN and ascends([updates.column(name) for name in order[:-1]]):
+        present = np.asarray(updates.column(DIFF).to_numpy()) != 0
+        return updates if bool(present.all()) else updates.filter(pa.array(present))
     return consolidate(updates.select(order)).select(updates.column_names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -82,3 +82,33 @@ def settle_ties(starts: I64Array, ranks: U64Array, order: I64Array) -> BoolArray
                 place -= 1
             order[place] = row
     return long
+
+
+@compiled
+def still_equal(column: npt.NDArray[Any], equal: BoolArray) -> bool:
+    """Whether no row that is equal so far is less than the row before it; which ones stay equal."""
+    for row in range(1, column.size):
+        if equal[row]:
+            if column[row] < column[row - 1]:
+                return False
+            equal[row] = column[row] == column[row - 1]
+    return True
+
+
+@compiled
+def texts_still_equal(data: Bytes, stops: I32Array, equal: BoolArray) -> bool:
+    """The answer of `still_equal` for texts, by their bytes."""
+    for row in range(1, stops.size - 1):
+        if not equal[row]:
+            continue
+        before, begin = stops[row - 1], stops[row]
+        shared = min(begin - before, stops[row + 1] - begin)
+        order = (stops[row + 1] - begin) - (begin - before)
+        for at in range(shared):
+            if data[begin + at] != data[before + at]:
+                order = np.int64(data[begin + at]) - np.int64(data[before + at])
+                break
+        if order < 0:
+            return False
+        equal[row] = order == 0
+    return True

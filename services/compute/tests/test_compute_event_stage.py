@@ -18,6 +18,7 @@ from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.shard import Collections, Consensus, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
+from tidemill_compute.events import stage
 from tidemill_compute.events.buffer import EventBuffer
 from tidemill_compute.events.fold import EventFold, EventPolicy
 from tidemill_compute.events.history import EventTarget
@@ -165,9 +166,13 @@ async def run_without_deaths(seed: int) -> dict[str, list[tuple[object, ...]]]:
     return await world.contents()
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_a_stage_that_dies_at_any_write_gives_what_one_that_lives_gives(seed: int) -> None:
+@pytest.mark.parametrize("rows", [stage.STEP_ROWS, 2])
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_stage_that_dies_at_any_write_gives_what_one_that_lives_gives(
+    seed: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = await run_without_deaths(seed)
+    monkeypatch.setattr(stage, "STEP_ROWS", rows)
     random = Random(seed)
     world = World(seed)
     await world.create()

@@ -95,6 +95,31 @@ async def test_who_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest
     assert loser.overtaken >= 3
 
 
+async def test_a_reader_of_a_bound_backlog_waits_for_the_writer() -> None:
+    """Memory is bounded by the setting, whatever is bound already."""
+    clock, ids = ManualClock(), map(str, itertools.count())
+    now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
+    target = await make_target(now)
+    bindings, end = bound(0, 3 * EACH), frontier(3 * EACH + 1)
+    await now.compare_and_append("s/remap", frontier(1), end, bindings, writer="remap")
+    driver = ReclockDriver(target, now, clock, ReclockSettings(unbound_rows_max=EACH))
+    await driver.resume()
+    taking = asyncio.create_task(driver.take(delivered(0, EACH)))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not taking.done()
+    writing = asyncio.create_task(driver.write_forever())
+    async with asyncio.timeout(60):
+        await taking
+        await driver.take(delivered(EACH, 3 * EACH))
+        while (await now.status("s")).upper != end:
+            await asyncio.sleep(0)
+            clock.move(0.1)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    assert sorted((await now.read_updates("s"))["n"].to_pylist()) == list(range(3 * EACH))
+
+
 class Stepping(Collections):
     """All that rests is advanced whenever changes are read: between a look at one upper and at
     another.

@@ -282,10 +282,12 @@ class ReclockDriver:
             following.cancel()
 
     def _crowded(self, reached: Mapping[int, int]) -> bool:
-        """Whether rows pile up that no binding covers yet, and whoever has come so far adds to
-        them.
+        """Whether rows pile up that no step has taken yet, or that no binding covers yet, and
+        whoever has come so far adds to these.
         """
         waiting = sum(delivery.rows.num_rows for delivery in self._deliveries)
+        if waiting >= self._settings.unbound_rows_max:
+            return True  # the next step takes all of them
         if waiting + self.unbound < self._settings.unbound_rows_max:
             return False
         bound = partition_offsets(self._bound.current)
@@ -319,6 +321,7 @@ class ReclockDriver:
         """Map what came since the last step, and write what is complete."""
         began_s = self._clock.monotonic_s()
         deliveries, self._deliveries = self._deliveries, []
+        self._room.set()
         # Bindings and their upper are taken together: more may arrive while an output is written.
         bindings, self._bindings = self._bindings, []
         remap_upper = self._remap_upper

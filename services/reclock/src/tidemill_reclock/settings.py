@@ -9,7 +9,7 @@ class ReclockSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Writing of rows, and of backlogs."""
 
     unbound_rows_max: int = 200_000
-    """Rows that may wait for a binding before ingest is asked to pause."""
+    """Rows that may wait for a binding, or to be written, before ingest is asked to pause."""
 
     spark_backlog_rows: int | None = None
     """Records of a backlog from which on, with engine `auto`, Spark writes it.

@@ -21,6 +21,9 @@ from tidemill_compute.events.history import EventHistory, EventTarget
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
+STEP_ROWS = 250_000
+"""Raw rows that one step folds, as far as instants differ: a backlog is not held whole."""
+
 
 class EventStage:
     """Keeps the events of a source, their frontier at each system instant, and the refused ones.
@@ -107,6 +110,9 @@ class EventStage:
             upper = await self._definite(self._taken)
             if upper is None:
                 return
+            upper = await self._collections.upper_of_rows(
+                self._target.raw, self._taken, upper, STEP_ROWS
+            )
             # NB: the map of a source at rest ends where its pace does, and nobody writes it.
             self._mapped = sole_time((await self._collections.status(self._target.event_map)).upper)
             if not await self._advance(fold, upper):

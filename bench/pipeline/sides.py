@@ -30,7 +30,8 @@ from tidemill.rpc.messages import Changes, ResourceDocument
 from tidemill.runtime.metrics import STAGE_ROWS, STAGE_SECONDS
 from tidemill.testkit.schema_registry import schema_registry
 
-LOOK_S = 0.5
+LOOK_S = 0.1
+"""Between two looks at our metrics; Flink says itself when it has ended."""
 ASKED_MAX = 5
 CALL_S = 600.0
 """Longest call of ours; a machine with other work may stand still for long."""

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Directory, Readable, ViewOf
+from tidemill.datalog.column_types import literal_type, never_equal
 from tidemill.datalog.drawing import svg_of
 from tidemill.datalog.logical.plan import logical_plan
-from tidemill.datalog.records import Record, parse_record
+from tidemill.datalog.records import Blank, Record, parse_record
 from tidemill.errors import (
     BeforeSince,
     UnknownCollection,
@@ -353,7 +354,7 @@ class QueryDriver:
         asked = await self._workers.read_beside(written, parse, text or written)
         view = self._directory.view_of(name)
         known, collection = self._asked_in(view, name, asked)
-        _refuse_width(view, known)
+        _refuse_other_columns(view, known)
         return view, known, collection
 
     async def _letters(self, view: ViewOf) -> list[Record]:
@@ -450,18 +451,23 @@ class QueryDriver:
         return await self._workers.run(allowance, told, found.program, inputs, at, timer, allowance)
 
 
-def _refuse_width(view: ViewOf, asked: Record) -> None:
-    """Raises: UsageError for a record with more or fewer columns than its predicate has."""
-    readable = view.outputs.get(asked.predicate) or view.inputs.get(asked.predicate)
-    if readable is None:
-        names = [name for name, _ in view.program.columns.get(asked.predicate, ())]
-        if asked.predicate not in view.program.columns:
-            return
+def _refuse_other_columns(view: ViewOf, asked: Record) -> None:
+    """Raises: UsageError for a record whose values can never be those of its predicate."""
+    name, readable = asked.predicate, view.outputs.get(asked.predicate)
+    readable = readable or view.inputs.get(name)
+    if readable is not None:
+        columns = readable.columns[: readable.arguments]
+    elif name in view.program.columns:
+        columns = view.program.columns[name]
     else:
-        names = [name for name, _ in readable.columns[: readable.arguments]]
-    if len(asked.arguments) != len(names):
+        return
+    if len(asked.arguments) != len(columns):
         raise UsageError(
-            f"record refused: {asked.predicate} has {len(names)} columns, not {len(asked.arguments)}; "
-            f"write {asked.predicate}({', '.join(names)}) with a value for each",
+            f"record refused: {name} has {len(columns)} columns, not {len(asked.arguments)}; "
+            f"write {name}({', '.join(each for each, _ in columns)}) with a value for each",
             reason="InvalidRecord",
         )
+    for value, (column, kind) in zip(asked.arguments, columns, strict=True):
+        mistake = None if isinstance(value, Blank) else never_equal(kind, literal_type(value))
+        if mistake is not None:
+            raise UsageError(f"record refused: {name}: {column}: {mistake}", reason="InvalidRecord")

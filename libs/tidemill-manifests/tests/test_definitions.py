@@ -80,7 +80,8 @@ SPECS: dict[str, list[dict[str, Any]]] = {
             "url": "https://a", "method": "PUT", "headers": {"X-A": "b c"}, "body": "${record} $$",
             "contentType": "text/plain", "signature": "s", "certificate": {"certificate": "c", "key": "k"}}}},
         {"view": "v", "goal": "p(x)", "follow": True, "sink": {"alertmanager": {
-            "url": "http://a:9093", "labels": {"team": "x"}, "summary": "${arg.x}", "repeat": "30s"}}},
+            "url": "http://a:9093", "labels": {"team": "x"}, "summary": "${arg.x}", "description": "${proof}",
+            "repeat": "30s"}}},
         {"view": "v", "goal": "p(x)", "follow": True, "sink": {"pagerDuty": {"routingKey": "r"}}},
         {"view": "v", "goal": "p(x)", "sink": {"slack": {"webhook": "w", "text": "${phase}"}},
          "limit": {"count": 3, "per": "1h", "by": ["x"]}, "group": {"within": "1m", "by": ["x"]}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,15 @@ def test_pager_duty_triggers_updates_and_resolves_under_one_key() -> None:
     assert told[0]["payload"]["custom_details"]["tank"] == "a&b"
     assert len(told[0]["payload"]["summary"]) == messages.SUMMARY_MAX
     assert "payload" not in told[2]
+
+
+def test_a_description_has_the_proof_for_alerts_and_pages() -> None:
+    proved = replace(firing(), proof="because\nof it")
+    alert = messages.alertmanager({}, "s", BARE, 1, lambda: AT, "why: ${proof}")
+    (told,) = body_of(alert, proved)
+    page = body_of(messages.pager_duty(lambda: "k", "info", "s", BARE, "why: ${proof}"), proved)
+    assert told["annotations"]["description"] == "why: because\nof it"
+    assert page["payload"]["custom_details"]["description"] == "why: because\nof it"
 
 
 def test_slack_is_told_of_no_links_that_an_event_makes_up() -> None:

@@ -48,6 +48,7 @@ def _templates(sink: SinkSpec) -> Iterator[tuple[str, str]]:
     for summarised in (sink.alertmanager, sink.pager_duty):
         if summarised is not None:
             yield "summary", summarised.summary
+            yield "description", summarised.description
     for told in (sink.slack, sink.email):
         if told is not None:
             yield "text", told.text

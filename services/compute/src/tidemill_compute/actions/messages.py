@@ -151,7 +151,7 @@ def _told(events: Sequence[Firing]) -> list[Any]:
 
 def alertmanager(
     labels: Mapping[str, str], summary: str, names: Names, lasting_ms: int,
-    now_ms: Callable[[], int],
+    now_ms: Callable[[], int], description: str = "",
 ) -> Compose:  # fmt: skip
     """One alert of an Alertmanager: labels say which event it is, so they never change.
 
@@ -167,7 +167,11 @@ def alertmanager(
         ends = starts if firing.phase == END else now + lasting_ms
         alert: dict[str, Any] = {
             "labels": {**arguments, **labels, "alertname": firing.action, "event": firing.of},
-            "annotations": {"summary": fill(summary, values), "record": firing.record},
+            "annotations": {
+                "summary": fill(summary, values),
+                "record": firing.record,
+                **_described(description, values),
+            },
             "startsAt": instant_text(starts),
             "endsAt": instant_text(ends),
         }
@@ -178,14 +182,19 @@ def alertmanager(
     return compose
 
 
+def _described(description: str, values: Mapping[str, str]) -> dict[str, str]:
+    return {"description": fill(description, values)} if description else {}
+
+
 def _label(name: str) -> str:
     found = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return f"_{found}" if found[0].isdigit() else found
 
 
 def pager_duty(
-    routing_key: Callable[[], str], severity: str, summary: str, names: Names
-) -> Compose:
+    routing_key: Callable[[], str], severity: str, summary: str, names: Names,
+    description: str = "",
+) -> Compose:  # fmt: skip
     """Events v2 of PagerDuty: a changed event triggers again under its key, one that ends
     resolves.
     """
@@ -204,7 +213,11 @@ def pager_duty(
                 "source": f"tidemill/{firing.action}",
                 "severity": severity,
                 **({} if date is None else {"timestamp": date}),
-                "custom_details": {"record": firing.record, **names.by_name(firing)},
+                "custom_details": {
+                    "record": firing.record,
+                    **_described(description, values),
+                    **names.by_name(firing),
+                },
             }
             if link := values["link"]:
                 body["links"] = [{"href": link, "text": "as of then"}]

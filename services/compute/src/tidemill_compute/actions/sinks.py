@@ -66,7 +66,9 @@ def _endpoint(made: ActionCollections, names: Names, host: Context) -> Endpoint:
     if sink.pager_duty is not None:
         pager = sink.pager_duty
         key = places.secret(pager.routing_key)
-        compose = messages.pager_duty(key.text, pager.severity, pager.summary, names)
+        compose = messages.pager_duty(
+            key.text, pager.severity, pager.summary, names, pager.description
+        )
         return Endpoint(
             pager.url, compose=compose, timeout_s=pager.timeout / 1000,
             egress=places.sending(pager.routing_key),
@@ -83,7 +85,8 @@ def _endpoint(made: ActionCollections, names: Names, host: Context) -> Endpoint:
     return Endpoint(
         alerts_url(alerts.url), timeout_s=alerts.timeout / 1000,
         compose=messages.alertmanager(
-            alerts.labels, alerts.summary, names, LASTING * alerts.repeat, clock.now_ms
+            alerts.labels, alerts.summary, names, LASTING * alerts.repeat, clock.now_ms,
+            alerts.description,
         ),
         secrets=_secrets(alerts.secret_headers, places),
         egress=places.sending(*alerts.secret_headers.values()),

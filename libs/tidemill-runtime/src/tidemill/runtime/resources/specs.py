@@ -397,6 +397,7 @@ class AlertmanagerSinkSpec(Spec, frozen=True, kw_only=True):
     url: str
     labels: dict[str, str] = {}
     summary: str = "${record}"
+    description: str = ""
     secret_headers: dict[str, str] = {}
     repeat: Milliseconds = Milliseconds(60_000)
     timeout: Milliseconds = Milliseconds(10_000)
@@ -409,6 +410,7 @@ class PagerDutySinkSpec(Spec, frozen=True, kw_only=True):
     url: str = "https://events.pagerduty.com/v2/enqueue"
     severity: Literal["critical", "error", "warning", "info"] = "error"
     summary: str = "${record}"
+    description: str = ""
     timeout: Milliseconds = Milliseconds(10_000)
 
 

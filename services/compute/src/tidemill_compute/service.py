@@ -54,7 +54,7 @@ class ComputeParts:
             (lambda: "") if context.launcher.remote else lacking_for_jobs,
         )  # fmt: skip
         self._context = ComputeContext(context, settings, session)
-        self._warming = asyncio.get_running_loop().run_in_executor(None, _warm)
+        self._warming = asyncio.get_running_loop().run_in_executor(None, load_engine)
 
     def make(self, made: Made, share: int | None, confirm: Confirm) -> Runner:
         """The part of this service, whatever the resource is."""
@@ -87,7 +87,7 @@ class ComputeParts:
         await self._context.session.close()
 
 
-def _warm() -> None:
+def load_engine() -> None:
     """Load the engine and its compiler, which the first view would wait for, and its records too.
 
     Cost: half a second of a thread, beside the start of the process.

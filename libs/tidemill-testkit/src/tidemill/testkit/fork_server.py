@@ -21,23 +21,42 @@ import pyarrow as pa
 
 from tidemill.client.plugins import function_command
 from tidemill.datalog.check import check
-from tidemill.datalog.inputs import InputSchemas
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.command_host import PR_SET_PDEATHSIG
+from tidemill.testkit.held import Held
 from tidemill.time import frontier
+from tidemill_compute.service import load_engine
 from tidemill_server.services import services_of
 from tidemill_server.settings import ServerSettings
 from tidemill_server.up import up
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+PROGRAM = """
+    p(x, n) := q(x, n) ^ r(x, _) if n > 1;
+    few(x) @count(n) := p(x, n);
+    lone(x) := q(x, _) ^ not r(x, _);
+"""
 
 
 def warm() -> None:
-    """Build the grammar, load the kernels and all services once, before the first fork."""
+    """Build the grammar, load the engine, the kernels and all services once, before the first fork.
+
+    A process that keeps views saves half a second of processor by it.
+    """
     services_of(ServerSettings())
-    check(parse("p(x, n) := q(x, n, _) if n > 1;", "warm"), InputSchemas(closed=False))
+    load_engine()
+    columns = (("a", "text"), ("b", "int"))
+    inputs = {name: InputSchema(name, "relation", columns) for name in ("q", "r")}
+    held = Held(check(parse(PROGRAM, "warm"), InputSchemas(inputs)))
+    for name in inputs:
+        held.feed({name: [Presence(Record(name, ("a", n)), 0, 9) for n in range(5)]})
+    held.step(5)
+    held.step(12)
 
     async def write_and_read() -> None:
         unique = map(str, count())

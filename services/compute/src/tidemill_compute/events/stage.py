@@ -21,7 +21,7 @@ from tidemill_compute.events.history import EventHistory, EventTarget
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
-STEP_ROWS = 250_000
+STEP_ROWS = 125_000
 """Raw rows that one step folds, as far as instants differ: a backlog is not held whole."""
 
 

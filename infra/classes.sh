@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=$(cd "${CACHE:-.cache}" && pwd)
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+broker=(env STATE="$scratch" CACHE="$cache" CLASSES="$scratch/kafka.jsa" infra/kafka/kafka.sh)
+trap '"${broker[@]}" wipe >/dev/null 2>&1 || true; rm -rf "$scratch"' EXIT
 
 settled() { # FILE: until a JVM that ends has written it whole
   local size=-1 waits=0
@@ -21,7 +22,6 @@ kafka=$cache/kafka/classes.jsa
 if [ ! -f "$kafka" ] || [ "$cache/kafka/.done" -nt "$kafka" ]; then
   echo "setup: writing an archive of the classes of a broker"
   rm -f "$kafka"
-  broker=(env STATE="$scratch" CACHE="$cache" CLASSES="$scratch/kafka.jsa" infra/kafka/kafka.sh)
   "${broker[@]}" up --port 19392 >/dev/null
   "${broker[@]}" down
   settled "$scratch/kafka.jsa"

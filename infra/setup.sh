@@ -122,7 +122,7 @@ for part in "$@"; do
   case $part in
     spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
-    classes) infra/classes.sh ;;
+    classes) infra/classes.sh || say "no archives of classes: brokers and sessions of tests start slower" ;;
     compiler) need cc gcc; compgen -G '/usr/include/*/sys/stat.h' >/dev/null || apt_install libc6-dev || die "libc6-dev is missing" ;;
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;

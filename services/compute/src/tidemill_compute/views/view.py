@@ -155,9 +155,10 @@ class ViewDriver:
             await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
-            if not self._is_behind() and not await self._settle():
-                await self._resume()
-                continue
+            if self._writing is not None and not self._is_behind():
+                if not await self._settle():
+                    await self._resume()
+                continue  # it may have been the last one
             self._waits = True
             common = await self._definite()
             self._waits = False

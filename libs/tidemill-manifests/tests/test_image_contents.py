@@ -41,7 +41,7 @@ LEFT_OUT = {
     "reclock": {"pyspark"},
     "compute": {"pyspark"},
     "compaction": {"numba", "llvmlite", "pyspark"},
-    "query": {"tidemill-kubernetes", "kubernetes", "duckdb", "pyspark"},
+    "query": {"tidemill-kubernetes", "kubernetes", "duckdb", "ipython", "pyspark"},
     "operator": set[str](),
 }
 """Imports inside functions that an image does not carry: no program of it comes to them.

@@ -377,7 +377,8 @@ class ViewDriver:
         """Evaluate one step and begin to write what it gives.
 
         False if the maintainer has to begin again. The step before it is written on return. So is
-        this one where the next one reads what is written, or where none is to come.
+        this one where the next one reads what is written, or where none is to come. So is the first
+        one, after which another engine may go on.
         """
         lower = self._taken
         half_written = self._state_upper if lower < self._state_upper else None
@@ -399,7 +400,7 @@ class ViewDriver:
             return False
         self._taken, held = step.upper, self._maintainer.held
         self._writing = asyncio.create_task(self._write(step, lower, taken, began_at, held))
-        overlaps = self._maintainer.reads_present and not self._last
+        overlaps = self._maintainer.reads_present and self._begun and not self._last
         return overlaps or await self._settle()
 
     async def _settle(self) -> bool:

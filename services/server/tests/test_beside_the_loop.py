@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.apply.plan import TURN
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
 from tidemill.host.observing import expect_refusals, watch_loop
@@ -66,6 +68,41 @@ def noting(threads: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
         return work(*given)
 
     return noted
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_a3_others_have_turns_while_many_documents_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
+    """A caller that gives up meanwhile leaves no name behind."""
+    planned: Counter[int] = Counter()
+    turns, many = 0, 3 * TURN
+    plan = Catalog.plan
+
+    def counting(catalog: Catalog, stored: Stored) -> object:
+        planned[turns] += 1
+        if gives_up and planned.total() == TURN + 1:
+            applying.cancel()
+        return plan(catalog, stored)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    texts = (NUMBERS.replace("numbers", f"numbers{number}") for number in range(many))
+    documents = [ResourceDocument("---\n".join(texts), "many.yaml")]
+    async with running(tmp_path) as process:
+        monkeypatch.setattr(Catalog, "plan", counting)
+        beside = asyncio.create_task(others())
+        applying = asyncio.ensure_future(process.controller.apply(documents))
+        (ended,) = await asyncio.gather(applying, return_exceptions=True)
+        beside.cancel()
+        assert isinstance(ended, asyncio.CancelledError) is gives_up
+        assert planned.total() > TURN
+        assert max(planned.values()) <= TURN
+        assert process.context.catalog.knows("numbers0") is not gives_up
 
 
 async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -50,6 +51,10 @@ from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.shard.offloading import all_of
 
+T = TypeVar("T")
+
+TURN = 50
+"""So many resources are planned in a few milliseconds, and then other tasks have their turn."""
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 
 
@@ -83,7 +88,7 @@ async def plan_apply(
     """
     store = context.store
     resources = sorted(read, key=lambda r: _ORDER[r.kind])
-    for resource in resources:
+    async for resource in _in_turns(resources):
         permit_names(resource, by)
         check_resource(resource, context.places)
     bound = {each.partition("/")[0] for each in await context.collections.ids()}
@@ -91,7 +96,7 @@ async def plan_apply(
     configured: list[Stored] = []
     mended: list[Stored] = []
     unchanged: list[Resource] = []
-    for resource in resources:
+    async for resource in _in_turns(resources):
         known = store.get(resource.kind, resource.name)
         unread = known is not None and isinstance(known.resource.spec, UnreadableSpec)
         anew = stated_anew(known, resource) if known is not None and unread else None
@@ -124,11 +129,19 @@ async def plan_apply(
                 _check_version(stored, context)
         plan = Plan(tuple(created), (*mended, *configured), tuple(unchanged))
         _refuse_changing(plan, store)
-    except Exception:  # also what nobody foresaw: what is refused is not known by name
+    except BaseException:  # whatever ends it: what is refused is not known by name
         for name in names:
             context.catalog.forget(name)
         raise
     return plan
+
+
+async def _in_turns(things: Iterable[T]) -> AsyncIterator[T]:
+    """The things, with a turn for other tasks of the event loop now and then."""
+    for number, each in enumerate(things, 1):
+        yield each
+        if number % TURN == 0:
+            await asyncio.sleep(0)  # noqa: TID251  a turn, no time
 
 
 def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
@@ -293,7 +306,7 @@ async def _plan_new(fresh: list[Stored], context: ApplyContext, by: Principal) -
     readers: list[Stored] = []
     sources = [each for each in fresh if isinstance(each.resource.spec, SourceSpec)]
     decided_now = iter(await all_of(_resolve(each, context) for each in sources))
-    for stored in fresh:
+    async for stored in _in_turns(fresh):
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             resolved = replace(stored, resolved={**stored.resolved, **next(decided_now)})

@@ -20,6 +20,7 @@ from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import CREATED, SYSTEM, CatalogEntry
 from tidemill.catalog.names import COMPARED_MAX, Names, resource_of
 from tidemill.catalog.output_columns import outputs_of
+from tidemill.catalog.programs import CHARS_KEPT, Programs
 from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.catalog.store import Stored
 from tidemill.catalog.tick_plans import tick_plan
@@ -182,3 +183,21 @@ def test_a_view_that_nothing_can_keep_is_refused_with_its_place() -> None:
     view = document("View", "v", f'{{program: "p({columns}) := wide({columns});"}}')
     with pytest.raises(UsageError, match=r"test.yaml:.*spec.program: .*more than .* columns"):
         catalog.plan(Stored(load_resources(view, "test.yaml")[0], 1))
+
+
+def test_a3_long_programs_are_not_remembered_for_long() -> None:
+    programs = Programs()
+    short = [f"p(n) := t(n) if n > {number};" for number in range(100)]
+    known = [programs.read(text, "short.tl") for text in short]
+    assert all(
+        programs.read(text, "short.tl") is each for text, each in zip(short, known, strict=True)
+    )
+    long = [text + " " * (CHARS_KEPT // 4) for text in short]
+    for text in long:
+        assert programs.read(text, "long.tl") is programs.read(text, "long.tl")
+    first = programs.read(long[0], "long.tl")
+    for text in long[1:5]:
+        programs.read(text, "long.tl")
+    assert programs.read(long[0], "long.tl") is not first
+    alone = "p(n) := t(n);" + " " * (2 * CHARS_KEPT)
+    assert programs.read(alone, "one.tl") is programs.read(alone, "one.tl")

@@ -19,6 +19,11 @@ from tidemill.errors import TidemillError
 
 KEPT = 256
 """So many readings and so many checks are remembered, the latest ones."""
+CHARS_KEPT = 250_000
+"""So many characters of programs are remembered: some 50 MB, in half a million objects.
+
+Each full collection of garbage walks through all of these objects, and holds the interpreter.
+"""
 
 T = TypeVar("T")
 
@@ -29,12 +34,14 @@ class _Remembered:
     """
 
     def __init__(self) -> None:
-        self._found: OrderedDict[Hashable, object] = OrderedDict()
+        self._found: OrderedDict[tuple[str, Hashable], object] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of `make` for the key, or its error again; `make` is called once for each
-        key.
+    def get(self, text: str, beside: Hashable, make: Callable[[], T]) -> T:
+        """The result of `make` for a text and what is given beside it, or its error again.
+
+        It is called once for what is remembered.
         """
+        key = text, beside
         found = self._found.get(key)
         if found is None:
             try:
@@ -42,11 +49,17 @@ class _Remembered:
             except TidemillError as error:
                 found = error
             self._found[key] = found
-            if len(self._found) > KEPT:
-                self._found.popitem(last=False)
+            self._forget()
         if isinstance(found, TidemillError):
             raise found.with_traceback(None)
         return found  # type: ignore[return-value]  # what `make` returned
+
+    def _forget(self) -> None:
+        """Forget the oldest of too many; what was read last stays, however long it is."""
+        chars = sum(len(text) for text, _ in list(self._found))
+        while len(self._found) > KEPT or (chars > CHARS_KEPT and len(self._found) > 1):
+            (text, _), _ = self._found.popitem(last=False)
+            chars -= len(text)
 
 
 class Programs:
@@ -62,7 +75,7 @@ class Programs:
 
     def read(self, text: str, file: str) -> Program:
         """The program of a text. Raises: ProgramErrors."""
-        return self._read.get((text, file), lambda: parse(text, file))
+        return self._read.get(text, file, lambda: parse(text, file))
 
     def checked(
         self, text: str, file: str, inputs: Mapping[str, InputSchema], words: Vocabulary,
@@ -73,14 +86,13 @@ class Programs:
         Raises: ProgramErrors.
         """
         named = tuple(sorted(words.functions)), tuple(sorted(words.lattices))
-        sure = text, file, tuple(sorted(inputs.items())), named
-
-        known = self._checked.get(sure, _Untold)
+        sure = file, tuple(sorted(inputs.items())), named
+        known = self._checked.get(text, sure, _Untold)
         if known.program is None:  # what was refused may be proposed something else by now
             names = readable()
             schemas = InputSchemas(inputs, readable=names)
             known.program = self._checked.get(
-                (*sure, names), lambda: check(self.read(text, file), schemas, words)
+                text, (*sure, names), lambda: check(self.read(text, file), schemas, words)
             )
         return known.program
 

@@ -17,7 +17,8 @@ async def test_the_result_and_the_error_of_the_work_are_its_callers() -> None:
         await until_ended(loop.run_in_executor(None, lambda: 1 // 0), lambda: None)
 
 
-async def test_a_cancelled_caller_goes_on_once_the_thread_is_free() -> None:
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_cancelled_caller_goes_on_once_the_thread_is_free(times: int) -> None:
     """The work hears of it although it has begun another part after the first call."""
     inside, first, over = Event(), Event(), Event()
     calls: list[Event] = [first, over]
@@ -35,6 +36,9 @@ async def test_a_cancelled_caller_goes_on_once_the_thread_is_free() -> None:
     caller = asyncio.create_task(until_ended(working, call_off))
     await asyncio.to_thread(inside.wait, 60)
     caller.cancel()
+    if times > 1:
+        await asyncio.to_thread(first.wait, 60)
+        caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert working.done()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -107,15 +108,17 @@ async def in_turn(
 async def until_ended(working: asyncio.Future[T], call_off: Callable[[], None]) -> T:
     """The result of `working`, which another thread computes.
 
-    IMPORTANT: a cancelled caller calls the work off and returns once the thread is free. Otherwise
-    its own cleaning up would change what the work still reads and writes.
+    IMPORTANT: a cancelled caller calls the work off and returns once the thread is free, however
+    often it is cancelled. Otherwise its own cleaning up would change what the work still reads and
+    writes.
     """
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         while not working.done():
             call_off()
-            await asyncio.wait([working], timeout=_AGAIN_S)
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([working], timeout=_AGAIN_S)
         if not working.cancelled():
             working.exception()  # nobody is left to hear of it
         raise

@@ -190,20 +190,26 @@ def seen(path: Path, whole: bool = True) -> list[tuple[int, str, str, int]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(10))
-async def test_each_phase_is_told_once_whatever_kills_the_process(
-    seed: int, tmp_path: Path
-) -> None:
-    random, path, world = Random(seed), tmp_path / "calls.jsonl", World(lives(seed))
+async def follow_to_the_end(world: World, path: Path, random: Random, *, kills: bool = True) -> int:
+    """Feed everything, a piece at a time, to processes that die at any write; how many died."""
     await world.create()
     deaths = 0
     while world.fed < END:
         await world.feed(min(END, world.fed + random.randrange(1, 9)))
-        for _ in range(random.randrange(1, 4)):
+        for _ in range(random.randrange(1, 4) if kills else 0):
             fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
             await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
             deaths += fuse.blown
     await world.follow(world.action(world.now, FileSink(path)), END)
+    return deaths
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_each_phase_is_told_once_whatever_kills_the_process(
+    seed: int, tmp_path: Path
+) -> None:
+    path, world = tmp_path / "calls.jsonl", World(lives(seed))
+    deaths = await follow_to_the_end(world, path, Random(seed))
     assert sorted(seen(path)) == expected(world.changes)
     assert deaths > 0
 
@@ -214,14 +220,7 @@ async def test_a_limit_counts_alike_whatever_kills_the_process(seed: int, tmp_pa
     told, deaths = [], 0
     for kills in (False, True):
         path, world = tmp_path / f"{kills}.jsonl", World(lives(seed), limit)
-        await world.create()
-        while world.fed < END:
-            await world.feed(min(END, world.fed + random.randrange(1, 9)))
-            for _ in range(random.randrange(1, 4) if kills else 0):
-                fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
-                await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
-                deaths += fuse.blown
-        await world.follow(world.action(world.now, FileSink(path)), END)
+        deaths += await follow_to_the_end(world, path, random, kills=kills)
         told.append(sorted(seen(path, whole=False)))
     assert told[0] == told[1]
     due = expected(lives(seed))
@@ -233,17 +232,9 @@ async def test_a_limit_counts_alike_whatever_kills_the_process(seed: int, tmp_pa
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_group_is_told_once_whatever_kills_the_process(seed: int, tmp_path: Path) -> None:
-    random, path, within = Random(seed), tmp_path / "calls.jsonl", 8
+    path, within = tmp_path / "calls.jsonl", 8
     world = World(lives(seed), group=GroupSpec(within=Milliseconds(within)))
-    await world.create()
-    deaths = 0
-    while world.fed < END:
-        await world.feed(min(END, world.fed + random.randrange(1, 9)))
-        for _ in range(random.randrange(1, 4)):
-            fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
-            await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
-            deaths += fuse.blown
-    await world.follow(world.action(world.now, FileSink(path)), END)
+    deaths = await follow_to_the_end(world, path, Random(seed))
     messages = [json.loads(line) for line in path.read_text().splitlines()]
     (tmp_path / "events.jsonl").write_text(
         "".join(json.dumps(each) + "\n" for message in messages for each in message["events"])

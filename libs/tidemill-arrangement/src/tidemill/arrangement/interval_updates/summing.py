@@ -15,17 +15,19 @@ from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.rows import Change, Word
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
+    ROW_BITS,
     TAKEN,
     I32Array,
     count_key,
     crowded,
     divide,
     find_slot,
+    home,
     look_ahead,
     put_row,
     row_in,
 )
-from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
 from tidemill.arrangement.kernels.room import grow
 
 _MANY = 1 << 12
@@ -99,6 +101,25 @@ def _touch(
 
 
 @compiled
+def _groups_ahead(
+    many: int, hashes: U64Array, slots: I32Array, used: I64Array, numbers: I32Array,
+    heads: I64Array, firsts: I64Array, places: I64Array,
+) -> None:  # fmt: skip
+    """Read what `_touch` asks of the next `many` contributions, as `look_ahead` does for rows.
+
+    Shapes: `places` (BLOCK + 1,), of no use to the caller.
+    """
+    low, read = (np.int64(1) << used[ROW_BITS]) - 1, np.int64(0)
+    for at in range(many):
+        word = np.int64(slots[home(hashes[at], used)])
+        places[at] = numbers[word & low] if word >= 0 else -1
+    for at in range(many):
+        if 0 <= places[at] < heads.size:
+            read ^= heads[places[at]] ^ firsts[places[at]]
+    places[BLOCK] = read
+
+
+@compiled
 def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
     counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
@@ -112,6 +133,7 @@ def _accumulate(
     """
     groups = columns.size
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), first, first
+    places = np.empty(BLOCK + 1, np.int64)
     mine, nulls = groups + 2 + values, sums.shape[1] - 3
     for i in range(first, change.shape[0]):
         if counts[0] >= sums.shape[0] or many >= heads.size:
@@ -121,6 +143,7 @@ def _accumulate(
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, sums, slots, used, hashes)
+            _groups_ahead(ready - base, hashes, slots, used, numbers, heads, firsts, places)
         slot = find_slot(
             change, i, columns, mine, hashes[i - base], sums, columns, nulls, slots, used
         )
@@ -133,7 +156,7 @@ def _accumulate(
         found, open_, before, looked = np.int64(-1), np.int64(-1), np.int64(-1), 0
         row = head
         while row >= 0 and looked < _LOOKED_AT and found < 0:
-            following, gone = np.int64(nexts[row]), False
+            gone = False
             if _alike(sums, row, groups, time, expiry, end):
                 if sums[row, nulls + 1] == start or max(sums[row, nulls + 1], start) <= since:
                     found = row
@@ -148,12 +171,13 @@ def _accumulate(
                             sums[open_, nulls + 1], sums[row, nulls + 1]
                         )  # fmt: skip
                         sums[row, nulls + 1] = end
-                        nexts[before] = following
+                        nexts[before] = nexts[row]
                         gone = True
             if not gone:
                 before = row
             looked += 1
-            row = following
+            if found < 0:
+                row = np.int64(nexts[row])
         newest = head
         if found < 0:
             found = newest = _begin_sum(change, i, groups, mine, sums, counts)

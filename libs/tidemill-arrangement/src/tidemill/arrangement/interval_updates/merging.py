@@ -27,6 +27,7 @@ from tidemill.arrangement.interval_updates.slots import (
     look_ahead,
     put_row,
     row_in,
+    rows_ahead,
 )
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 from tidemill.errors import UsageError
@@ -185,6 +186,8 @@ def _merge(
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
+            if spare_used[TAKEN] > 0:
+                rows_ahead(ready - base, spare, spare_slots, spare_used, hashes)
         mine = hashes[i - base]
         slot = find_slot(
             change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used

@@ -128,18 +128,26 @@ def look_ahead(
     Shapes: `hashes` (BLOCK + 1,), of which the last one is of no use.
     """
     last = min(last, first + BLOCK)
+    for i in range(first, last):
+        hashes[i - first] = hash_of(left, i, left_columns)
+    rows_ahead(last - first, right, slots, used, hashes)
+    return last
+
+
+@compiled
+def rows_ahead(
+    many: int, right: I64Array, slots: I32Array, used: I64Array, hashes: U64Array
+) -> None:
+    """Read the slots and rows of the first `many` hashes, so that the processor has them."""
     bits = used[ROW_BITS]
     low, read = (np.int64(1) << bits) - 1, np.int64(0)
-    for i in range(first, last):
-        mine = hash_of(left, i, left_columns)
-        hashes[i - first] = mine
-        read ^= np.int64(slots[home(mine, used)])
-    for i in range(last - first):
-        word = np.int64(slots[home(hashes[i], used)])
-        if word >= 0 and word >> bits == (np.int64(hashes[i] >> np.uint64(2)) & _MARK) >> bits:
+    for at in range(many):
+        read ^= np.int64(slots[home(hashes[at], used)])
+    for at in range(many):
+        word = np.int64(slots[home(hashes[at], used)])
+        if word >= 0 and word >> bits == (np.int64(hashes[at] >> np.uint64(2)) & _MARK) >> bits:
             read ^= right[word & low, 0] ^ right[word & low, right.shape[1] - 1]
     hashes[BLOCK] = np.uint64(read)
-    return last
 
 
 @compiled

@@ -33,12 +33,18 @@ def grow(holder: object, name: str, rows: int, kept: int) -> None:
             memory.resize(size)
         array = np.frombuffer(memory, kind).reshape(-1, *shape[1:])
     if memory is None or len(array) < rows:
-        room = np.empty(shape, kind)
-        if size >= MAPPED_BYTES and _PRIVATE:
-            room = np.frombuffer(_mapped(size), kind).reshape(shape)
+        room = zeros(shape, kind)
         room[:kept] = array[:kept]
         array = room
     setattr(holder, name, array)
+
+
+def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array of zeros, a large one on large pages: the processor looks addresses up faster."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    if size < MAPPED_BYTES or not _PRIVATE:
+        return np.zeros(shape, kind)
+    return np.frombuffer(_mapped(size), kind).reshape(shape)
 
 
 def _mapped(size: int) -> mmap.mmap:

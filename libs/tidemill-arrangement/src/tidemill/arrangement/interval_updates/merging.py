@@ -184,10 +184,9 @@ def _merge(
         if crowded(spare_used) and not divide(spare, columns, spare_slots, spare_used):
             return _GROW
         if i >= ready:
-            last = change.shape[0]
-            base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
-            if spare_used[TAKEN] > 0:
-                rows_ahead(ready - base, spare, spare_slots, spare_used, hashes)
+            base = i
+            ready = look_ahead(change, i, len(change), columns, facts, slots, used, hashes)
+            rows_ahead(ready - base, spare, spare_slots, spare_used, hashes)
         mine = hashes[i - base]
         slot = find_slot(
             change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used

@@ -208,7 +208,7 @@ def _look_ahead(
 ) -> int:  # fmt: skip
     """Hashes of the next texts, at most `_BLOCK`; the text that comes after these.
 
-    What `_number` asks of the table for each of them is read, so that the processor has it.
+    The table is read at the places that `_number` asks for, so that the processor has them.
     Shapes: `found` (_BLOCK + 1,), of which the last one is of no use.
     """
     last, mask = min(begin + _BLOCK, nulls.size), np.uint64(slots.size - 1)

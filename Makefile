@@ -91,10 +91,7 @@ formalism: ## write docs/reference/formalism.md: every rule with the tests that 
 reference: ## write the generated pages of docs/reference: language, resources, CLI, settings, metrics, HTTP, gRPC
 	@$(PY) -m tidemill.testkit.reference
 
-prose: ## write the counts of sentences that break a rule of prose (STYLE.md): a count only falls
-	@$(PY) -m tidemill.testkit.prose
-
-.PHONY: docs prose reference
+.PHONY: docs reference
 docs: setup ## the site of docs/, built into .state/site; a broken link or anchor fails
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 	@echo "open .state/site/index.html; with search: $(PY) -m http.server -d .state/site 8000"

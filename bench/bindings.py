@@ -5,8 +5,8 @@ by its minter.
 
 One binding after the other is appended to a remap collection over Redis (appendfsync always). All
 three readers wait for the same one, and each has to know it before the next is made. Their
-knowledge is equal by construction. Times are from the beginning of the append, so the first line is the floor
-of all others.
+knowledge is equal by construction. Times are from the beginning of the append, so the first line is
+the floor of all others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Calls of a hostile user within its limits, and questions of a friendly one meanwhile, each in a
 process of its own.
 
-Both are asynchronous. The friend asks at a steady rate, whatever has been answered. The attacker has
-a number of calls under way all the time, and counts how they ended.
+Both are asynchronous. The friend asks at a steady rate, whatever has been answered. The attacker
+has a number of calls under way all the time, and counts how they ended.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class View:
         self.feed(name, [words_of_column(column)])
 
     def step(self) -> Mapping[str, tuple[list[U64Array], I64Array]]:
-        """Go on by one instant; the rows that changed of each answer, as columns, and their diffs."""
+        """Go on by one instant; the changed rows of each answer, as columns, and their diffs."""
         self._upper += 1
         found = {}
         for name, told in self._engine.step(self._upper).items():

@@ -1,4 +1,4 @@
-"""Every misuse of traces and operators that others let pass, or crash on, is an error with a name."""
+"""Every misuse of traces and operators is an error with a name."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_an_insert_of_one_row_reads_a_small_part_of_a_large_merge() -> None:
         reads.append(spine.rows_read - before)
     bound = 20 * (rows.bit_length() + 2)
     assert max(reads) <= bound
-    # Merges are larger than what one insert may read: without fuel one of them would be read at once.
+    # Merges are larger than the share of one insert: without fuel one would be read at once.
     assert max(len(batch) for batch in spine.batches()) > 2 * bound
 
 

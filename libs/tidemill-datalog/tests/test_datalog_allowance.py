@@ -1,4 +1,4 @@
-"""What evaluations may hold: one gives up long before memory is gone, and within its allowance answers."""
+"""Allowances: an evaluation gives up long before memory is gone, and answers within its own."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_s7_what_is_gone_is_not_held_any_more() -> None:
 
 
 def asked(checked: CheckedProgram, inputs: dict[str, list[Presence]], given: Allowance) -> int:
-    """Why a record is absent, which is never found out: each fact of `a` is tried with each of `b`."""
+    """The absence of a record, never found out: each fact of `a` is tried with each of `b`."""
     text = "p(w) := a(x) ^ b(x + 100000) ^ a(w);"
     few = {name: presences[:6_000] for name, presences in inputs.items()}
     return len(why_not(program(text), few, Record("p", (1,)), 5, upper=10, allowance=given))

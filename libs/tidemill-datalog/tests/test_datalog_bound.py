@@ -1,4 +1,4 @@
-"""Bound questions: the plan that derives only what the values of a question need answers as the whole program."""
+"""Magic sets: a plan for the values of a question answers as the whole program."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def tree(nodes: int) -> dict[str, list[Presence]]:
 def rows(
     checked: CheckedProgram, asked: str, pattern: tuple[object, ...], given_: Inputs
 ) -> tuple[int, int]:
-    """How many rows the whole program derives, and how many the bound one, with its wishes."""
+    """Rows that the whole program derives, and rows of the bound one with its magic facts."""
     whole = evaluated(checked, given_, upper=1)
     plan = bound_plan(logical_plan(checked), asked, pattern)
     few = evaluated(plan.checked, given_, upper=1, plan=plan)

@@ -1,4 +1,4 @@
-"""Cases of our own, in the form of the conformance cases, for sentences that those leave untested."""
+"""Own cases in the form of the conformance cases, for sentences that those do not test."""
 
 from __future__ import annotations
 

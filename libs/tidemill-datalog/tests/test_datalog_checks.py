@@ -1,7 +1,8 @@
 """Static checks: what each code refuses, at which place, and the near misses that it accepts.
 
-`«` marks the place that the error has to name, where the language fixes one. Predicates that no rule derives
-are relations in `RELATIONS`, events in `EVENTS`, and described by a schema in `DESCRIBED`.
+`«` marks the place that the error has to name, where the language fixes one. Predicates that no
+rule derives are relations in `RELATIONS`, events in `EVENTS`, and described by a schema in
+`DESCRIBED`.
 """
 
 from __future__ import annotations
@@ -487,7 +488,7 @@ def codes_of(text: str) -> list[str]:
 def test_a3_a_long_chain_of_definitions_is_looked_through_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A3: for each of them all behind it were walked again: a program of 55 kB took fifteen seconds."""
+    """A3: each walked all behind it again, and a program of 55 kB took fifteen seconds."""
     walked = 0
 
     def counted(expression: Expression) -> Iterator[Expression]:
@@ -555,7 +556,7 @@ def test_s7_texts_that_grow_are_bounded_by_their_length_alone(guard: str, codes:
     ],
 )
 def test_s7_a_guard_bounds_values_where_they_go(head: str, guard: str, codes: list[str]) -> None:
-    """`x + 1` with `x > 0` counts for ever: values that grow need a bound above them, others one below."""
+    """`x + 1` with `x > 0` counts for ever: growing values need a bound above, others below."""
     stated = "t(1); s(2); n(x) := t(x); "
     assert codes_of(f"{stated}n({head}) := n(x) ^ s(y) if {guard};") == codes
     defined = f"n(z) := n(x) ^ s(y) if g where z = {head}, g = {guard};"

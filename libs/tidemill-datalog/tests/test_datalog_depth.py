@@ -1,4 +1,4 @@
-"""Depth: chains longer than any counter of sixteen bits, proofs deeper than any stack, and reasons far down."""
+"""Depth: chains beyond counters of sixteen bits, proofs deeper than any stack, far reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidemill.testkit.held import Held
 REACH = "reach(x) := start(x);\nreach(y) := reach(x) ^ edge(x, y);"
 CHAIN = 70_000
 DEPTH = 3_000
-"""Depth of the proofs that are looked at kind by kind: three times what Python lets functions nest."""
+"""Depth of proofs that are looked at kind by kind: three times the nesting of functions."""
 
 Inputs = dict[str, list[Presence]]
 
@@ -241,7 +241,7 @@ def test_a_reason_deep_in_a_recursion_names_the_link_that_is_missing() -> None:
 
 
 def wide(atoms: int) -> CheckedProgram:
-    """A rule of so many atoms, with all that nests beside them: what may fail, an absence, an expiry of its own."""
+    """A rule of so many atoms, with all that nests: failures, an absence, its own expiry."""
     names = [f"x{number}" for number in range(atoms)]
     joined = " ^ ".join(f"at({name})" for name in names)
     same = " ^ ".join(f"10 / {b} == 10 / {a}" for a, b in itertools.pairwise(names))
@@ -279,6 +279,6 @@ def test_a3_a_rule_matches_as_many_atoms_as_it_may() -> None:
 
 
 def test_a_match_of_more_columns_than_a_row_may_have_is_refused_by_name() -> None:
-    """What may fail names all columns of its facts: of so many atoms they are too many."""
+    """An expression that may fail names all columns of its facts: they are too many here."""
     with pytest.raises(NotInDataflow, match="a rule whose matches have more than 60 columns"):
         Held(wide(ATOMS_MAX - 1))

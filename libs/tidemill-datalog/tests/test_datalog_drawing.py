@@ -1,4 +1,4 @@
-"""What is drawn of a program: its predicates by strata, and what depends on what."""
+"""Drawings of a program: its predicates by strata, and their dependencies."""
 
 from __future__ import annotations
 

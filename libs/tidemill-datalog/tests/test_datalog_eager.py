@@ -1,4 +1,4 @@
-"""Goals that may fire before their events are definite: what is refused, and why what is accepted may."""
+"""Goals that may fire before their events are definite: refusals, and the law of the others."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def state_before(
 
 
 def unfounded(checked: CheckedProgram, known: Inputs, whole: Inputs, upper: int) -> Counter[str]:
-    """What `known`, a part of the inputs that is whole before `upper`, derives to begin there or later.
+    """Facts of a part of the inputs, `known`, whole before `upper`, that begin there or later.
 
     Founded is what begins in the whole as well, at `upper` or later, and no later.
     """
@@ -176,7 +176,7 @@ def unfounded(checked: CheckedProgram, known: Inputs, whole: Inputs, upper: int)
 
 
 def found_early(examples: st.SearchStrategy[Example]) -> Counter[str]:
-    """What any part of any events derives from some instant on, of random programs; and how much of it early."""
+    """Facts that parts of events derive, of random programs, and how many of them early."""
     seen: Counter[str] = Counter()
 
     @settings(
@@ -203,20 +203,20 @@ def found_early(examples: st.SearchStrategy[Example]) -> Counter[str]:
 
 
 def test_what_some_of_the_events_derive_early_is_derived_of_all_of_them() -> None:
-    """From any definite instant on, with any part of what comes: its keys begin in the whole, and no later."""
+    """From any definite instant on, with any part of later events, keys begin in the whole."""
     seen = found_early(st.one_of(programs(7, MONOTONE, _eager, rules_min=4), CHAINS))
     assert not seen["unfounded"], [text for text in seen if text.startswith("unfounded in")]
     assert seen["founded while some are missing"] > EXAMPLES // 4, seen
 
 
 def test_what_refused_programs_derive_early_is_not_always_derived_of_all() -> None:
-    """The companion: of programs that look for what is absent, and at aggregates, some is never definite."""
+    """The companion: of programs with absences and aggregates, some fact is never definite."""
     refused = programs(5, NOT_MONOTONE, rules_min=3).filter(lambda each: not _eager(each.checked))
     assert found_early(refused)["unfounded"] > EXAMPLES // 40
 
 
 def test_what_is_refused_could_fire_what_is_never_definite() -> None:
-    """The least of them: without an event that is still to come, its absence derives what the whole has not."""
+    """The least of them: the absence of a later event derives a fact that the whole has not."""
     example = accepted(["q(x) := a(x) ^ not b(x, _);"], derived=("q",))
     known = {"a": [Presence(Record("a", (1,), 6, 20), 6, 20)], "b": []}
     whole = {**known, "b": [Presence(Record("b", (1, 5), 5, 30), 5, 30)]}

@@ -1,4 +1,4 @@
-"""The engine beside its laws: limits, state as rows, host functions and lattices, kept tables, deep proofs."""
+"""The engine beside its laws: limits, state as rows, plugins, kept tables, deep proofs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def answer(
     program: CheckedProgram, goal: Goal, facts: Mapping[str, Iterable[Record]], at: int,
     state: Sequence[StateRow] = (),
 ) -> list[Record]:  # fmt: skip
-    """The records that match a goal, from the input facts of one instant and the state before it."""
+    """The records that match a goal, from the inputs of one instant and the state before."""
     plan = plan_below(logical_plan(program), [goal.predicate])
     found, errors = evaluate_plan(
         plan, {name: [Presence(record) for record in records] for name, records in facts.items()},

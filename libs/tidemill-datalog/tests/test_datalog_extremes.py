@@ -1,4 +1,4 @@
-"""Values at the borders of 64 bits, of exact floats and of types: the dataflow gives the twin's answer."""
+"""Values at the borders of 64 bits, exact floats and types: the dataflow equals its twin."""
 
 from __future__ import annotations
 

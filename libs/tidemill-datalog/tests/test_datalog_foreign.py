@@ -65,7 +65,7 @@ def forms_that_matter(example: Example, given_: Inputs, forms: Forms) -> set[str
 
 
 def counted(seen: Counter[str], aims: Mapping[str, int]) -> None:
-    """Every form has mattered as often as it is to: five times as often are expected of 200 programs."""
+    """Every form has mattered as often as it is to: 200 programs give five times as many."""
     assert EXAMPLES < 200 or {form: seen[form] for form in aims if seen[form] < aims[form]} == {}
 
 

@@ -1,4 +1,4 @@
-"""Laws of the evaluator over random programs: it equals its twin, and nothing but the facts counts."""
+"""Laws of the evaluator over random programs: it equals its twin, and only facts count."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def nothing_stands_above_itself(proof: Proof) -> bool:
 
 
 def test_every_step_of_a_proof_follows_from_what_stands_below_it_alone() -> None:
-    """Each rule is evaluated over the premises of its step and nothing else; what is absent is looked for."""
+    """Each rule is evaluated over the premises of its step alone; absences are looked for."""
     seen: Counter[str] = Counter()
     examples = int(os.environ.get("LAW_EXAMPLES", "25"))
 
@@ -218,7 +218,7 @@ def test_every_step_of_a_proof_follows_from_what_stands_below_it_alone() -> None
 def follows(example: Example, part: Proof) -> bool:
     """Whether the rule of a step, alone and over its premises, derives the fact at its instant.
 
-    What outlived its antecedents is proved by them as they were: they are let stay until the instant.
+    A fact that outlived its antecedents is proved by them as they were, up to the instant.
     """
     assert part.rule is not None
     assert part.record is not None

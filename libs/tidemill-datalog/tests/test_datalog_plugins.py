@@ -1,4 +1,4 @@
-"""Lattices and functions of a host: every engine and the twin agree, and what they do wrong is an error of a solution."""
+"""Plugins: engine and twin agree on them, and their mistakes are errors of a solution."""
 
 from __future__ import annotations
 

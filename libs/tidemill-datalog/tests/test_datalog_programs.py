@@ -1,7 +1,7 @@
-"""Two thousand random programs: the dataflow says at every instant what they say, however it came there.
+"""Two thousand random programs: the dataflow gives their answers at every instant.
 
-Each program goes through one of the ways in which a view can come to its answer; together they hit every form of
-the language that a rule can have, which is counted.
+Each program goes through one of the ways in which a view can come to its answer. Together they hit
+every form of the language that a rule can have, which is counted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def stepped(
 
 
 def begun_again(before: Held, strategy: Strategy, given_: Inputs, at: int, compacted: bool) -> Held:
-    """An engine that begins where another stopped, from its state and from the inputs as they are kept.
+    """An engine that begins at the stop of another, from its state and the kept inputs.
 
     Compacted inputs no longer tell when what is present now began.
     """

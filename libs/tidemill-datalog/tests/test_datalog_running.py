@@ -289,7 +289,7 @@ def test_an_idle_tick_takes_nothing_in(strata: int) -> None:
 def seen_in_ticks(
     text: str, rows: list[dict[str, list[tuple[object, ...]]]], name: str
 ) -> list[set[Row]]:
-    """What a predicate holds in each tick, one for each set of rows, which last for that tick."""
+    """Facts of a predicate in each tick, one for each set of rows, which last for that tick."""
     world, found = World(text), []
     for number, given_ in enumerate(rows):
         for predicate, each in given_.items():
@@ -347,6 +347,6 @@ SCHEDULED = {
 
 @pytest.mark.parametrize("case", SCHEDULED)
 def test_ticks_hold_what_the_cases_of_schedulers_ask_for(case: str) -> None:
-    """S01 to S16 in spirit: S01, S02, S04, S05, S08 above, S09 with the units, S15 with the checks, S16 in the cases."""
+    """S01 to S16 in spirit: five above, S09 with the units, S15 with the checks, S16 in cases."""
     text, rows, expected = SCHEDULED[case]
     assert seen_in_ticks(text, rows, "n") == expected

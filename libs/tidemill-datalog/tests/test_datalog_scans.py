@@ -1,4 +1,4 @@
-"""What an input may leave out: rows that cannot match and columns that nobody looks at, without any answer changing."""
+"""Scans: rows that cannot match and unused columns may be left out, and no answer changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a record is there in a ticked program, and why not: proofs over ticks and nodes, from a history of the inputs."""
+"""Proofs and reasons over ticks and nodes, from a history of the inputs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fits(checked: CheckedProgram) -> bool:
 
 
 def moved(checked: CheckedProgram, given_: Inputs) -> Moved:
-    """Presences of the inputs that a program reads, as changes; a record that is there twice counts twice."""
+    """Presences of the inputs of a program, as changes; double records count twice."""
     changes: Moved = {}
     for name, presences in given_.items():
         if name in checked.columns and name not in checked.derived:

@@ -1,4 +1,4 @@
-"""What a tick hands to the next can be kept as rows."""
+"""The state between ticks can be kept as rows."""
 
 from __future__ import annotations
 

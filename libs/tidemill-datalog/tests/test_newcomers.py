@@ -1,4 +1,4 @@
-"""What a newcomer writes, and what is said to it: the place, the code, and what to write instead.
+"""Mistakes of newcomers, each with the answer: the place, the code, and the correction.
 
 `«` marks the place that has to be named.
 """

@@ -1,8 +1,9 @@
 """Arrow out of bytes that somebody else wrote: read, and looked at whole, before any kernel sees
 it.
 
-Kernels of Arrow trust offsets, sizes and texts. What comes out of here is of types that collections
-hold, says nothing that its bytes do not bear out, and took no more memory than was agreed.
+Kernels of Arrow trust offsets, sizes and texts. Tables that are read here have
+types that collections hold, and contents that their bytes bear out. Reading them takes no more
+memory than was agreed.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def checked(rows: pa.Table) -> pa.Table:
 
 
 def _only_invalid(work: Callable[[], T]) -> T:
-    """What `work` returns; whatever it raises is pa.ArrowInvalid.
+    """The value of `work`; every exception of it is pa.ArrowInvalid.
 
     The readers of Arrow raise what the place of a damage suggests: OSError, KeyError, errors of
     UTF-8.
@@ -208,7 +209,7 @@ def _root(header: bytes) -> int:
 
 
 def _field(header: bytes, table: int, number: int) -> int | None:
-    """Where a field of a table stands; None if it has its default."""
+    """Place of a field of a table; None if it has its default."""
     described = table - struct.unpack_from("<i", header, table)[0]
     at = 4 + 2 * number
     if at >= struct.unpack_from("<H", header, described)[0]:
@@ -218,6 +219,6 @@ def _field(header: bytes, table: int, number: int) -> int | None:
 
 
 def _table_in(header: bytes, table: int, number: int) -> int | None:
-    """Where what a field refers to stands; None if there is nothing."""
+    """Place that a field refers to; None if there is nothing."""
     at = _field(header, table, number)
     return None if at is None else at + int(struct.unpack_from("<I", header, at)[0])

@@ -25,9 +25,7 @@ def _nothing() -> None:
 
 
 LOOK: ContextVar[Look] = ContextVar("look", default=_nothing)
-"""Look of the work of this context. On the event loop nobody pauses: it is the one that does
-nothing.
-"""
+"""Look of the work of this context; on the event loop, which never pauses, it does nothing."""
 
 BESIDE: ContextVar[Look] = ContextVar("beside", default=_nothing)
 """Look of work that leaves the event loop for a thread."""

@@ -206,7 +206,7 @@ def _run_starts(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _differs_from_before(column: Values) -> npt.NDArray[np.bool_]:
-    """Where a value of a column differs from the value before it.
+    """Flags of the values of a column that differ from the value before.
 
     Most columns lack nulls: they are compared in one call.
     """

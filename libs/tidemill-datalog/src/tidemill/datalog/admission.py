@@ -8,9 +8,7 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Hold events until there are `rows` of them, or the first has waited `wait_ms`
-    milliseconds.
-    """
+    """Hold events until there are `rows` of them, or the first has waited `wait_ms`."""
 
     rows: int
     wait_ms: int | None = None

@@ -1,4 +1,4 @@
-"""What one view or question may hold in memory, by its own count, and whether anybody waits for it."""
+"""Memory limit of one view or question, by its own count, and its cancellation."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ WITHOUT_END = 1 << 62
 """More than any machine has."""
 
 _FOUND_BYTES, _ROW_BYTES, _VALUE_BYTES = 320, 96, 24
-"""A fact as it is found, by its key; the same as a row; each of its values: measured, rounded up."""
+"""Bytes of a found fact under its key, of its row, and of each value: measured, rounded up."""
 _MATCH_BYTES = 560
 """A match that is kept, in the store and under the keys of its facts."""
 _WORD_BYTES = 8
 
 
 def row_bytes(values: int) -> int:
-    """What a fact of so many values takes where it is held as a row."""
+    """Bytes of a fact of so many values as a row."""
     return _ROW_BYTES + _VALUE_BYTES * values
 
 
 def found_bytes(values: int) -> int:
-    """What a fact of so many values takes while it is derived: with its key, and the row to come."""
+    """Bytes of a fact while it is derived: with its key, and its row."""
     return _FOUND_BYTES + row_bytes(values)
 
 
 def match_bytes(values: int) -> int:
-    """What a kept match takes that binds so many values."""
+    """Bytes of a kept match that binds so many values."""
     return _MATCH_BYTES + _VALUE_BYTES * values
 
 
 def column_bytes(values: int) -> int:
-    """What a fact of so many values takes where it is held on columns, with its instants."""
+    """Bytes of a fact of so many values on columns, with its instants."""
     return _WORD_BYTES * (values + 4)
 
 
 class Allowance:
     """Counts what an evaluation holds, and ends it beyond `bytes_max` or once nobody waits for it.
 
-    What is finished is settled by its size; what is on the way to it is taken meanwhile. Between
+    Finished results are settled by their size; intermediate results are taken meanwhile. Between
     two looks an evaluation goes on for some milliseconds, and holds at most as much more as one
     table has. One evaluation counts at a time; any thread may call `call_off` and `interrupt`.
     """
@@ -92,7 +92,7 @@ class Allowance:
         self.take(0)
 
     def room(self, each: int) -> int:
-        """How many things of `each` bytes may still be held. Raises: as `take`."""
+        """Number of things of `each` bytes that may still be held. Raises: as `take`."""
         self.take(0)
         return (self._max - self.held - self.kept) // each
 
@@ -110,7 +110,7 @@ class Allowance:
         return Allowance(self._max, self._setting, self._whose)
 
     def call_off(self) -> None:
-        """Let the evaluation end at its next look: nobody waits for it."""
+        """Cancel the evaluation at its next look: nobody waits for it."""
         self._called_off = self._interrupted = True
 
     def interrupt(self, then: Callable[[], None]) -> None:

@@ -15,9 +15,7 @@ from tidemill.time.typed import Typed
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A stretch of the text: lines and columns from 1, `end_column` just after the last
-    character.
-    """
+    """A stretch of the text: lines and columns from 1, `end_column` after the last character."""
 
     line: int
     column: int

@@ -1,10 +1,10 @@
 """Plans for bound questions: only what the values of a question can need is derived (magic sets).
 
-For every predicate below the question a *wish*, `#ask:p`, holds the values that somebody wants to
-know about: first those of the question, then those that rules with wanted heads find in the atoms
-before another one. Each rule derives only heads that are wished for. A wish is timeless, but
-present and ending with the facts that it comes from: where a fact is looked at, its wish is there
-and lasts as long, so no instant of an answer differs.
+Every predicate below the question has a *magic predicate*, `#ask:p`, of the values that are asked
+for. The first ones are those of the question. Rules with wanted heads add those that they find in
+the atoms before another one. Each rule derives only heads that are asked for. A magic fact is
+timeless, and present as long as the facts that it comes from. Facts are looked at while it is
+there, so no instant of an answer differs.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPl
 
 
 def tells_ends(plan: LogicalPlan) -> bool:
-    """Whether a fact of the plan may end by itself, so that what only helps may show an earlier
-    end.
-    """
+    """Whether a fact of the plan may end by itself: helping facts may then show an earlier end."""
     return any(schema.kind == "events" for schema in plan.checked.inputs.values()) or any(
         rule.head.expires for rule in plan.rules
     )
@@ -79,9 +77,7 @@ def fits(arguments: Sequence[object], pattern: Pattern) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """Of an atom of a rule: which positions have values before it is matched, found by which
-    atoms.
-    """
+    """An atom of a rule with the positions known before it, and the atoms that know them."""
 
     atom: AtomForm | AbsentForm
     positions: Positions
@@ -167,9 +163,7 @@ class _Rewriting:
         return value is None or kind is Type.ANY or kind is of
 
     def _spread(self) -> bool:
-        """Pass on what is asked of every predicate once; whether anything is asked more broadly
-        now.
-        """
+        """Pass on the positions asked of each predicate once; whether any are fewer now."""
         grew = False
         for name in list(self._asked):
             for rule in self._rules.get(name, ()):
@@ -185,9 +179,7 @@ class _Rewriting:
         return grew
 
     def _demands(self, rule: RuleForm) -> list[_Demand]:
-        """What a rule asks of the derived predicates that it reads, in an order that passes values
-        on.
-        """
+        """Subqueries of a rule on derived predicates, in an order that passes values on."""
         bound = set(self._bound(rule))
         before: list[AtomForm] = []
         waiting = [atom for atom in rule.atoms if not atom.is_clock]
@@ -209,9 +201,7 @@ class _Rewriting:
         return found
 
     def _rank(self, rule: RuleForm, atom: AtomForm, bound: set[str]) -> tuple[int, int, int]:
-        """Smallest first: atoms with some value, inputs before derived ones, then those with more
-        values.
-        """
+        """Smallest first: atoms with some value, inputs, then those with more values."""
         known = len(self._known(rule, atom, bound))
         return (0 if known else 1, 1 if atom.predicate in self._rules else 0, -known)
 
@@ -316,9 +306,7 @@ class _Rewriting:
         )
 
     def _newly_cyclic(self, rule: RuleForm, of: Mapping[str, int]) -> bool:
-        """Whether a rule that asks for finished facts is on a cycle now, which it was not
-        before.
-        """
+        """Whether a rule over finished facts is on a cycle now that was none before."""
         head = rule.head.predicate
         if head.startswith(WISH):
             return False
@@ -346,9 +334,7 @@ def _reads_ends(rule: RuleForm) -> bool:
 
 
 def _certain(condition: Expression, scope: Scope) -> bool:
-    """Whether a condition cannot fail, whatever the values, by the functions of the language
-    alone.
-    """
+    """Whether a condition over functions of the language cannot fail for any values."""
     names = _functions(condition)
     return names <= FUNCTIONS.keys() and not scope.fallible(condition)
 
@@ -363,9 +349,7 @@ def _functions(expression: Expression) -> set[str]:
 
 
 def _connected(atoms: Sequence[AtomForm], wanted: Iterable[str]) -> tuple[AtomForm, ...]:
-    """The atoms that bind the wanted variables, and those that share a variable with them, and so
-    on.
-    """
+    """The atoms that bind the wanted variables, and those that are joined to them."""
     names = set(wanted)
     kept: set[int] = set()
     grew = True
@@ -385,9 +369,7 @@ def _strata(
     of: Mapping[str, int],
     checked: CheckedProgram,
 ) -> dict[str, int]:
-    """The strata of the new components: those of their predicates, and wishes not above who reads
-    them.
-    """
+    """The strata of the new components; magic predicates are not above their readers."""
     level = [0] * len(components)
     by_head: dict[int, list[RuleForm]] = {}
     for rule in rules:

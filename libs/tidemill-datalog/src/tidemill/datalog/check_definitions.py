@@ -1,6 +1,4 @@
-"""Definitions, functions and lattices: S103, S113, S108, and how many values a lattice has
-(S109).
-"""
+"""Definitions, functions and lattices (S103, S113, S108), and arities of lattices (S109)."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ def _too_deep(scope: Scope) -> Iterator[Diagnostic]:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Depth and number of parts of an expression, with the definitions of `where` in their
-    places.
-    """
+    """Depth and number of parts of an expression with its definitions in their places."""
 
     depth: int
     parts: int
@@ -114,9 +110,7 @@ _NAME = _Size(0, 1)
 
 
 def _measure(name: str, rule: ResolvedRule, sizes: dict[str, _Size]) -> None:
-    """Put the sizes of a definition, and of all it uses, into `sizes`; definitions have no
-    cycle.
-    """
+    """Put the sizes of a definition and of all it uses into `sizes`; it has no cycle."""
     waiting = [name]
     while waiting:
         value = rule.definitions[waiting[-1]]

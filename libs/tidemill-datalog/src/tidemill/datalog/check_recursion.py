@@ -105,9 +105,7 @@ def _parafacts_matched(inside: list[ResolvedAtom], file: str) -> Iterator[Diagno
 def _unbounded_values(
     rule: ResolvedRule, inside: list[ResolvedAtom], file: str
 ) -> Iterator[Diagnostic]:
-    """S112: a head argument computed from a recursive fact needs a guard on what it is computed
-    from.
-    """
+    """S112: a head argument computed from a recursive fact needs a guard on its sources."""
     recursive = {
         term.name
         for atom in inside
@@ -152,9 +150,7 @@ def _grows_texts(computed: Expression, rule: ResolvedRule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """The variables that a guard keeps below something, those that it keeps above, and those whose
-    length it bounds.
-    """
+    """The variables with a guard above, with a guard below, and with a bounded length."""
 
     below: frozenset[str] = frozenset()
     above: frozenset[str] = frozenset()
@@ -171,9 +167,7 @@ class _Bounded:
         )
 
     def for_steps(self, steps: frozenset[int]) -> frozenset[str]:
-        """The variables that are bounded where steps of these signs lead; on either side where
-        steps lead both ways.
-        """
+        """The variables that are bounded in the direction of these signs, or in both."""
         if steps == {1}:
             return self.below
         return self.above if steps == {-1} else self.below | self.above
@@ -253,9 +247,7 @@ def _bounded_by(guard: Expression, rule: ResolvedRule, depth: int) -> _Bounded:
 
 
 def _sides(expression: Expression, rule: ResolvedRule) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that grow with an expression, and those that fall with it; both for what is no
-    sum.
-    """
+    """The variables that grow with an expression, and those that fall; both if it is no sum."""
     rising: set[str] = set()
     falling: set[str] = set()
     waiting, seen = [(expression, 1)], 0

@@ -54,9 +54,7 @@ def check_safety(
 
 
 def atoms(scope: Scope) -> Iterator[Diagnostic]:
-    """S128: a rule matches no more atoms than engines nest; those under `not` are looked up one by
-    one.
-    """
+    """S128: a rule has no more positive atoms than engines nest."""
     matched = [atom for atom in scope.rule.atoms if not atom.negated]
     for atom in matched[ATOMS_MAX : ATOMS_MAX + 1]:
         yield scope.report(

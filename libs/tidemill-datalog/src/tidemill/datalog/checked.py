@@ -135,7 +135,5 @@ class CheckedProgram:
         return next((schema.timeline for schema in self.inputs.values()), None)
 
     def lattices_of(self, predicate: str) -> tuple[str, ...]:
-        """The lattices other than time and expires that records of a predicate may carry, by
-        name.
-        """
+        """The lattices beside time and expires that records may carry, by name."""
         return tuple(sorted(lattice for name, lattice in self.lattice_types if name == predicate))

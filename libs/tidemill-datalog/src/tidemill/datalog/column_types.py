@@ -42,9 +42,7 @@ _CONVERTED: Mapping[str, tuple[ColumnType, ...]] = {
 }  # fmt: skip
 _COMMON_ARGUMENTS = frozenset(("least", "greatest", "coalesce"))
 _ORDERED: Mapping[str, int] = {"min": 1, "max": 1, "earliest": 1, "latest": 1, "extent": 2}
-"""Of lattices that keep the least or greatest of values how many of their values, from the first
-on, have an order.
-"""
+"""Number of first values with an order, of lattices that keep a least or greatest one."""
 
 
 def _turned(given: ColumnType, wanted: tuple[ColumnType, ...]) -> str:
@@ -228,9 +226,7 @@ def _check_body(rule: ResolvedRule, types: Types, scope: _Expressions) -> None:
 def _widen_columns(
     rule: ResolvedRule, types: Types, scope: _Expressions, inputs: Mapping[str, InputSchema]
 ) -> bool:
-    """Widen the types of the head's columns by the values of this rule; whether one of them
-    changed.
-    """
+    """Widen the types of the head's columns by this rule; whether one of them changed."""
     held = types.columns.get(rule.predicate, ())
     widened: list[ColumnType] = []
     declared = rule.predicate in inputs

@@ -1,6 +1,4 @@
-"""Guards that contradict each other, and heads that end before they begin, as far as literals show
-it.
-"""
+"""Guards that contradict each other by literals, and heads that end before they begin."""
 
 from __future__ import annotations
 

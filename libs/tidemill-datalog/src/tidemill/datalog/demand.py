@@ -29,9 +29,7 @@ Pattern: TypeAlias = "tuple[Any, ...]"
 def demanded(
     forms: Iterable[RuleForm], predicate: str, arguments: Sequence[Value]
 ) -> dict[str, set[Pattern]]:
-    """For each predicate below the record, itself included, the patterns of facts that may
-    matter.
-    """
+    """Predicate below the record, itself included, → the patterns of facts that may matter."""
     rules: dict[str, list[RuleForm]] = {}
     for form in forms:
         rules.setdefault(form.head.predicate, []).append(form)
@@ -61,9 +59,7 @@ def _covers(wide: Pattern, narrow: Pattern) -> bool:
 
 
 def _bound(form: RuleForm, pattern: Pattern) -> dict[str, Value] | None:
-    """The variables that the pattern binds in the head, None if the head can be none of its
-    facts.
-    """
+    """The variables that the pattern binds in the head, None if the head fits none of its facts."""
     terms = form.head.terms[1:] if form.sends else form.head.terms
     bound: dict[str, Value] = {}
     for term, value in zip(terms, pattern, strict=True):

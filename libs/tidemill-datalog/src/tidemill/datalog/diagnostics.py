@@ -90,9 +90,7 @@ def _blank(text: str) -> str:
 
 
 class ProgramErrors(UsageError):
-    """The program cannot be loaded; `diagnostics` holds every mistake found, the first one
-    first.
-    """
+    """The program cannot be loaded; `diagnostics` are all mistakes, the first one first."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic], text: str) -> None:
         first = diagnostics[0]

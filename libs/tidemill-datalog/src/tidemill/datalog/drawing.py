@@ -15,9 +15,7 @@ _STYLES = {"": "solid", "not": "dashed", "aggregate": "bold", "@next": "dotted",
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """`target` is derived from `source`; `how` is empty, `not`, `aggregate`, `@next` or
-    `@async`.
-    """
+    """`target` is derived from `source`; `how` is "", `not`, `aggregate`, `@next` or `@async`."""
 
     source: str
     target: str

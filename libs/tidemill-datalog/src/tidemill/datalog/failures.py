@@ -1,6 +1,4 @@
-"""The error collection: which solutions were dropped because an expression failed, and when
-(language.md 9).
-"""
+"""The error collection: solutions that failed, and when (language.md 9)."""
 
 from __future__ import annotations
 

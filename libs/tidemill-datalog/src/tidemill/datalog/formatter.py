@@ -38,9 +38,7 @@ _COMPARISON, _SIGN, _OPERAND = 3, 6, 7
 
 
 def format_program(program: Program) -> str:
-    """One rule after the other, each on one line if it fits; ends with a line break unless
-    empty.
-    """
+    """One rule after the other, on one line if it fits; unless empty, with a line break last."""
     return "".join(format_rule(rule) + "\n" for rule in program.rules)
 
 
@@ -141,9 +139,7 @@ def format_expression(expression: Expression) -> str:
 
 
 def _inside(expression: Expression, strength: int) -> str:
-    """The expression as an operand, in parentheses if its own operator is weaker than
-    `strength`.
-    """
+    """The expression as an operand, in parentheses if it binds weaker than `strength`."""
     match expression:
         case Binary(operator=operator):
             own = _STRENGTH[operator]

@@ -62,9 +62,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One run of an action: the goal, the instant at which the event's presence starts, the record
-    then.
-    """
+    """One run of an action: goal, first instant of the event's presence, record then."""
 
     at: Instant
     goal: str
@@ -125,9 +123,7 @@ def goal_over(
 
 
 def _refuse_types(text: str, typed: Iterable[tuple[ast.Expression, ColumnType]]) -> None:
-    """Raises: UsageError for a literal, or a variable that stands twice, whose types are never one
-    value.
-    """
+    """Raises: UsageError for a literal or a double variable whose types never agree."""
     known: dict[str, ColumnType] = {}
     for term, kind in typed:
         if isinstance(term, ast.Literal):

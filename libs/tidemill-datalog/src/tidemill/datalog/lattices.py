@@ -141,9 +141,7 @@ def _singleton(value: Value) -> frozenset[Value]:
 
 
 def _members(value: Value) -> frozenset[Value]:
-    """A set as it is, so that one that is matched and set again merges; anything else as the only
-    member.
-    """
+    """A set as it is, so that a matched one merges; anything else as the only member."""
     return value if isinstance(value, frozenset) else _singleton(value)
 
 

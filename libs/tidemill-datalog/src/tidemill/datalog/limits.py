@@ -1,4 +1,4 @@
-"""What stops an evaluation."""
+"""Limits of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What stops an evaluation that might not end, or not fit.
+    """Limits of an evaluation that might not end, or not fit.
 
     Rounds of one fixed point, rows of one predicate, values that one `set` collects.
     """

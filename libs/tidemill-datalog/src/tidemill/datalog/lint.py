@@ -70,9 +70,7 @@ def warn_about_unused(checked: CheckedProgram, outputs: Collection[str]) -> Iter
 
 
 def warn_about_goal(checked: CheckedProgram, predicate: str) -> tuple[Diagnostic, ...]:
-    """W201: a goal over an aggregate with an explicit time fires for every time its group
-    changes.
-    """
+    """W201: a goal over an aggregate with a time fires at each change of its group."""
     return tuple(
         Diagnostic(
             "W201", f"the goal reads `{predicate}`, an aggregate with its own @time",
@@ -107,9 +105,7 @@ def _derived_input(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diag
 
 
 def _used_once(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
-    """W205: an argument that is matched and then used nowhere: misspelt, or a text without
-    quotes.
-    """
+    """W205: an argument that is matched and never used: misspelt, or without quotes."""
     used = (part for each in expressions_of(rule.source) for part in variables_in(each))
     times = Counter(variable.name for variable in used)
     arguments = (

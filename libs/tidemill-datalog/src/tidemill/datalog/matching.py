@@ -357,9 +357,7 @@ def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) 
 
 
 def derived_time(form: RuleForm, match: Match, matcher: Matcher) -> int | None:
-    """The time that a match gives the head: written, or the latest of the facts that pass
-    theirs.
-    """
+    """The time that a match gives the head: written, or the latest that a fact passes."""
     if form.head.time:
         times = [matcher.value(expression, match.bound) for expression in form.head.time]
         return max(time for time in times if isinstance(time, int))

@@ -233,9 +233,7 @@ class Moment:
         return (component, excluded) in self._ranks
 
     def ranks(self, component: tuple[str, ...], excluded: frozenset[Fact]) -> Mapping[Fact, int]:
-        """In which round of its fixed point each fact of a component comes, without the excluded
-        ones.
-        """
+        """Round of its fixed point in which each fact of a component comes, without some."""
         known = self._ranks.get((component, excluded))
         if known is None:
             known = self._ranks[component, excluded] = ranks_of(self, component, excluded)

@@ -23,9 +23,7 @@ END: float = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One stretch of a record: present at every T with start <= T < end, and at neither border
-    beyond.
-    """
+    """One stretch of a record: present at every instant of [start, end)."""
 
     record: Record
     start: Instant = BEGINNING
@@ -89,9 +87,7 @@ def subtract(left: Sequence[Interval], right: Sequence[Interval]) -> list[Interv
 
 
 def clip(intervals: Sequence[Interval], lower: Instant, upper: Instant) -> list[Interval]:
-    """The instants of the set in [lower, upper); what does not end below `upper` is left without
-    end.
-    """
+    """The instants of the set in [lower, upper); an end from `upper` on is none."""
     clipped: list[Interval] = []
     for start, end in intervals:
         if start < upper and end > lower:
@@ -130,9 +126,7 @@ def row_presences(
 
 
 def _positive_stretches(diffs: Mapping[int, int]) -> tuple[list[Interval], int | None]:
-    """Intervals in which the running sum is above zero, and the first instant at which it is
-    below.
-    """
+    """Intervals with a running sum above zero, and the first instant with one below."""
     intervals: list[Interval] = []
     copies = 0
     since: int | None = None

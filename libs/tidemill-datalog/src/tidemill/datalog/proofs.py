@@ -57,9 +57,7 @@ class Proof:
                 waiting.extend(reversed([*part.premises()]))
 
     def leaves(self) -> frozenset[str]:
-        """The texts of the inputs, stated facts, clock events and absences that the proof rests
-        on.
-        """
+        """The texts of the inputs, stated facts, clock events and absences of the proof."""
         return frozenset(
             part.text for part in self.every_part() if part.kind not in ("derived", "view")
         )
@@ -95,9 +93,7 @@ class Proof:
         return "\n".join(lines)
 
     def _lines_below(self, rest: str, depth: int) -> list[tuple[Proof, str, str, int]]:
-        """The parts below with what stands before their first line and the lines under it, the last
-        first.
-        """
+        """The parts below with the text before their first and later lines, the last first."""
         below = [(part, rest + "├─ ", rest + "│  ", depth) for part in self._branches()]
         if below:
             below[-1] = (below[-1][0], rest + "└─ ", rest + "   ", depth)

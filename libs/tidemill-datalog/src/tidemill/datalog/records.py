@@ -1,6 +1,4 @@
-"""Facts with their parafacts, and the one text form in which cases, answers and questions write
-them.
-"""
+"""Facts with their parafacts, and their text form in cases, answers and questions."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ class Record:
 
 
 def format_float(number: float) -> str:
-    """The shortest decimal that reads back as the same number, always with a point or an
-    exponent.
-    """
+    """The shortest decimal of the same number, with a point or an exponent."""
     if number == 0.0:
         return "0.0"
     if math.isinf(number):

@@ -60,9 +60,7 @@ class Resolution:
         self.mistakes.append(Diagnostic(code, message, span, self._program.file, hint))
 
     def _declare_head(self, rule: Rule) -> None:
-        """The first rule of a predicate says how many columns it has, the first named one their
-        names.
-        """
+        """The first rule of a predicate gives the number of columns, the first named one names."""
         head = rule.head.application
         known = self._readable.schemas.get(head.name)
         if head.name == CLOCK:

@@ -71,9 +71,7 @@ def _bound_by_atoms(rule: ResolvedRule) -> frozenset[str]:
 
 
 def bound_alone(rule: ResolvedRule, *, clocks: bool) -> frozenset[str]:
-    """Variables that the positive atoms bind and `where` does not define; of clocks only on
-    request.
-    """
+    """Variables that positive atoms bind, with `clocks` clocks too, and `where` does not."""
     atoms = [atom for atom in rule.positive if clocks or not atom.clock]
     return frozenset().union(*map(bound_names, atoms)) - rule.definitions.keys()
 

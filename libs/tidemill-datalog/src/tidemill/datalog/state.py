@@ -1,6 +1,6 @@
-"""What a window hands to the next: solutions that live on without the facts that established them.
+"""State between windows: solutions that live on without the facts that established them.
 
-The rows are plain and the same as long as a solution lives unchanged, so the difference between two
+The rows are plain and the same as long as a solution lives unchanged. So the difference between two
 states is the difference of two multisets of rows, and a state can be kept as a collection.
 """
 
@@ -50,9 +50,8 @@ class EstablishedSolution:
 class LingeringSolution:
     """A match of a rule with `~expires` in its body: it lives while the other facts are present.
 
-    `keys` are the facts of the match, `values` the variables it bound, `versions` for each time the
-    facts that may leave said something new the instant and their (expires, parafacts), one for each
-    such atom.
+    `keys` are the facts of the match, `values` the variables that it bound. `versions` are instants
+    at which the facts that may leave changed, with their (expires, parafacts), one for each atom.
     """
 
     keys: tuple[tuple[Any, ...], ...]

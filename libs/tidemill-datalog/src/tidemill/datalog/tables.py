@@ -35,7 +35,7 @@ class Table:
 
     @property
     def bytes_held(self) -> int:
-        """What the rows take, about."""
+        """Bytes of the rows, about."""
         return len(self.rows) * row_bytes(len(self.rows[0]) - TIME - 1) if self.rows else 0
 
     def extend(self, rows: Sequence[Row]) -> None:
@@ -62,8 +62,8 @@ def rows_like(table: Table, wanted: Sequence[Any], widened: Sequence[int] = ()) 
     """The rows with the wanted arguments, ANY_VALUE for any; whole numbers at `widened` count as
     their floats.
 
-    Cost: a look into an index; for a float beyond 2^53, of which several whole numbers may be one,
-    all rows that have the other arguments.
+    Cost: a look into an index. Several whole numbers may widen to one float beyond 2^53: there it
+    is a look at all rows with the other arguments.
     """
     far = [at for at in widened if _is_far(wanted[at - 1])]
     known = [at for at, value in enumerate(wanted, 1) if value is not ANY_VALUE and at not in far]

@@ -16,7 +16,7 @@ Given = Mapping[str, Iterable[Record]]
 
 @dataclass(frozen=True, slots=True)
 class TickAnswer:
-    """What a tick has changed since the one before: records and errors with ±1; and what it sends."""
+    """Changes since the tick before, of records and errors, with ±1; and messages to send."""
 
     facts: list[tuple[Record, int]]
     errors: list[tuple[str, int]]
@@ -27,18 +27,14 @@ class TickNode(Protocol):
     """The ticks of a program at one node, from what a tick before has handed on."""
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
-        """The tick at an instant, where these inputs come and those go; a record may come several
-        times.
-        """
+        """The tick at an instant, at which inputs come and go; a record may come several times."""
 
     def go_on(self, at: int, come: Given) -> TickAnswer:
         """The last tick goes on at an instant, where these inputs join it; its messages so far."""
 
     @property
     def unsettled(self) -> bool:
-        """Whether a tick in which no input changes may still answer differently, or sends
-        something.
-        """
+        """Whether a tick without a change of inputs may answer differently or send something."""
 
     @property
     def hands_on_anew(self) -> bool:
@@ -49,4 +45,4 @@ class TickNode(Protocol):
         """The instant from which on time alone may change an answer."""
 
     def take_state(self) -> tuple[set[StateRow], set[StateRow]]:
-        """Which rows have left what is handed on, and which have come to it, since the last call."""
+        """Rows that have left the state, and rows that have come to it, since the last call."""

@@ -1,6 +1,4 @@
-"""At which instants a ticked program runs, at how many nodes, and what of its inputs a tick takes
-in.
-"""
+"""Plan of ticks: their instants, the nodes, and the admission of inputs."""
 
 from __future__ import annotations
 

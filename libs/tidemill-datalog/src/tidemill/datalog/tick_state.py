@@ -1,5 +1,4 @@
-"""What one tick hands to the next, as rows that can be kept: whoever reads them goes on with the
-same answers.
+"""State between ticks, as rows that can be kept: an engine goes on from them with equal answers.
 
 Three kinds: facts that rules with `@next` carry, solutions that live until their own expiry, and
 messages that no tick has taken in yet. Rows of equal states are equal, whichever engine ran the
@@ -26,8 +25,7 @@ _NO_RULE = -1
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What one node's last tick hands on: by fact what each reason says of it, and the living
-    solutions.
+    """State after the last tick of a node: what each reason says of facts, and living solutions.
 
     `entered` and `left` are the rows of facts by which that differs from what the tick itself was
     handed, where it may go on.

@@ -1,6 +1,4 @@
-"""Vocabulary of ticked programs: facts that ticks hand on, and messages between nodes (language.md
-7).
-"""
+"""Vocabulary of ticked programs: carried facts, and messages between nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tidemill.datalog.tables import Key
 
 Fact: TypeAlias = "tuple[str, Key]"
 Told: TypeAlias = "tuple[Instant, Parafacts]"
-"""What one reason for a fact says of it: its expiry and its parafacts."""
+"""Expiry and parafacts that one reason gives a fact."""
 
 
 @dataclass(frozen=True, slots=True)

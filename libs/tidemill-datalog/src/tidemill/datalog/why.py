@@ -43,15 +43,11 @@ Context: TypeAlias = "frozenset[Fact] | None"
 """The facts above one in its cycle; None where solutions of earlier rounds are enough."""
 
 EXACT_WORK_MAX = 300_000
-"""Facts and matches looked at again above which a proof of recursive groups keeps to earlier
-rounds.
-"""
+"""Looks at facts and matches above which proofs of recursive groups use earlier rounds."""
 
 
 class TooCyclic(Exception):
-    """Telling which solutions of recursive groups stand without the facts above them takes too
-    long.
-    """
+    """A proof of recursive groups without the facts above them takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +177,7 @@ class Builder:
         return self._cycles[predicate, key, at]
 
     def _facts_below(self, predicate: str, key: Key, at: Instant) -> list[Fact]:
-        """The facts of the same recursion that this one uses at the same instant, if not seen
-        before.
-        """
+        """The unseen facts of the same recursion that this one uses at the same instant."""
         moment = self.moment(at)
         if moment.is_given(predicate, key):
             return []
@@ -385,9 +379,7 @@ class Builder:
     def _premises(
         self, form: RuleForm, solution: Solution, node: Fact, at: Instant, context: Context
     ) -> list[Proof]:
-        """The proofs of a solution's facts; inside a cycle they may not use the facts above
-        them.
-        """
+        """The proofs of a solution's facts; in a cycle they do not use the facts above."""
         inside = set() if context is None else set(self._inside(form, solution, node[0], at))
         premises: list[Proof] = []
         for atom, key in zip(form.atoms, solution.match.keys, strict=True):

@@ -160,9 +160,7 @@ def why_not(
 def absent_input(
     record: Record, letters: Sequence[Record], presences: Sequence[Presence] = ()
 ) -> Reason:
-    """Why a fact that no rule derives is not there; `presences` are those of its input, at other
-    instants.
-    """
+    """Reason for an absent input fact; `presences` are those of its input at other instants."""
     letter = next((each for each in letters if _is(each, record)), None)
     if letter is not None:
         return Reason(None, "late", letter=format_record(letter))
@@ -218,9 +216,7 @@ class Search:
         self._present_tables: dict[str, Table] = {}
 
     def _every_fact(self) -> Mapping[str, Table]:
-        """All facts known below `upper` that fit the arguments of the record, with their
-        presences.
-        """
+        """All facts below `upper` that fit the arguments of the record, with presences."""
         patterns = demanded(self._plan.rules, self._record.predicate, self._record.arguments)
         return self._derived(matching_inputs(self._inputs, patterns), patterns)
 
@@ -294,9 +290,7 @@ class Search:
     def _candidates(
         self, form: RuleForm, i: int, bound: Bindings
     ) -> Iterator[tuple[Row, Bindings]]:
-        """Facts that agree with an atom, those present at the instant first; a clock's nearest
-        ticks.
-        """
+        """Facts that agree with an atom, present ones first; of a clock its nearest ticks."""
         if form.atoms[i].clock is not None:
             yield from self._ticks(form, i, bound)
             return
@@ -372,9 +366,7 @@ class Search:
         return Reason(form.number, reason, i + 1, sought=sought, given=not derived)
 
     def _late_instead(self, form: RuleForm, match: Match) -> Reason | None:
-        """The dead letter of the asked time that a match would have had in the place of one of its
-        facts.
-        """
+        """The dead letter of the asked time that could stand for one fact of a match."""
         for letter in self._letters:
             for i, atom in enumerate(form.atoms):
                 if letter.predicate != atom.predicate or letter.time != self._record.time:
@@ -417,9 +409,7 @@ class Search:
         return known
 
     def _is_derived(self, predicate: str) -> bool:
-        """Whether the program derives any fact of the predicate: first at the instant, then at
-        all.
-        """
+        """Whether the program derives any fact of the predicate: at the instant, or ever."""
         now = {
             name: [p for p in found if p.start <= self._at < p.end]
             for name, found in self._inputs.items()

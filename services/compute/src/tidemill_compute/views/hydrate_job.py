@@ -44,9 +44,7 @@ Spark would try again a task that fails.
 
 
 class HydrationResult(msgspec.Struct, frozen=True):
-    """The parts of each collection that has any; none, and why, where they took more memory than
-    they may.
-    """
+    """Parts by collection, or the reason if they took more memory than they may."""
 
     parts: dict[str, list[bytes]]
     exhausted: str = ""
@@ -79,9 +77,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
 def hydrate_in_task(
     place: BlobPlace, packed: bytes, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The parts of all collections, from the one task that has a row; or that there was no room for
-    them.
-    """
+    """Parts of all collections from the one task with a row, or lack of room for them."""
     if not sum(batch.num_rows for batch in batches):
         return
     try:
@@ -157,9 +153,7 @@ async def _updates(
 
 
 def evaluated(history: History, inputs: Mapping[str, InputState]) -> dict[str, pa.Table]:
-    """All updates from `lower` to `upper`, by collection: the steps of the service, one after the
-    other.
-    """
+    """All updates from `lower` to `upper` by collection: the steps of the service in order."""
     maintainer = maintainer_of(history.target, history.settings, SharedInputs())
     maintainer.begin(Start(history.lower, fresh=True), inputs)
     found: dict[str, list[pa.Table]] = {}

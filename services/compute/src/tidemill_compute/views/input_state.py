@@ -62,9 +62,7 @@ class InputState:
             shared.join(self)
 
     def restart(self, present: pa.Table, lower: int) -> None:
-        """Begin at `lower` with the rows that are present just before it; earlier starts are
-        unknown.
-        """
+        """Begin at `lower` with the rows present just before it; earlier starts are unknown."""
         self.kept, self._snapshot, self._rows = 0, present, None
         self._changes, self._times = [], NO_TIMES
         self.lower = self.upper = lower
@@ -76,9 +74,7 @@ class InputState:
         self._rows_kept = rows
 
     def let_go(self) -> None:
-        """Hold nothing any more, so that nothing is kept for it, until it is shared and restarted
-        again.
-        """
+        """Hold nothing until it is shared and restarted: nothing is kept for it."""
         self.keep_in(None)
         self.shared.leave(self)
         self.shared = SharedInput()

@@ -111,9 +111,7 @@ class Takeover:
         await self.beside.prepare()
 
     async def run(self) -> None:
-        """Return when the new version has taken over; another driver on `after` goes on from
-        there.
-        """
+        """Return when the new version has taken over; another driver goes on on `after`."""
         await self.prepare()
         at = self._change.at
         beside = asyncio.create_task(self.beside.maintain_forever())
@@ -135,9 +133,7 @@ class Takeover:
         return [*outputs, self._change.before.errors]
 
     async def _decide(self, beside: asyncio.Task[None]) -> int:
-        """Run the old version until the new one has caught up with it; where it has stopped for
-        good.
-        """
+        """Run the old version until the new one is level; where it stopped for good."""
         fenced = (await self._collections.status(self._change.before.state)).upper
         if self._change.waits and fenced != frontier(FENCE):
             await self._wait(beside)
@@ -198,9 +194,7 @@ class Takeover:
         return differing
 
     async def _stop_before(self, beside: asyncio.Task[None]) -> int:
-        """Run the old version until the new one can follow it, then stop it for good; the instant
-        of the stop.
-        """
+        """Run the old version until the new one can follow, stop it; the instant of that."""
         least = max([sole_time(await self._holds.take(read)) for read in self._read_before()])
         least = max(least, sole_time(await self.beside.hold_inputs()) - 1)
         while True:
@@ -243,9 +237,7 @@ class Takeover:
         await self._clock.sleep(LOOK_S)
 
     async def _hand_over(self, read: str, beside: str, at: int) -> None:
-        """Continue a collection from the common frontier on with the contents of the new
-        version.
-        """
+        """Continue a collection from the common frontier with the new version's contents."""
         await self._make(read, frontier(at))
         upper = sole_time((await self._collections.status(beside)).upper)
         news = await self._holds.changes(beside, at + 1, upper) if at + 1 < upper else None

@@ -76,9 +76,7 @@ class TickOutputs:
     # Outputs of ticks.
 
     def tell(self, number: int, at: int, answer: TickAnswer, unknown: Iterable[Message]) -> None:
-        """A tick of a node at an instant; `unknown` are its messages to nodes that there are
-        not.
-        """
+        """A tick of a node at an instant; `unknown` are its messages to missing nodes."""
         written = self._written.pop(number, {})
         stale = self._errors_written.pop(number, set())
         for record, diff in answer.facts:

@@ -1,6 +1,4 @@
-"""Keeps the outputs of one view at exactly what its program says of its inputs, instant by
-instant.
-"""
+"""Keeps the outputs of one view equal to its program over its inputs at each instant."""
 
 from __future__ import annotations
 
@@ -104,9 +102,7 @@ class ViewDriver:
         self._last = self._waits = False
         self.progress = ViewProgress()
         self.bulk: BulkHydrate | None = None
-        """The job that evaluates a history of `spark_rows` and more; None evaluates it in this
-        process.
-        """
+        """Evaluates a history of `spark_rows` and more; None is this process."""
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each step took, until it was durable."""
         self.rest: Rest | None = None
@@ -135,9 +131,7 @@ class ViewDriver:
             await self._holds.take(collection)
 
     async def maintain_forever(self) -> None:
-        """Follow the inputs until cancelled, until all of them are closed, or until told to
-        `finish`.
-        """
+        """Follow the inputs until cancelled, until all are closed, or until `finish`."""
         try:
             await self._maintain()
         finally:
@@ -319,9 +313,7 @@ class ViewDriver:
         return True
 
     async def _share(self, predicate: str) -> None:
-        """Read of an input the rows and columns that can matter, if no count in it may be negative;
-        with who does too.
-        """
+        """Read the rows and columns of an input that can matter, if no count may be negative."""
         collection, shape = self._target.inputs[predicate]
         scan = self._scans.get(predicate)
         description = await self._collections.description(collection)
@@ -515,9 +507,7 @@ class ViewDriver:
             ) from error
 
     async def _move_holds(self) -> None:
-        """Downgrade the holds to the history that a restart or a reader of the outputs can ask
-        for.
-        """
+        """Downgrade the holds to the history of a restart and of readers of the outputs."""
         last = max(0, self.progress.lower - 1)  # what is being written is not complete yet
         for collection in (*self._reread(), *self._read_before()):
             await self._holds.downgrade(collection, frontier(last))

@@ -65,9 +65,7 @@ class Maintainer(Protocol):
         """Go on from a start; the inputs stand at it."""
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
-        """The next step from `lower` on, at most up to `common`, exactly up to `half_written` if
-        given.
-        """
+        """The next step from `lower` to `common` at most, or exactly to `half_written`."""
 
     def call_off(self) -> None:
         """End a step that is under way soon, with an error: nobody waits for it."""

@@ -48,9 +48,7 @@ class WriteBack:
         await self._holds.take(self._output)
 
     async def write_forever(self) -> None:
-        """Write on what becomes definite, until cancelled or the output ends; then the collection
-        ends with it.
-        """
+        """Write definite rows on, until cancelled or the output ends and the collection with it."""
         await self.prepare()
         writer = await self._take_over()
         begins = await self._holds.take(self._output)
@@ -79,9 +77,7 @@ class WriteBack:
             await self._clock.sleep(LOOK_S)
 
     async def _changes(self, lower: int, begins: int, upper: Frontier) -> pa.Table:
-        """The updates to write in [lower, upper); first contents of the output begin at
-        `begins`.
-        """
+        """The updates to write in [lower, upper); the output's first contents are at `begins`."""
         until = U64_MAX if upper.empty else sole_time(upper)
         if lower > begins:
             rows = await self._holds.changes(self._output, lower, until)

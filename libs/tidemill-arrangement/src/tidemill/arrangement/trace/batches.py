@@ -1,4 +1,4 @@
-"""What a spine needs of a batch and of a merge, whatever the layout of the rows."""
+"""Protocols of a batch and of a merge in a spine, for every layout of rows."""
 
 from __future__ import annotations
 

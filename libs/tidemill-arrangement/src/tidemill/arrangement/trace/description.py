@@ -1,4 +1,4 @@
-"""What a batch stands for: the interval of times, and from when on its accumulations are exact."""
+"""Descriptions of batches: the interval of times, and the frontier of exact accumulations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 class Description(Generic[T]):
     """All updates at times beyond `lower` and not beyond `upper`.
 
-    At every time beyond `since` the accumulation of the batch is that of those updates; the times
-    in the batch may have been advanced by `since`, and nothing is promised about them one by one.
+    At every time beyond `since` the accumulation of the batch is that of those updates. The times
+    in the batch may have been advanced by `since`: nothing is promised about each of them.
 
     Raises: UsageError if `lower` is empty or `upper` is not beyond it.
     """

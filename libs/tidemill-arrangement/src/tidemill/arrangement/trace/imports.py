@@ -48,7 +48,7 @@ class ImportedTrace(Generic[T, BatchT]):
         return Antichain(self._handle.lattice) if self._ended else self._position
 
     def step(self) -> list[BatchT]:
-        """What was appended since the last step, the history at first; batches with rows only.
+        """Batches with rows that were appended since the last step, at first the history.
 
         Afterwards the handle holds no more than it needs to go on; at the end it is dropped.
         """

@@ -46,7 +46,7 @@ class Double(Generic[BatchT]):
         return sum(len(batch) for batch in self.present())
 
     def outcome(self) -> BatchT | None:
-        """What the merge leaves, once it is complete."""
+        """The result of the complete merge."""
         if self.merger is None:
             return self.newer if self.older is None else self.older
         return self.merger.outcome()

@@ -29,7 +29,7 @@ class Holder(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class TraceStatus(Generic[T]):
-    """What a trace holds and who holds it back."""
+    """Contents of a trace, and the handles that hold it back."""
 
     batches: int
     updates: int
@@ -69,12 +69,12 @@ class SharedTrace(Generic[T, BatchT]):
 
     @property
     def logical(self) -> Antichain[T]:
-        """What the trace may compact times to; empty without handles."""
+        """Frontier to which the trace may compact times; empty without handles."""
         return self._logical.frontier
 
     @property
     def physical(self) -> Antichain[T]:
-        """What the trace may merge batches up to; empty without handles."""
+        """Frontier up to which the trace may merge batches; empty without handles."""
         return self._physical.frontier
 
     @property
@@ -126,7 +126,7 @@ class SharedTrace(Generic[T, BatchT]):
         return worked
 
     def status(self) -> TraceStatus[T]:
-        """What is held now, and by whom."""
+        """Present contents and handles."""
         batches = [] if self._spine is None else self._spine.batches()
         holders = [Holder(h.name, h.logical, h.physical) for h in self._handles.values()]
         return TraceStatus(
@@ -171,7 +171,7 @@ class SharedTrace(Generic[T, BatchT]):
 
 
 class TraceHandle(Generic[T, BatchT]):
-    """A named reader of a trace. What it holds stays readable for it, whatever others release.
+    """A named reader of a trace. Times that it holds stay readable, whatever others release.
 
     Usable in a `with` block, which drops it at the end.
     """
@@ -242,7 +242,7 @@ class TraceHandle(Generic[T, BatchT]):
         """The batches with rows that hold all updates not beyond `upper`, in order of time.
 
         Raises: UsageError if the handle was dropped, its logical hold is released, `upper` is not
-            beyond its physical hold or cuts through a batch; NotYet if the trace has not come so
+            beyond its physical hold or cuts through a batch. NotYet if the trace has not come so
             far.
         """
         self._live()

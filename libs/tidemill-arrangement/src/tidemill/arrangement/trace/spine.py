@@ -22,7 +22,7 @@ class Spine(Generic[T, BatchT]):
 
     Accumulations at times beyond `logical` are exact; cuts at frontiers at or beyond `physical`
     can be taken. With n rows ready to merge at most two batches are visible in each of O(log n)
-    layers, and inserting m rows reads O(m · layers) rows in merges. Batches whose upper is not
+    layers. Merges for m inserted rows read O(m · layers) rows. Batches whose upper is not
     at or before `physical` wait unmerged.
     """
 
@@ -61,7 +61,7 @@ class Spine(Generic[T, BatchT]):
 
     @property
     def rows_read(self) -> int:
-        """How many rows merging has read since the spine was made."""
+        """Rows that merges have read since the spine was made."""
         return self._rows_read
 
     def insert(self, batch: BatchT) -> None:
@@ -86,7 +86,7 @@ class Spine(Generic[T, BatchT]):
         self._consider_merges()
 
     def set_logical(self, to: Antichain[T]) -> None:
-        """Let merges that begin from now on advance times by `to`.
+        """Advance times by `to` in merges that begin from now on.
 
         Empty: nothing is accumulated any more, so rows before the physical frontier are forgotten.
 
@@ -99,7 +99,7 @@ class Spine(Generic[T, BatchT]):
             self._forget()
 
     def set_physical(self, to: Antichain[T]) -> None:
-        """Let batches up to `to` merge.
+        """Permit merges of batches up to `to`.
 
         Raises: UsageError if `to` is not beyond the present physical frontier.
         """
@@ -119,7 +119,7 @@ class Spine(Generic[T, BatchT]):
         Nothing if `upper` is the minimum, everything if it is empty.
 
         Raises: UsageError if the logical frontier was released, if `upper` is not beyond the
-            physical frontier, or if it cuts through a batch with rows; NotYet if it is past the
+            physical frontier, or if it cuts through a batch with rows. NotYet if it is past the
             upper of the trace.
         """
         if upper.less_equal(self._lattice.minimum()):
@@ -219,7 +219,7 @@ class Spine(Generic[T, BatchT]):
         self._tidy()
 
     def _apply_fuel(self, fuel: int) -> None:
-        """Give each layer `fuel` of its own, from low to high; a finished merge moves up at once."""
+        """Give each layer `fuel`, from low to high; a finished merge moves up at once."""
         for level in range(len(self._layers)):
             layer = self._layers[level]
             if not isinstance(layer, Double):
@@ -267,7 +267,7 @@ class Spine(Generic[T, BatchT]):
         return layer.outcome()
 
     def _tidy(self) -> None:
-        """Let a top batch that has shrunk sink to a layer of its size, merging where that is safe."""
+        """Move a top batch that has shrunk to a layer of its size; merge where that is safe."""
         while self._layers:
             top = len(self._layers) - 1
             highest = self._layers[top]

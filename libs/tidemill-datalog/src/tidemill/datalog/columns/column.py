@@ -65,7 +65,7 @@ class Column:
 
     @property
     def known(self) -> BoolArray:
-        """Where there is a value; as columns, never written to."""
+        """Flags of the rows with a value; as columns, never written to."""
         return np.ones(len(self.values), np.bool_) if self.nulls is None else ~self.nulls
 
     def words(self) -> list[I64Array]:

@@ -279,9 +279,7 @@ def _coalesce(arguments: Sequence[Column]) -> Column:
 def _tested(
     name: str, arguments: Sequence[Column], kind: Type, texts: Texts, allowance: Allowance
 ) -> Result:
-    """A test of texts by one and the same text, or their lengths, by Arrow; each different text
-    once.
-    """
+    """A test of texts by one text or their lengths, by Arrow, once for each different text."""
     column = arguments[0]
     if {argument.kind for argument in arguments} != {Type.TEXT}:
         raise Unsuited

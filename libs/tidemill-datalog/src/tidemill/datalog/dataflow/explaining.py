@@ -1,6 +1,4 @@
-"""The plan of a dataflow, and what it did, in words: as a document for programs, as lines of text,
-as a drawing.
-"""
+"""The plan and the figures of a dataflow: as a document, as lines of text, as a drawing."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ def _cells(figures: Document) -> tuple[str, ...]:
 
 
 def plan_lines(document: Document) -> list[str]:
-    """The document as lines: each collection, its rules, and a line for each change that reaches
-    one.
-    """
+    """The document as lines: each collection, its rules, and each change that reaches one."""
     lines = []
     for each in document["collections"]:
         kind = "input" if each["input"] else f"stratum {each['stratum']}"

@@ -206,7 +206,7 @@ class _Apart:
         return replace(rule, head=met, atoms=atoms, next_tick=False, sends=False)
 
     def _life_rules(self, rule: RuleForm, staying: Iterable[AtomForm]) -> tuple[RuleForm, ...]:
-        """What lives are made of, and which of them go on."""
+        """Parts of lives, and the lives that go on."""
         wild = tuple(Wildcard() for _ in _written(rule.head))
         opens = HeadForm(self.open, self._terms)
         types, mute = self._types, self._everything | {"time", "expires"}

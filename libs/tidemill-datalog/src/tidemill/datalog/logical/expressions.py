@@ -1,7 +1,7 @@
 """Expressions as Python source: the shortest code that is right for what is known of the variables.
 
-Where the ranges show that an operator cannot fail and its operands are not null, the bare Python
-operator is written; elsewhere a call of the checked operator of `tidemill.datalog.values`.
+An operator is written as that of Python if the ranges show that it cannot fail and its operands
+are not null. Otherwise the source calls the checked operator of `tidemill.datalog.values`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,9 @@ RUNTIME: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Scope:
-    """What is known where an expression stands: type and range of every variable, names of
-    constants.
+    """Context of an expression: type and range of every variable, names of constants.
 
-    `constants` collects the values that generated code refers to by name. `inexact` are the places
-    (atom, column) that no value may be looked up in: whole numbers beyond 2^53 for a variable that
-    is a float, where several of them are one float.
+    `constants` collects the values that generated code refers to by name.
     """
 
     types: Mapping[str, Type]
@@ -76,11 +73,6 @@ class Scope:
     lattices: Mapping[str, Lattice]
     names: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
-    inexact: frozenset[tuple[int, int]] = frozenset()
-
-    def without_bounds(self) -> Scope:
-        """The same names where nothing is known of the values."""
-        return Scope(self.types, {}, self.functions, self.lattices, self.names, self.constants)
 
     def name_of(self, variable: str) -> str:
         """The Python name of a variable."""

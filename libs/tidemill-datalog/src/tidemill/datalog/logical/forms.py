@@ -1,10 +1,9 @@
-"""What an engine sees of a rule: definitions unfolded, every column a variable, conditions in their
-order.
+"""Rules in normal form: definitions unfolded, every column a variable, conditions in their order.
 
 An atom holds only variables, constants and wildcards. Any other term of an atom becomes a *column
-variable* (its name begins with `#`) and a condition `column == expression`; the conditions of a
-rule stand in the order in which language.md 9.1 evaluates them, so the first that is not true or
-fails decides.
+variable* (its name begins with `#`) and a condition `column == expression`. The conditions of a
+rule stand in the order in which language.md 9.1 evaluates them. The first condition that is not
+true, or fails, decides.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ class Variable:
 
 
 WIDEN = "#widen"
-"""A call that no program writes: a whole number as the float that a column of floats holds in its
-place.
-"""
+"""A call that no program writes: a whole number as a float, for a column of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ Term: TypeAlias = "Constant | Variable | Wildcard"
 
 
 class Type(Enum):
-    """What a column or an expression holds; null fits each."""
+    """Type of a column or an expression; null fits each."""
 
     INT = "int"
     FLOAT = "float"
@@ -93,8 +90,8 @@ TYPE_OF: Mapping[type, Type] = {
 class AtomForm:
     """An atom of a body: what each column and each lattice has to be.
 
-    `terms` are the arguments; `lattices` are the matched parafacts, `time` and `expires` among
-    them, with one term for each of their values, in the order of the text; `suppressed` are the
+    `terms` are the arguments. `lattices` are the matched parafacts, `time` and `expires` among
+    them, with one term for each of their values, in the order of the text. `suppressed` are the
     lattices that are not passed from it. The two arguments of a clock are expressions, kept in
     `clock`, and it has no terms.
     """
@@ -127,8 +124,8 @@ class AtomForm:
 class AbsentForm:
     """An atom under `not`: expressions over bound variables, or wildcards.
 
-    `widened` are the positions, from 1, at which a float is asked of a column of whole numbers: as
-    where a fact is joined, each of them is the float that it widens to.
+    `widened` are the positions, from 1, at which a float is asked of a column of whole numbers.
+    Each whole number there is the float that it widens to, as where a fact is joined.
     """
 
     predicate: str
@@ -143,7 +140,7 @@ class AbsentForm:
 
     @property
     def by_columns(self) -> bool:
-        """Whether the values of columns of the key decide: arguments, and at most one bound time."""
+        """Whether values of key columns decide: arguments, and at most one bound time."""
         if self.is_clock or self.widened or len(self.lattices) > 1:
             return False
         return all(
@@ -173,7 +170,7 @@ class AbsentForm:
 
 @dataclass(frozen=True, slots=True)
 class HeadForm:
-    """What a solution derives.
+    """The fact that a solution derives.
 
     `time` and `expires` are the expressions written for them; `lattices` are the other
     mentioned ones; `suppressed` are the lattices of which nothing is passed.
@@ -188,7 +185,7 @@ class HeadForm:
 
     @property
     def aggregates(self) -> bool:
-        """Whether solutions are grouped: the head mentions a lattice other than time and expires."""
+        """Whether solutions are grouped: the head has a lattice beside time and expires."""
         return bool(self.lattices)
 
 
@@ -227,7 +224,7 @@ class RuleForm:
     def outlives(self) -> bool:
         """Whether a solution, once established, lives until its own expiry (language.md 4.3).
 
-        What is carried to another tick holds there and no longer.
+        Facts that are carried to another tick hold there and no longer.
         """
         own = bool(self.head.expires) or "expires" in self.head.suppressed
         return own and self.deductive
@@ -266,7 +263,7 @@ def carried_variables(form: RuleForm) -> list[str]:
 
 
 def matched_variables(form: RuleForm) -> list[Variable]:
-    """The variables for parafacts other than the time, in the order in which identities have them."""
+    """The variables for parafacts other than the time, in the order of identities."""
     found: list[Variable] = []
     for atom in form.atoms:
         for name, terms in atom.lattices:

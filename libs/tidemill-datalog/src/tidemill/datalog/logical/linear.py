@@ -1,7 +1,7 @@
 """Arithmetic bounds on one variable from comparisons that are linear in it.
 
-`te < tc ^ te >= tc - period` says `te + 1 <= tc <= te + period`, so a join with a clock costs the
-ticks that can match, and a join on a range of times costs the rows inside the range.
+`te < tc ^ te >= tc - period` says `te + 1 <= tc <= te + period`. So a join with a clock costs the
+ticks that can match. A join on a range of times costs the rows inside the range.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from tidemill.datalog.logical.forms import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Python sources of the least and the greatest value of a variable, several of each where
-    known.
-    """
+    """Python sources of the limits of a variable; each side may have several."""
 
     low: tuple[str, ...] = ()
     high: tuple[str, ...] = ()
@@ -56,7 +54,7 @@ def conjuncts(expression: Expression) -> Iterable[Call]:
 def limits_of(
     variable: str, conditions: Sequence[Expression], bound: AbstractSet[str], scope: Scope
 ) -> Limits:
-    """What the conditions say of a whole-number variable when the variables in `bound` have values.
+    """Limits of a whole-number variable by conditions over the variables in `bound`.
 
     Only comparisons of whole numbers that cannot fail are read; the others say nothing. A null in a
     comparison leaves no value at all.

@@ -22,8 +22,8 @@ NEXT, SENT = "#next:", "#sent:"
 class Component:
     """Predicates that are derived together, and the rules that do: one predicate, or a recursion.
 
-    A predicate without rules is an input. What rules with `@next` and `@async` say are predicates
-    of their own: `#next:p`, `#sent:p`.
+    A predicate without rules is an input. Heads with `@next` and `@async` are predicates of
+    their own: `#next:p`, `#sent:p`.
     """
 
     predicates: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Which expressions cannot fail, shown from the ranges of the columns they are computed from.
 
-A condition that cannot fail may be evaluated anywhere in a join; one that may fail keeps the order
-of language.md 9.1, because the text of its error depends on it. Borders of whole numbers are whole
-and exact: one that is rounded beyond 64 bits by one would call an overflow impossible.
+A condition that cannot fail may be evaluated anywhere in a join. A condition that may fail keeps
+the order of language.md 9.1, because the text of its error depends on it. Borders of whole numbers
+are whole and exact: a border that is rounded beyond 64 bits would call an overflow impossible.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from tidemill.datalog.values import INT_MAX, INT_MIN, Value, is_number
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of the values of a column or an expression: a range of numbers, and whether
-    null occurs.
-    """
+    """Bounds of a column or an expression: a range of numbers, and whether null occurs."""
 
     low: Instant
     high: Instant
@@ -36,9 +34,9 @@ _ALWAYS = frozenset(
         "ends_with", "contains", "text", "is_null", "coalesce",
     }
 )  # fmt: skip
-"""Never fail on arguments of their types.
+"""Functions that never fail on arguments of their types.
 
-What makes a new text may: it grows too long, or gets too many marks.
+Functions that make a new text may fail: it grows too long, or gets too many marks.
 """
 
 _BORDER_MAX = 2**500

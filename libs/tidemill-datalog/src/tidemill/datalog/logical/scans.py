@@ -1,9 +1,7 @@
-"""What of an input can matter to a program: rows by tests on their columns, and the columns that
-anybody looks at.
+"""Scans: the part of an input that can matter to a program, as tests on rows and used columns.
 
-A row that fits no atom, or that every rule drops by a guard over this one row, takes part in no
-derivation and in no error; whoever reads the collection may leave it out, and every answer stays as
-it is.
+A row matters to no derivation and no error if it fits no atom, or every rule drops it by a guard
+over it alone. A reader of the collection may leave it out: every answer stays as it is.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ Test: TypeAlias = "Comparison | AllOf | AnyOf"
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What of one input matters: rows that pass `wanted` (None: all), and of them the arguments at
-    `columns`.
+    """Part of an input that matters: rows that pass `wanted` (None: all), of them `columns`.
 
     Values of other columns are never looked at, and rows that differ only in them count as one.
     """
@@ -100,9 +97,7 @@ class Scan:
 
     @property
     def nameless(self) -> Scan:
-        """What is read, whatever the program calls it: equal for programs that read a collection
-        alike.
-        """
+        """The scan under no name: equal for programs that read a collection alike."""
         return replace(self, predicate="")
 
 
@@ -153,7 +148,7 @@ def all_of(tests: Iterable[Test | None]) -> Test | None:
 
 
 class _Readings:
-    """What one rule asks of the rows of its atoms."""
+    """Reads of the rows of the atoms of one rule."""
 
     def __init__(self, checked: CheckedProgram, rule: RuleForm) -> None:
         self._checked = checked
@@ -164,9 +159,7 @@ class _Readings:
         self._used = self._uses()
 
     def _pushable(self) -> tuple[Expression, ...]:
-        """The conditions before the first that may fail: none of them drops what an error would
-        tell.
-        """
+        """The conditions before the first that may fail: they drop nothing that is an error."""
         if any(atom.clock is not None and not _ticks(atom.clock) for atom in self._rule.atoms):
             return ()
         found = []
@@ -180,9 +173,7 @@ class _Readings:
         return not _known_functions(expression) or self._scope.fallible(expression)
 
     def _counts_rows(self) -> bool:
-        """Whether rows that differ in a column nobody names are told apart: by a count, a life, an
-        error.
-        """
+        """Whether a count, a life or an error tells rows apart by columns nobody names."""
         rule = self._rule
         if rule.outlives or rule.lingers or not rule.deductive:
             return True
@@ -196,7 +187,7 @@ class _Readings:
         return any(self._fallible(expression) for expression in expressions)
 
     def _uses(self) -> Mapping[str, int]:
-        """How often each variable of the rule is written."""
+        """Number of occurrences of each variable of the rule."""
         rule = self._rule
         names = [name for atom in rule.atoms for name in atom.variables()]
         expressions: list[Expression] = [*rule.conditions, *_of_head(rule)]
@@ -217,7 +208,7 @@ class _Readings:
         return not isinstance(term, Wildcard)
 
     def test(self, atom: AtomForm | AbsentForm) -> Test | None:
-        """What every row has to pass that the atom can match in a solution."""
+        """The test of every row that the atom can match in a solution."""
         kinds = [kind for _, kind in self._checked.columns[atom.predicate]]
         places: dict[str, tuple[int, str]] = {}
         tests: list[Test | None] = []
@@ -236,9 +227,7 @@ class _Readings:
     def _of_condition(
         self, condition: Expression, places: Mapping[str, tuple[int, str]]
     ) -> Test | None:
-        """A test that passes wherever the condition can be true; None if it says nothing of the
-        row.
-        """
+        """A test that passes if the condition can be true; None if it depends on no column."""
         if not isinstance(condition, Call):
             return None
         if condition.name in ("&&", "||"):

@@ -169,9 +169,7 @@ class _Translation:
         return AbsentForm(atom.predicate, tuple(terms), tuple(lattices), tuple(widened))
 
     def _as_kept(self, expression: Expression, kind: Type) -> Expression:
-        """An expression as a column of a type holds its values: whole numbers are floats in one of
-        floats.
-        """
+        """An expression in the type of a column: whole numbers among floats are floats."""
         if isinstance(expression, Constant):
             return _constant_as_kept(expression, kind)
         known = type_of(expression, self._types)

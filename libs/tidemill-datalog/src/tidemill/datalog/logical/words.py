@@ -1,6 +1,4 @@
-"""Plans in words: expressions, tests and the columns that joins look into, by the names that
-programs give them.
-"""
+"""Text of plans: expressions, tests, and columns under the names of programs."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def _written(expression: Expression | Wildcard, names: Mapping[str, str]) -> ast
 
 
 def column_name(predicate: str, position: int, checked: CheckedProgram) -> str:
-    """The name of a column: `time` for position 0, then the arguments, `c0`, `c1`, … where they
-    have none.
-    """
+    """The name of a column: `time` for 0, then the arguments, by default `c0`, `c1`, …."""
     if position == 0:
         return "time"
     columns = checked.columns.get(predicate, ())
@@ -58,7 +54,7 @@ def column_name(predicate: str, position: int, checked: CheckedProgram) -> str:
 
 
 def scan_lines(plan: LogicalPlan) -> list[str]:
-    """What is read of each input: the columns that are looked at, and which rows can matter."""
+    """Reads of each input as text: the columns that are used, and the rows that can matter."""
     lines = []
     for name, scan in sorted(plan.scans.items()):
         names = [column_name(name, position, plan.checked) for position in scan.columns]

@@ -1,6 +1,4 @@
-"""Ticked programs over a timeline: when the ticks of each node run, what each sees, and why it said
-what it said.
-"""
+"""Ticked programs over a timeline: schedule and inputs of ticks, and explanations."""
 
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.ticking.history import TickHistory, recorded

@@ -1,8 +1,8 @@
 """Which changes of an input the ticks see, and from when on: a fold over instants (language.md
 7.5).
 
-What is held and what is let through depends on the changes and their instants alone, never on how
-the work was cut into steps; what is held is a part of the state of the view.
+A gate decides by the changes and their instants alone, however the work was cut into steps. Changes
+that it holds are a part of the state of the view.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Gate(Protocol):
         """The instant at which time alone lets something through."""
 
     def pass_at(self, at: int, changes: Sequence[Moved]) -> list[Moved]:
-        """What is let through at an instant at which these changes come. Instants ascend."""
+        """Changes that pass at an instant at which these come. Instants ascend."""
 
     def held(self) -> list[tuple[Record, int, int]]:
-        """What has come and is not let through: record, the instant at which it came, difference."""
+        """Changes that wait: record, the instant at which it came, difference."""
 
     def hold(self, held: Iterable[tuple[Record, int, int]]) -> None:
         """Take up what another gate held."""
@@ -57,9 +57,7 @@ class Open:
 
 @dataclass(slots=True)
 class Batching:
-    """Holds changes until there are `rows` of them, or the first has waited `wait_ms` of the
-    timeline.
-    """
+    """Holds changes until there are `rows`, or the first has waited `wait_ms`."""
 
     batch: Batch
     waiting: list[tuple[Record, int, int]] = field(default_factory=list)
@@ -89,9 +87,7 @@ class Batching:
 
 @dataclass(slots=True)
 class Skewed:
-    """Holds an event until one has come with a time more than `ms` after its own; what goes, goes
-    at once.
-    """
+    """Holds an event until one more than `ms` later has come; deletions pass at once."""
 
     skew: Skew
     waiting: dict[Record, int] = field(default_factory=dict)
@@ -114,7 +110,7 @@ class Skewed:
         return passed
 
     def held(self) -> list[tuple[Record, int, int]]:
-        """What waits, and how late it is as a change of nothing."""
+        """Changes that wait, and the latest time as a change of nothing."""
         latest = (Record("", (), self.latest), 0, 0)
         return [latest, *((record, at, 1) for record, at in self.waiting.items())]
 
@@ -144,7 +140,7 @@ def held_row(predicate: str, number: int, held: tuple[Record, int, int]) -> Stat
 
 
 def held_of(rows: Iterable[StateRow]) -> dict[str, list[tuple[Record, int, int]]]:
-    """What such rows say that the gate of each input holds, in its order."""
+    """Changes that the gate of each input holds by these rows, in its order."""
     found: dict[str, list[tuple[Record, int, int]]] = {}
     for fields in sorted((decode_fields(row[2]) for row in rows), key=lambda each: each[:2]):
         predicate, _, at, diff, *rest = fields

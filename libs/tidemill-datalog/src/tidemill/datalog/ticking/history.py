@@ -1,5 +1,4 @@
-"""What every tick saw, said and handed on: the ticks run once more over the history of the inputs,
-and written down.
+"""Record of ticks: inputs, answers and state of each, as they run again over their history.
 
 Nothing of this is recorded while a view is maintained. Ticks are a function of the inputs, and of
 the facts that the ticks before the history handed on.
@@ -47,7 +46,7 @@ class Stretches(Generic[What]):
             self._ended.append((what, begun, at))
 
     def every(self) -> Iterator[tuple[What, int, float]]:
-        """Each with the tick from which, and the one before which it was there; END if it still is."""
+        """Each with its first tick and the tick after its last one; END if it still is there."""
         yield from self._ended
         yield from ((what, begun, END) for what, begun in self._open.items())
 
@@ -85,9 +84,7 @@ class NodeHistory:
         return found if found >= 0 else None
 
     def presences(self) -> dict[str, list[Presence]]:
-        """When every record, given or derived, was present: until a tick says otherwise or it
-        expires.
-        """
+        """Presences of all records: until a tick says otherwise, or they expire."""
         found: dict[str, list[Presence]] = {}
         for what, begun, ended in (*self.seen.every(), *self.said.every()):
             until: Instant = END if ended == END else self.instants[int(ended)]

@@ -39,7 +39,7 @@ _NO_RULE = -1
 
 @dataclass(frozen=True, slots=True)
 class TickStart:
-    """Where ticks go on: none at or after `lower` has run; `state` is what those before have left.
+    """Start of a run: no tick from `lower` on has run; `state` is that of the ticks before.
 
     `fresh`: there were none, and `present` are the input records at `lower`; otherwise those just
     before it.
@@ -152,7 +152,7 @@ class TickRun:
                 self.nodes[number].seen[record] -= diff
 
     def take(self, changes: Mapping[str, Iterable[tuple[Record, int, int]]]) -> None:
-        """Queue changes of the inputs: record, instant, ±1; none before the ones that were queued."""
+        """Queue changes of the inputs (record, instant, ±1), none before those in the queue."""
         arriving: dict[int, dict[str, list[Moved]]] = {}
         for name, moved in changes.items():
             for record, at, diff in moved:
@@ -170,7 +170,7 @@ class TickRun:
         return min(min(self._due(node), node.join) for node in self.nodes)
 
     def arrive(self, at: int) -> None:
-        """Let the gates pass what they will at an instant, which is that of `next_arrival`."""
+        """Admit the changes that pass the gates at the instant of `next_arrival`."""
         came: Mapping[str, Sequence[Moved]] = {}
         if self._arriving and self._arriving[0][0] == at:
             came = self._arriving.popleft()[1]
@@ -189,9 +189,7 @@ class TickRun:
                 yield from self._go_on(node, at)
 
     def _admit(self, at: int, name: str, moved: Iterable[Moved], wakes: bool) -> None:
-        """Give changes of an input to the nodes that see them, and wake those for which they
-        matter.
-        """
+        """Give changes of an input to the nodes that see them, and wake those nodes."""
         place = self._plan.place.get(name)
         eager = self._plan.admission.get(name) == "eager"
         by_node: dict[int, list[Moved]] = {}
@@ -237,7 +235,7 @@ class TickRun:
         return all(ended) and any(diff > 0 for _, diff in changes)
 
     def _tick_from(self, at: Instant) -> Instant:
-        """The first instant from `at` on at which a tick may run: any, or a multiple of the period."""
+        """The first instant from `at` on for a tick: any, or a multiple of the period."""
         period = self._plan.period_ms
         return at if period is None or at == END else -(-int(at) // period) * period
 
@@ -276,7 +274,7 @@ class TickRun:
         return Ran(node.number, at, answer, lost)
 
     def _go_on(self, node: RunningNode, at: int) -> Iterator[Ran]:
-        """Let the last tick of a node take in the records that join it.
+        """Extend the last tick of a node by the records that join it.
 
         After a restart it runs once more before, to know what it has said and sent.
         """
@@ -336,9 +334,7 @@ class TickRun:
         return self.nodes[number] if 0 <= number < len(self.nodes) else None
 
     def own_rows(self) -> set[StateRow]:
-        """What is held at the gates and on its way between nodes, and when the last tick ran, as
-        rows to keep.
-        """
+        """Changes at the gates, messages on their way and the last tick, as rows to keep."""
         rows = {message_row(sent, m) for node in self.nodes for sent, m in node.mail}
         for name, gate in self._gates.items():
             rows |= {held_row(name, number, held) for number, held in enumerate(gate.held())}

@@ -1,9 +1,9 @@
 """Why a record is present in a ticked program: a proof that goes back over the ticks, down to
 inputs.
 
-A fact that a rule with `@next` carried is proved by the facts of the tick before, one that a
-message brought by those of the tick that sent it, at its node. A tick in which nothing could differ
-did not run; what it carried on is shown as the last tick's before it. The proof is built with a
+A fact that a rule with `@next` carried is proved by the facts of the tick before. A fact of a
+message is proved by those of the tick that sent it, at its node. A tick in which nothing could
+differ did not run: facts that it carried are shown as the last tick's. The proof is built with a
 list of open facts: any number of ticks deep.
 """
 
@@ -59,8 +59,8 @@ def why_in_ticks(
     """A proof that the record is present at the instant `at` at a node; None if it is not.
 
     `history` reaches to `at` or further. The record is a fact, with its time where facts differ by
-    it. Cost: one look at all that the nodes ever saw, said and handed on; for each tick of the
-    proof the facts that fit the arguments of the record.
+    it. Cost: one look at all that the nodes ever saw, said and handed on. For each tick of the
+    proof come the facts that fit the arguments of the record.
     """
     number = history.nodes[node].number_at(at)
     if number is None:
@@ -83,9 +83,7 @@ def _proved(builder: _TickBuilder, record: Record, at: int, place: Place) -> Pro
 
 
 class _ByTick(Generic[What]):
-    """Stretches by the ticks that they cover: short ones are listed under each, the others looked
-    through.
-    """
+    """Stretches by the ticks that they cover: short ones under each, others in a list."""
 
     def __init__(self) -> None:
         self._short: dict[int, list[What]] = {}
@@ -99,7 +97,7 @@ class _ByTick(Generic[What]):
                 self._short.setdefault(number, []).append(what)
 
     def at(self, number: int) -> list[What]:
-        """What covers a tick."""
+        """The things whose stretch covers a tick."""
         covering = [what for what, begun, ended in self._long if begun <= number < ended]
         return covering + self._short.get(number, [])
 
@@ -157,9 +155,7 @@ class _Known:
         return [fact for fact, told in carried if any(ends > at for ends, _ in told)]
 
     def carried_since(self, place: Place, fact: Fact) -> int:
-        """The number of the first of the ticks up to this one to all of which the fact was carried
-        alike.
-        """
+        """First of the ticks to all of which, up to this one, the fact was carried alike."""
         node, number = self.ticks.ran[place]
         stretches = self._since[node].get(fact, ())
         return min((b for b, ended in stretches if b <= number < ended), default=number)
@@ -174,9 +170,7 @@ class _Known:
 
 
 class _TickBuilder(Builder):
-    """As for one timeline, where instants are the numbers of ticks, and facts come from earlier
-    ones.
-    """
+    """Builds proofs over ticks: instants are numbers of ticks, and facts come from earlier ones."""
 
     def __init__(
         self, plan: LogicalPlan, allowance: Allowance, known: _Known, *, exact: bool
@@ -187,9 +181,7 @@ class _TickBuilder(Builder):
         self._inputs: dict[Place, set[Fact]] = {}
         self._later = [form for form in plan.rules if not form.deductive]
         self._above: list[tuple[int, Fact, Place, Proof]] = []
-        """Carried facts above the one that is open, each with how many others were open below it,
-        and its tick.
-        """
+        """Carried facts above the open one, each with how many were open below, and its tick."""
 
     def _found(self, at: Instant) -> Moment:
         """The facts that a tick was given or said."""
@@ -277,7 +269,7 @@ class _TickBuilder(Builder):
         return node.places[number]
 
     def expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
-        """As for one timeline; what was established before the history is a leaf."""
+        """Expand as for one timeline; a solution from before the history is a leaf."""
         while self._above and self._above[-1][0] > len(self._open):
             self._above.pop()
         try:
@@ -307,11 +299,9 @@ class _TickBuilder(Builder):
     def _kept(
         self, node: Proof, carrying: list[RuleForm], predicate: str, key: Key, place: Place
     ) -> bool:
-        """Whether a later tick was handed the fact because of itself; then both are proved where
-        that began.
+        """Whether a later tick was handed the fact because of itself; then both have one proof.
 
-        What rules only keep, through however many predicates and ticks, takes the lines of one
-        round.
+        Facts that rules only keep, over many predicates and ticks, take the lines of one round.
         """
         owner, number = self._ticks.ran[place]
         since = self._known.carried_since(place, (predicate, key))

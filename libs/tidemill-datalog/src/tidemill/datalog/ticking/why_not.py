@@ -1,6 +1,4 @@
-"""Why a record is absent in a ticked program: for each rule the furthest it came, in the tick it
-would come from.
-"""
+"""Reasons for an absence in a ticked program: for each rule the furthest, in its tick."""
 
 from __future__ import annotations
 
@@ -30,9 +28,9 @@ def why_not_in_ticks(
     """For each rule whose head can be the record, why it is not there at the instant `at` at a
     node.
 
-    Rules with `@next` are looked at in the tick before the last one at `at`, rules with `@async` in
-    those that could have sent it: of several the one that came furthest. Cost: O(facts of the
-    history) for each of these ticks.
+    Rules with `@next` are looked at in the tick before the last one at `at`. Rules with `@async`
+    are looked at in the ticks that could have sent it: of several the one that came furthest.
+    Cost: O(facts of the history) for each of these ticks.
     """
     if at >= upper:
         return [Reason(None, "not_definite", upper=upper)]
@@ -109,7 +107,7 @@ def _tables_of(node: NodeHistory) -> dict[str, Table]:
 
 
 class _TickSearch(Search):
-    """As over one timeline, among facts that are known already."""
+    """A search among facts that are known already."""
 
     def __init__(
         self,

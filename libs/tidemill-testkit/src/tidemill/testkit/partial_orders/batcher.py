@@ -36,7 +36,7 @@ class Batcher(Generic[D, T]):
     """Holds updates until a frontier passes them, then gives them out as one batch.
 
     Batches touch: the lower of each is the upper of the one before, the first starts at the
-    minimum. What is pushed must be beyond the last upper.
+    minimum. Pushed times must be beyond the last upper.
     """
 
     __slots__ = ("_domain", "_held", "_lower")
@@ -83,8 +83,8 @@ def merge_batches(
 ) -> SealedBatch[D, T]:
     """One batch for the intervals of `a` and then `b`, advanced as far as readers allow.
 
-    Its since is the join of both sinces and the logical frontier: what either batch or the readers
-    cannot tell apart stays merged, so accumulations beyond it are those of `a` and `b` together.
+    Its since is the join of both sinces and the logical frontier. Times that either batch or the
+    readers cannot tell apart stay merged. Accumulations beyond it are those of both together.
 
     Raises: UsageError if the intervals do not touch or one starts at the empty frontier.
     Cost: O(n · width of the since).

@@ -30,9 +30,9 @@ def interesting_times(
 
     Seeds are `new` and `pending` not beyond `upper`. Active are exactly the joins of seeds and
     stored times that are beyond some seed and not beyond `upper`. Pended are the joins of an
-    active time with any other time that lie beyond `upper`, and the seeds beyond it: stored times
-    beyond `upper` count as partners like all others, since a later seed cannot find them again
-    once history is compacted.
+    active time with any other time that lie beyond `upper`, and the seeds beyond it. Stored times
+    beyond `upper` count as partners too: a later seed cannot find them again once history is
+    compacted.
 
     Cost: O(n log n) in a total order; else O(active · times).
     Source: the rule Reached of the reduce model.

@@ -24,8 +24,8 @@ Joined = tuple[tuple[K, V, W], T, int]
 class Join(Generic[K, V, W, T]):
     """Every pair of updates of one key once, at the join of their times, with the product of diffs.
 
-    A pair is matched when the later of its two batches arrives; what is matched waits in a queue
-    and is given out piece by piece, so output never needs more memory than one piece. Queued
+    A pair is matched when the later of its two batches arrives. Matches wait in a queue and are
+    given out piece by piece, so output never needs more memory than one piece. Queued
     matches keep the batches they read, whatever the traces compact meanwhile.
     """
 
@@ -58,7 +58,7 @@ class Join(Generic[K, V, W, T]):
         """Take the updates of both inputs at times not beyond `upper`.
 
         Raises: UsageError if `upper` is not beyond the last one, or an update is not beyond the
-            last one or is beyond this one; nothing changes then.
+            last one or is beyond this one. Nothing changes then.
         Cost: that of two inserts; matching is left to `work`.
         """
         lower, left, right = self.upper, list(left), list(right)
@@ -92,7 +92,7 @@ class Join(Generic[K, V, W, T]):
         return consolidate_updates(found)
 
     def compact(self, to: Antichain[T]) -> None:
-        """Let both traces forget differences between times that no time beyond `to` can tell.
+        """Permit both traces to forget differences between times that look alike beyond `to`.
 
         `to` is at or before upper: later updates are beyond it, so their matches are the same.
         """

@@ -57,7 +57,7 @@ class Reduce(Generic[K, V, T]):
         """The output changes at times beyond the last upper and not beyond `upper`.
 
         Raises: UsageError if `upper` is not beyond the last one, or an update is not beyond the
-            last one or is beyond this one; nothing changes then.
+            last one or is beyond this one. Nothing changes then.
         Cost: for each key with new or due times O(times · live rows of the key).
         """
         lower, updates = self.upper, list(updates)
@@ -87,7 +87,7 @@ class Reduce(Generic[K, V, T]):
         return tuple(batch)
 
     def compact(self, to: Antichain[T]) -> None:
-        """Let both traces forget differences between times that no time beyond `to` can tell.
+        """Permit both traces to forget differences between times that look alike beyond `to`.
 
         `to` is at or before upper.
         """

@@ -1,4 +1,4 @@
-"""What a group of values reduces to."""
+"""Reductions of a group of values."""
 
 from __future__ import annotations
 

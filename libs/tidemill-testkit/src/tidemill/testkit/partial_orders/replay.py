@@ -1,4 +1,4 @@
-"""Histories of one key, replayed in order of time and kept as small as what is still asked allows."""
+"""Histories of one key, replayed in order of time and kept as small as readers allow."""
 
 from __future__ import annotations
 

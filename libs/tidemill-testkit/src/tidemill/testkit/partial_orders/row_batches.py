@@ -55,8 +55,8 @@ class RowBatch(Generic[D, T]):
     ) -> RowBatch[D, T]:
         """The batch of `updates`, in any order, opposite and repeated ones included.
 
-        Raises: UsageError if the interval is none, if an update is not beyond `lower` or is beyond
-            `upper`, or if a sum of diffs does not fit in 64 bits.
+        Raises: UsageError if the interval is none, or an update is not beyond `lower` or is beyond
+            `upper`. UsageError if a sum of diffs does not fit in 64 bits.
         Cost: O(n log n + n · width of the bounds).
         """
         description = Description(lower, upper, Antichain.minimum(lattice))

@@ -16,7 +16,7 @@ def tiles(
     """Consecutive pieces of the interval from `lower` to `upper`, one for each held time.
 
     A piece runs from the edge before it to the minimal elements of `upper` and all later held
-    times, so an update goes out at the last held time that is not after it. Empty pieces are left
+    times. So an update goes out at the last held time that is not after it. Empty pieces are left
     out.
     """
     found: list[tuple[Antichain[T], Antichain[T], T]] = []

@@ -1,7 +1,7 @@
 """Update sets over any partially ordered times: the definitions of a collection and of its reads.
 
-Here an update is `(data, time, diff)` in plain Python, whatever the times are. Where times are one
-column of whole numbers and records are columns, `tidemill.arrangement.updates` does the same fast.
+Here an update is `(data, time, diff)` in plain Python, whatever the times are. With times as
+one column of whole numbers and records as columns, `tidemill.arrangement.updates` does it fast.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def updates_of_versions(versions: Sequence[tuple[T, Mapping[D, int]]]) -> list[U
 
 @dataclass(frozen=True, slots=True)
 class PartialCollection(Generic[D, T]):
-    """A collection known between two frontiers: exact where a time is beyond since and not upper."""
+    """A collection known between two frontiers: exact at times beyond since and not upper."""
 
     domain: TimeDomain[T]
     updates: tuple[Update[D, T], ...]

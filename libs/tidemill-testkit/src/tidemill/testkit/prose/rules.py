@@ -65,14 +65,6 @@ class File:
         return [Breach(self.path, line, text) for line, text in places]
 
 
-def member_of(path: str) -> str:
-    """The member that a file belongs to: `libs/X`, `services/X`, or a folder of the top level."""
-    first, *others = path.split("/")
-    if not others:
-        return "pages"
-    return f"{first}/{others[0]}" if first in ("libs", "services", "examples") else first
-
-
 def openings(file: File) -> Iterator[tuple[int, str]]:
     """Sentences that begin with a word that stands for a noun; questions may."""
     for sentence in file.prose.sentences:
@@ -186,3 +178,13 @@ def files(root: Path) -> Iterator[File]:
         text = (root / path).read_text()
         if not (path.endswith(".md") and GENERATED.search(text[:800])):
             yield File(path, text, prose_of(path, text))
+
+
+def breaches(root: Path) -> dict[str, list[Breach]]:
+    """Rule → all of its breaches in the tree; one pass over its files."""
+    checks = rules(root)
+    found: dict[str, list[Breach]] = {rule: [] for rule in checks}
+    for file in files(root):
+        for rule, check in checks.items():
+            found[rule] += file.breaches(check(file))
+    return found

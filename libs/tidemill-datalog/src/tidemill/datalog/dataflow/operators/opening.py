@@ -66,7 +66,7 @@ class Opening:
         self._kept: dict[_Key, StateRow] = {}
 
     def take(self, touched: Change, facts: Mapping[str, Facts]) -> Change:
-        """What changes of the lives that rows touch, each from the first instant of one on.
+        """Changes of the lives that rows touch, each from the first instant of one on.
 
         Cost: the rows of these matches from then on.
         """
@@ -93,7 +93,7 @@ class Opening:
     ) -> Iterable[_Part]:
         """The rows of one match from an instant on, where some are known from before.
 
-        Where nothing says that a life ends it goes on: what stays is said of that later.
+        A life goes on until something says that it ends: that changes then.
         """
         alive = [p for p in before if p.start < since <= p.end and p.expiry == _LIVES]
         known = [p for p in before if p.start < since]
@@ -185,7 +185,7 @@ class Opening:
     # The state: lives that go on at the frontier, each as a row.
 
     def note(self, change: Change) -> None:
-        """What has changed of the rows."""
+        """Changes of the rows."""
         lives = change[change[:, self._schema.expiry] == _LIVES]
         lives[:, -3] += 1
         lives[:, -2] += lives[:, -2] < END_WORD

@@ -22,6 +22,7 @@ from tidemill.shard import (
     Updates,
 )
 from tidemill.shard.offloading import all_of
+from tidemill.shard.waking import Wakeups
 from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string()), ("n", pa.int64())])
@@ -314,3 +315,48 @@ async def test_an_upper_is_known_to_be_past_an_instant_without_a_read() -> None:
     assert not world.there.known_past("c", 10)
     assert not world.there.known_past("none", 0)
     assert world.consensus.scans == scans
+
+
+@pytest.mark.rule("SU4")
+async def test_any_number_of_subscribers_wait_with_one_task_that_sleeps() -> None:
+    """Hundreds of them wake at one commit: each is a future, and no task."""
+    world = World()
+    read = await world.create()
+    quiet = len(asyncio.all_tasks())
+    following = [
+        asyncio.create_task(collect(world.here.subscribe(read, 3, up_to=9))) for _ in range(50)
+    ]
+    await world.clock.settle()
+    assert len(asyncio.all_tasks()) == quiet + len(following) + 1
+    assert world.clock.sleepers == 1
+    await world.write(world.there, 0, 6)  # which nobody here hears of
+    await world.clock.advance(1.5)
+    assert not any(each.done() for each in following)
+    await world.write(world.here, 6, 9)
+    assert len({len(found) for found in await asyncio.gather(*following)}) == 1
+    await world.clock.settle()
+    assert world.clock.sleepers == 0
+
+
+async def test_each_waits_for_its_own_pause_or_the_change() -> None:
+    clock = ManualClock()
+    wakeups = Wakeups(clock)
+    long, short = wakeups.change("long"), wakeups.change("short")
+    waits = {
+        name: asyncio.create_task(wakeups.wait(change, pause_s))
+        for name, change, pause_s in (
+            ("long", long, 3.0), ("short", short, 1.0), ("woken", long, 4.0), ("soon", short, 0.0),
+        )
+    }  # fmt: skip
+    await clock.settle()
+    assert {name for name, each in waits.items() if each.done()} == {"soon"}
+    await clock.advance(1.5)
+    assert {name for name, each in waits.items() if each.done()} == {"soon", "short"}
+    await clock.advance(1.6)
+    assert not waits["woken"].done()
+    assert waits["long"].done()
+    wakeups.changed("long")
+    await clock.settle()
+    assert waits["woken"].done()
+    await wakeups.wait(long, 60.0)  # it has come
+    assert clock.sleepers == 0

@@ -108,8 +108,8 @@ class PaceCommands(CapabilityCommands):
 
     async def rest_over(self, collection: str, pause_s: float) -> bool:
         """Whether the collection does not rest; if it does, after another version or `pause_s`."""
-        event = self._core.versions.wakeups.event(collection)
+        change = self._core.versions.wakeups.change(collection)
         if not await self.rests(collection):
             return True
-        await self._core.versions.wakeups.wait(event, pause_s)
+        await self._core.versions.wakeups.wait(change, pause_s)
         return False

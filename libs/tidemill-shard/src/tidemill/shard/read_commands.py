@@ -331,7 +331,7 @@ class ReadCommands:
         age_s_max = 0.0
         watched = collection
         while True:
-            event = self._core.versions.wakeups.event(watched)
+            change = self._core.versions.wakeups.change(watched)
             state = (await self._core.versions.catch_up(collection, age_s_max)).state
             if watched != (state.pace or collection):
                 watched = state.pace or collection
@@ -346,7 +346,7 @@ class ReadCommands:
                     f"{collection} has not come past {beyond}: upper is {upper}",
                     requested=beyond, upper=upper,
                 )  # fmt: skip
-            await self._core.versions.wakeups.wait(event, min(self._core.poll_interval_s, left_s))
+            await self._core.versions.wakeups.wait(change, min(self._core.poll_interval_s, left_s))
             # Of all that wait for one collection, one asks the store at each interval.
             age_s_max = self._core.poll_interval_s / 2
 

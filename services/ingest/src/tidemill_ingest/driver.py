@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.arrangement.looks import let_go
 from tidemill.catalog.origins.origin import Origin
 from tidemill.catalog.records.decisions import Decision, Decisions
 from tidemill.errors import UsageError
@@ -16,6 +18,7 @@ from tidemill.host.readers import Deliver
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogReader, LogRecord
+from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX, compute_beside
 from tidemill_ingest.settings import IngestSettings
 
 
@@ -113,6 +116,7 @@ class SourceReader:
                     continue
                 reached = reader.positions()
                 await deliver(await self._check_delivery(records, reached))
+                await _free(records)
         finally:
             await reader.close()
 
@@ -224,3 +228,10 @@ class SourceReader:
         await self._remember_first(bounds)
         self.expect({partition: high for partition, (_, high) in bounds.items()})
         return bounds
+
+
+async def _free(records: Sequence[LogRecord]) -> None:
+    """Free records that nobody needs any more, many of them beside the event loop."""
+    size = OBJECT_ROWS * len(records)
+    if isinstance(records, list) and size > ROWS_INLINE_MAX:
+        await compute_beside(size, partial(let_go, records))

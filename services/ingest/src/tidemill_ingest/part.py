@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,12 +18,13 @@ from tidemill.catalog.records.decisions import Decisions
 from tidemill.catalog.records.source_decoder import open_decoder
 from tidemill.host.readers import Readers
 from tidemill.runtime.clock import Clock
-from tidemill.runtime.log import Log, LogRecord, columns_of
+from tidemill.runtime.log import Log, LogRecord, values_of
 from tidemill.runtime.metrics import DECODE_ERRORS, SOURCE_BYTES, SOURCE_RECORDS, Metrics
 from tidemill.runtime.packed_values import lengths_of
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
+from tidemill.shard.offloading import OBJECT_ROWS, compute_beside
 from tidemill_ingest.driver import Share, SourceReader
 from tidemill_ingest.file_registry import CollectionRegistry
 from tidemill_ingest.settings import IngestSettings
@@ -67,7 +69,8 @@ class ReadPart(SourcePart):
         async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
             with context.collections.stages.timed("decode", len(records)):
                 rows, letters = await decoder.decode(records)
-            self._count(records, letters)
+            size = await compute_beside(OBJECT_ROWS * len(records), partial(_bytes_of, records))
+            self._count(len(records), size, letters)
             return rows, letters
 
         reader = SourceReader(
@@ -113,9 +116,14 @@ class ReadPart(SourcePart):
             return kafka, topic, kafka
         return context.log, topic, None
 
-    def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
+    def _count(self, records: int, size: int, letters: pa.Table) -> None:
         metrics, source = self._context.metrics, self.made.source
-        metrics.increment(SOURCE_RECORDS, len(records), source=source)
-        lengths = lengths_of(columns_of(records).values)
-        metrics.increment(SOURCE_BYTES, int(lengths[lengths > 0].sum()), source=source)
+        metrics.increment(SOURCE_RECORDS, records, source=source)
+        metrics.increment(SOURCE_BYTES, size, source=source)
         metrics.increment(DECODE_ERRORS, letters.num_rows, source=source)
+
+
+def _bytes_of(records: Sequence[LogRecord]) -> int:
+    """Bytes of the values of records."""
+    lengths = lengths_of(values_of(records))
+    return int(lengths[lengths > 0].sum())

@@ -81,8 +81,15 @@ def columns_of(records: Sequence[LogRecord]) -> RecordColumns:
     return RecordColumns(
         np.fromiter((record.partition for record in with_looks(records)), np.int64, count),
         np.fromiter((record.offset for record in with_looks(records)), np.uint64, count),
-        [record.value for record in with_looks(records)],
+        values_of(records),
     )
+
+
+def values_of(records: Sequence[LogRecord]) -> Sequence[bytes | None]:
+    """The value of each record. Cost: as `columns_of`."""
+    if isinstance(records, ColumnarRecords):
+        return records.columns.values
+    return [record.value for record in with_looks(records)]
 
 
 def keys_of(records: Sequence[LogRecord]) -> Sequence[bytes | None]:

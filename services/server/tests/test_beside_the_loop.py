@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.apply.plan import TURN
+from tidemill.catalog.apply.turns import TURN
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
+from tidemill.errors import TidemillError
 from tidemill.host.observing import expect_refusals, watch_loop
 from tidemill.host.questions import histories
 from tidemill.reclock import LiveReclock, prepare_mapping
@@ -31,8 +32,10 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
-from tidemill.shard.offloading import ROWS_INLINE_MAX
+from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX
 from tidemill.testkit.whole import Whole, opened
+from tidemill_ingest import driver as ingest
+from tidemill_ingest import part
 from tidemill_query import driver, pushed_entries
 from tidemill_query.pushing import rows_of
 from tidemill_reclock import driver as reclocking
@@ -70,20 +73,25 @@ def noting(threads: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("ends", ["well", "given up", "refused"])
 async def test_a3_others_have_turns_while_many_documents_are_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """A caller that gives up meanwhile leaves no name behind."""
+    """An apply that is given up meanwhile, or refused, leaves no name behind."""
     planned: Counter[int] = Counter()
+    forgotten: Counter[int] = Counter()
     turns, many = 0, 3 * TURN
-    plan = Catalog.plan
+    plan, forget = Catalog.plan, Catalog.forget
 
     def counting(catalog: Catalog, stored: Stored) -> object:
         planned[turns] += 1
-        if gives_up and planned.total() == TURN + 1:
+        if ends == "given up" and planned.total() == TURN + 1:
             applying.cancel()
         return plan(catalog, stored)
+
+    def forgetting(catalog: Catalog, name: str) -> None:
+        forgotten[turns] += 1
+        forget(catalog, name)
 
     async def others() -> None:
         nonlocal turns
@@ -91,18 +99,22 @@ async def test_a3_others_have_turns_while_many_documents_are_planned(
             turns += 1
             await asyncio.sleep(0)
 
-    texts = (NUMBERS.replace("numbers", f"numbers{number}") for number in range(many))
+    texts = [NUMBERS.replace("numbers", f"numbers{number}") for number in range(many)]
+    texts += [EVEN] if ends == "refused" else []
     documents = [ResourceDocument("---\n".join(texts), "many.yaml")]
     async with running(tmp_path) as process:
         monkeypatch.setattr(Catalog, "plan", counting)
+        monkeypatch.setattr(Catalog, "forget", forgetting)
         beside = asyncio.create_task(others())
         applying = asyncio.ensure_future(process.controller.apply(documents))
         (ended,) = await asyncio.gather(applying, return_exceptions=True)
         beside.cancel()
-        assert isinstance(ended, asyncio.CancelledError) is gives_up
+        kinds = {"well": list, "given up": asyncio.CancelledError, "refused": TidemillError}
+        assert isinstance(ended, kinds[ends])
         assert planned.total() > TURN
         assert max(planned.values()) <= TURN
-        assert process.context.catalog.knows("numbers0") is not gives_up
+        assert max(forgotten.values(), default=0) <= TURN
+        assert process.context.catalog.knows("numbers0") is (ends == "well")
 
 
 async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(
@@ -190,6 +202,9 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
         return plain(operator, rows, *rest)
 
     monkeypatch.setattr(LiveReclock, "step", noting(bound, step))
+    read: list[int] = []
+    for module, name in ((part, "_bytes_of"), (ingest, "let_go")):
+        monkeypatch.setattr(module, name, counting_inline(read, getattr(module, name)))
     async with running(tmp_path) as process:
         await process.controller.apply([ResourceDocument(READINGS, "readings.yaml")])
         await process.controller.push("readings", [b'{"n": 1}'])
@@ -202,8 +217,22 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
     assert "MainThread" not in written
     # Rows that come to be bound in small parts are bound where they come.
     assert max(inline) <= ROWS_INLINE_MAX
+    assert max(read) * OBJECT_ROWS <= ROWS_INLINE_MAX
     assert len(prepared) == 1
     assert prepared != ["MainThread"]
+
+
+def counting_inline(
+    counts: list[int], work: Callable[[list[Any]], Any]
+) -> Callable[[list[Any]], Any]:
+    """The work on some things, which notes how many it is given on the event loop at once."""
+
+    def counted(things: list[Any]) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            counts.append(len(things))
+        return work(things)
+
+    return counted
 
 
 async def wait_for_rows(process: Whole, count: int) -> bool:
@@ -236,8 +265,24 @@ def test_a3_the_outputs_of_a_long_program_take_a_look_at_each_rule_not_at_all_of
     assert calls(planned(80)) < 6 * calls(planned(20))
 
 
+def test_a3_the_names_in_a_long_program_are_gathered_once() -> None:
+    """Its rights are judged on the event loop: whatever it reads has been found beside it."""
+
+    def cost(rules: int) -> int:
+        catalog, stored = checked(rules)
+        return calls(lambda: catalog.reads_of(stored))
+
+    assert cost(80) == cost(20)
+
+
 def planned(rules: int) -> Callable[[], object]:
     """A second plan of a view of so many rules: the program has been checked."""
+    catalog, stored = checked(rules)
+    return lambda: catalog.plan_view(stored)
+
+
+def checked(rules: int) -> tuple[Catalog, Stored]:
+    """A view of so many rules, and the catalog that has planned it."""
     catalog = Catalog()
     program = " ".join(f"p{number}(n) := numbers(n) if n > {number};" for number in range(rules))
     view = f"{HEAD}kind: View\nmetadata: {{name: long}}\nspec: {{program: '{program}'}}\n"
@@ -245,7 +290,7 @@ def planned(rules: int) -> Callable[[], object]:
     catalog.plan(Stored(table, 1))
     stored = Stored(long, 2)
     assert len(catalog.plan_view(stored).outputs) == rules
-    return lambda: catalog.plan_view(stored)
+    return catalog, stored
 
 
 def calls(work: Callable[[], object]) -> int:

@@ -12,6 +12,7 @@ from tidemill.catalog.apply.context import ApplyContext
 from tidemill.catalog.apply.documents import read_bounded
 from tidemill.catalog.apply.permissions import refuse_foreign_push, refuse_used
 from tidemill.catalog.apply.plan import Plan, plan_apply
+from tidemill.catalog.apply.turns import forget_all, in_turns
 from tidemill.catalog.entry import CREATED, columns_of, read_name
 from tidemill.catalog.made.making import Made, made_by
 from tidemill.catalog.made.sources import kept_with
@@ -143,9 +144,9 @@ class Controller:
             await self._context.discover()
             now_ms = self._context.clock.now_ms()
             plan = await plan_apply(read, _apply_context(self._context), now_ms, by)
-            for stored in (*plan.created, *plan.configured):
-                self._context.catalog.forget(stored.resource.name)
-            for stored in plan.configured:
+            planned = [*plan.created, *plan.configured]
+            await forget_all(self._context.catalog, (each.resource.name for each in planned))
+            async for stored in in_turns(plan.configured):
                 with suppress(TidemillError):  # one that cannot be planned is as it was before
                     known = self._store.get(*_key(stored))
                     if known is not None:
@@ -226,8 +227,8 @@ class Controller:
             try:
                 await self._store.put([*plan.created, *plan.configured], named_at)
             except CatalogMoved:
-                for stored in plan.created:
-                    self._context.catalog.forget(stored.resource.name)
+                created = (stored.resource.name for stored in plan.created)
+                await forget_all(self._context.catalog, created)
                 continue
             self.work.planned(plan.created)
             return plan

@@ -60,6 +60,7 @@ from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
     HoldSpec,
+    Resource,
     SourceSpec,
     TableSpec,
     ViewSpec,
@@ -74,6 +75,11 @@ def _begin(view: PlannedView) -> int | None:
     if spec.hydrate_from is not None:
         return spec.hydrate_from
     return view.stored.created_ms if view.timeline == SYSTEM else None
+
+
+def _told_in(resource: Resource) -> str:
+    """The place that mistakes in a program name, if these have none in the file."""
+    return f"{resource.position.file}: {resource}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +249,7 @@ class Catalog(Names):
         assert isinstance(spec, ViewSpec)
         resource, file = stored.resource, stored.resource.position.file
         try:
-            return self._planned(stored, spec, f"{file}: {resource}")
+            return self._planned(stored, spec, _told_in(resource))
         except ProgramErrors:
             begin = resource.blocks.get(("spec", "program"))
             if begin is None:
@@ -288,8 +294,8 @@ class Catalog(Names):
         decided = stored.resolved.get(READS)
         if decided is not None:
             return {predicate: self.named(name) for predicate, name in decided.items()}
-        derived = {rule.head.application.name for rule in program.rules}
-        wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
+        derived, read = self._programs.predicates(program)
+        wanted = read - {"clock"}
         with located(stored.resource, "spec", "tick"):
             wanted -= set(number_schema(spec, program))
         inputs: dict[str, CatalogEntry] = {}
@@ -320,7 +326,7 @@ class Catalog(Names):
         if not isinstance(spec, ViewSpec):
             return {}
         try:
-            program = self._programs.read(spec.program, resource.name)
+            program = self._programs.read(spec.program, _told_in(resource))
         except ProgramErrors:
             return {}
         undecided = replace(stored, resolved={})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidemill.arrangement.machine_code import has_compiler
 from tidemill.datalog.ast import Program
@@ -26,6 +26,13 @@ Each full collection of garbage walks through all of these objects, and holds th
 """
 
 T = TypeVar("T")
+
+
+class Predicates(NamedTuple):
+    """Names of predicates in the heads of rules, and in their bodies."""
+
+    derived: frozenset[str]
+    read: frozenset[str]
 
 
 class _Remembered:
@@ -72,6 +79,7 @@ class Programs:
         self._read = _Remembered()
         self._checked = _Remembered()
         self._lowered: tuple[CheckedProgram, str | None] | None = None
+        self._predicates: tuple[Program, Predicates] | None = None
 
     def read(self, text: str, file: str) -> Program:
         """The program of a text. Raises: ProgramErrors."""
@@ -95,6 +103,16 @@ class Programs:
                 text, (*sure, names), lambda: check(self.read(text, file), schemas, words)
             )
         return known.program
+
+    def predicates(self, program: Program) -> Predicates:
+        """The names that a program derives and reads. Cost: O(rules), but for the last program."""
+        known = self._predicates
+        if known is None or known[0] is not program:
+            derived = frozenset(rule.head.application.name for rule in program.rules)
+            atoms = (atom for rule in program.rules for atom in rule.atoms)
+            read = frozenset(atom.application.name for atom in atoms)
+            known = self._predicates = program, Predicates(derived, read)
+        return known[1]
 
     def missing(self, program: CheckedProgram) -> str | None:
         """The construct of a program that the dataflow lacks, None if it can be kept.

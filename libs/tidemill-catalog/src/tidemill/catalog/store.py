@@ -6,18 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from tidemill.arrangement.looks import with_looks
 from tidemill.catalog.unreadable import resource_of
 from tidemill.errors import AlreadyUsed, BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.resources import Resource, SourceSpec, stored_resource
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
+from tidemill.shard.offloading import compute_beside
 from tidemill.time import frontier, sole_time
 
 CATALOG = "catalog"
+ROW_COST = 1_000
+"""A resource is written as a row in as long as so many rows of columns take."""
+RESOURCES_A_LOOK = 10
 ENDING = "ending"
 """Of what was decided about a deleted resource: its collections and holds may still be there."""
 
@@ -131,6 +137,8 @@ class ResourceStore:
         self._collections = collections
         self._clock = clock
         self._rows: dict[Key, Stored] = {}
+        self._by_name: dict[str, set[Key]] = {}
+        """The rows with a name of their own, and under which sources share their bindings."""
         self._written: dict[Key, Mapping[str, Any]] = {}
         """Rows as they are in the catalog: what is retracted is what was written, whoever wrote it.
         """
@@ -160,7 +168,8 @@ class ResourceStore:
             except BeforeSince:
                 continue
             self._written = {_key(row): row for row in rows.select(_SCHEMA.names).to_pylist()}
-            self._rows = {key: _stored(row) for key, row in self._written.items()}
+            self._rows, self._by_name = {}, {}
+            self._add({key: _stored(row) for key, row in self._written.items()})
             self.upper = upper
             return True
 
@@ -172,7 +181,7 @@ class ResourceStore:
     def live(self) -> list[Stored]:
         """The resources that are not deleted, in the order of their creation."""
         found = [stored for stored in self._rows.values() if not stored.deleted]
-        return sorted(found, key=lambda s: (s.created_ms, s.resource.kind, s.resource.name))
+        return sorted(found, key=_age)
 
     def get(self, kind: str, name: str) -> Stored | None:
         """A resource that is not deleted."""
@@ -181,11 +190,12 @@ class ResourceStore:
 
     def sharing(self, name: str) -> list[Stored]:
         """The sources that share their bindings under a name."""
-        return [stored for stored in self.live() if stored.shares == name]
+        found = [each for each in self._named(name) if each.shares == name and not each.deleted]
+        return sorted(found, key=_age)
 
     def shared_before(self, name: str) -> bool:
         """Whether sources, as far as is known of them, have shared their bindings under a name."""
-        return any(stored.shares == name for stored in self._rows.values())
+        return any(stored.shares == name for stored in self._named(name))
 
     def bound_by_others(self, stored: Stored) -> frozenset[str]:
         """The bindings that other resources share with a source.
@@ -201,6 +211,20 @@ class ResourceStore:
             and (other.resource.kind, other.prefix) != own
         )
 
+    def _named(self, name: str) -> list[Stored]:
+        """All that has the name, or shares bindings under it, deleted or not."""
+        return [self._rows[key] for key in self._by_name.get(name, ())]
+
+    def _add(self, rows: Mapping[Key, Stored]) -> None:
+        """Know these rows, in place of those of the same resources."""
+        for key, stored in rows.items():
+            known = self._rows.get(key)
+            for name in () if known is None else _names(known):
+                self._by_name[name].discard(key)
+            self._rows[key] = stored
+            for name in _names(stored):
+                self._by_name.setdefault(name, set()).add(key)
+
     def next_incarnation(self, kind: str, name: str) -> int:
         """The number of a resource that is about to be created."""
         before = self._rows.get((kind, name))
@@ -212,8 +236,7 @@ class ResourceStore:
 
         Bindings are made for the end of the interval that is under way.
         """
-        named = (s for s in self._rows.values() if name in (s.resource.name, s.shares))
-        before = [stored.resource.spec for stored in named]
+        before = [stored.resource.spec for stored in self._named(name)]
         intervals = [int(b.timestamp_interval) for b in before if isinstance(b, SourceSpec)]
         return max([now_ms, *(-(-now_ms // each) * each + 1 for each in intervals)])
 
@@ -228,21 +251,16 @@ class ResourceStore:
             raise CatalogMoved
         upper = self.upper
         at = max(upper, self._clock.now_ms())
-        rows = []
-        made = {_key(row): row for row in (stored.row() for stored in resources)}
-        for key, row in made.items():
-            if key in self._written:
-                rows.append({**self._written[key], "_time": at, "_diff": -1})
-            rows.append({**row, "_time": at, "_diff": 1})
-        schema = pa.schema([*_SCHEMA, ("_time", pa.uint64()), ("_diff", pa.int64())])
+        made, updates = await compute_beside(
+            ROW_COST * len(resources), partial(_updates, resources, self._written, at)
+        )
         outcome = await self._collections.compare_and_append(
-            CATALOG, frontier(upper), frontier(at + 1), pa.Table.from_pylist(rows, schema),
-            writer="catalog",
+            CATALOG, frontier(upper), frontier(at + 1), updates, writer="catalog",
         )  # fmt: skip
         if isinstance(outcome, UpperMismatch):
             raise CatalogMoved
         self._written.update(made)
-        self._rows.update(zip(made, resources, strict=True))
+        self._add(dict(zip(made, resources, strict=True)))
         self.upper = at + 1
         await self._let_go(at)
 
@@ -274,6 +292,31 @@ class ResourceStore:
         if known is not None and known.deleted and ENDING in known.resolved:
             left = {name: each for name, each in known.resolved.items() if name != ENDING}
             await self.put([replace(known, resolved=left)])
+
+
+def _updates(
+    resources: Sequence[Stored], written: Mapping[Key, Mapping[str, Any]], at: int
+) -> tuple[dict[Key, dict[str, object]], pa.Table]:
+    """The rows of resources, and the updates at an instant that put them in place of others."""
+    made = {
+        _key(row): row
+        for row in (stored.row() for stored in with_looks(resources, RESOURCES_A_LOOK))
+    }
+    rows = []
+    for key, row in made.items():
+        if key in written:
+            rows.append({**written[key], "_time": at, "_diff": -1})
+        rows.append({**row, "_time": at, "_diff": 1})
+    schema = pa.schema([*_SCHEMA, ("_time", pa.uint64()), ("_diff", pa.int64())])
+    return made, pa.Table.from_pylist(rows, schema)
+
+
+def _names(stored: Stored) -> set[str]:
+    return {stored.resource.name, *filter(None, [stored.shares])}
+
+
+def _age(stored: Stored) -> tuple[int, str, str]:
+    return stored.created_ms, stored.resource.kind, stored.resource.name
 
 
 def _key(row: Mapping[str, Any]) -> Key:

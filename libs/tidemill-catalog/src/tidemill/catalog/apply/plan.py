@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from tidemill.catalog.apply.documents import MAKERS, taken
 from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
 from tidemill.catalog.apply.restatement import refuse_other_columns, stated_anew
 from tidemill.catalog.apply.shared_bindings import join_bindings
+from tidemill.catalog.apply.turns import forget_all, in_turns
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
 from tidemill.catalog.entry import CatalogEntry, PlannedView, columns_of, located
@@ -51,10 +51,6 @@ from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.shard.offloading import all_of
 
-T = TypeVar("T")
-
-TURN = 50
-"""So many resources are planned in a few milliseconds, and then other tasks have their turn."""
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 
 
@@ -88,7 +84,7 @@ async def plan_apply(
     """
     store = context.store
     resources = sorted(read, key=lambda r: _ORDER[r.kind])
-    async for resource in _in_turns(resources):
+    async for resource in in_turns(resources):
         permit_names(resource, by)
         check_resource(resource, context.places)
     bound = {each.partition("/")[0] for each in await context.collections.ids()}
@@ -96,7 +92,7 @@ async def plan_apply(
     configured: list[Stored] = []
     mended: list[Stored] = []
     unchanged: list[Resource] = []
-    async for resource in _in_turns(resources):
+    async for resource in in_turns(resources):
         known = store.get(resource.kind, resource.name)
         unread = known is not None and isinstance(known.resource.spec, UnreadableSpec)
         anew = stated_anew(known, resource) if known is not None and unread else None
@@ -119,29 +115,20 @@ async def plan_apply(
     fresh = await join_bindings(fresh, resources, context, now_ms, MAKERS)
     names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
-        for stored in [*mended, *configured]:
+        async for stored in in_turns([*mended, *configured]):
             await context.catalog.foresee(stored)
         mended = await _plan_again(mended, context.catalog, by)
         created = await _plan_new(fresh, context, by)
-        configured = [decided(stored, context.catalog, by) for stored in configured]
-        for stored in configured:
+        configured = [decided(stored, context.catalog, by) async for stored in in_turns(configured)]
+        async for stored in in_turns(configured):
             if isinstance(stored.resource.spec, ViewSpec):
                 _check_version(stored, context)
         plan = Plan(tuple(created), (*mended, *configured), tuple(unchanged))
         _refuse_changing(plan, store)
     except BaseException:  # whatever ends it: what is refused is not known by name
-        for name in names:
-            context.catalog.forget(name)
+        await forget_all(context.catalog, names)
         raise
     return plan
-
-
-async def _in_turns(things: Iterable[T]) -> AsyncIterator[T]:
-    """The things, with a turn for other tasks of the event loop now and then."""
-    for number, each in enumerate(things, 1):
-        yield each
-        if number % TURN == 0:
-            await asyncio.sleep(0)  # noqa: TID251  a turn, no time
 
 
 def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
@@ -306,7 +293,7 @@ async def _plan_new(fresh: list[Stored], context: ApplyContext, by: Principal) -
     readers: list[Stored] = []
     sources = [each for each in fresh if isinstance(each.resource.spec, SourceSpec)]
     decided_now = iter(await all_of(_resolve(each, context) for each in sources))
-    async for stored in _in_turns(fresh):
+    async for stored in in_turns(fresh):
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             resolved = replace(stored, resolved={**stored.resolved, **next(decided_now)})
@@ -319,7 +306,7 @@ async def _plan_new(fresh: list[Stored], context: ApplyContext, by: Principal) -
             done.append(stored)
     done += await _plan_readers(readers, context.catalog, by)
     await _refuse_forgotten(readers, context)
-    for stored in fresh:
+    async for stored in in_turns(fresh):
         if isinstance(stored.resource.spec, ArrangementSpec):
             done.append(decided(stored, context.catalog, by))
             context.catalog.plan(done[-1])
@@ -377,7 +364,7 @@ async def _plan_readers(readers: list[Stored], catalog: Catalog, by: Principal) 
     while waiting:
         left: list[Stored] = []
         refused: TidemillError | None = None
-        for stored in waiting:
+        async for stored in in_turns(waiting):
             await catalog.foresee(stored)
             try:
                 known = decided(stored, catalog, by)

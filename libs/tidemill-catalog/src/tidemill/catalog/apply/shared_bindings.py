@@ -7,11 +7,13 @@ meant before is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from tidemill.catalog.apply.context import ApplyContext
+from tidemill.catalog.apply.turns import in_turns
 from tidemill.catalog.entry import located
 from tidemill.catalog.store import BEGINS, REMAP, Stored
 from tidemill.errors import UnknownCollection, UsageError
@@ -31,30 +33,35 @@ async def join_bindings(
     `resources` are all that are applied; resources of the kinds `makers` give their names to
     collections. Raises: UsageError with its place.
     """
-    for resource in resources:
-        if resource.kind in makers and context.store.sharing(resource.name):
+    made = [resource for resource in resources if resource.kind in makers]
+    async for resource in in_turns(made):
+        if context.store.sharing(resource.name):
             with located(resource, "metadata", "name"):
                 raise UsageError(
                     f"sources share their bindings as {resource.name}: choose another name",
                     reason="Namesake",
                 )
+    names = {resource.name: str(resource) for resource in made}
     known: list[Stored] = []
-    for stored in fresh:
+    joining: defaultdict[str, list[Stored]] = defaultdict(list)
+    async for stored in in_turns(fresh):
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec) and spec.remap is not None:
             with located(stored.resource, "spec", "remap"):
-                _refuse_taken(spec.remap, resources, context, makers)
-                others = [*context.store.sharing(spec.remap), *known]
+                _refuse_taken(spec.remap, names, context, makers)
+                # Those of this apply are like the first of them.
+                others = [*context.store.sharing(spec.remap), *joining[spec.remap][:1]]
                 stored = await _join(stored, spec, spec.remap, others, context, now_ms)
+            joining[spec.remap].append(stored)
         known.append(stored)
     return known
 
 
 def _refuse_taken(
-    name: str, resources: Sequence[Resource], context: ApplyContext, makers: Collection[str],
+    name: str, names: Mapping[str, str], context: ApplyContext, makers: Collection[str],
 ) -> None:  # fmt: skip
     """Raises: UsageError if the name is that of other collections."""
-    taken = [str(each) for each in resources if each.kind in makers and each.name == name]
+    taken = [names[name]] if name in names else []
     taken += [f"{kind}/{name}" for kind in makers if context.store.get(kind, name) is not None]
     created = context.catalog.created(name)
     taken += [] if created is None else [f"the collection {created}"]
@@ -69,11 +76,11 @@ async def _join(
     stored: Stored, spec: SourceSpec, name: str, others: Sequence[Stored],
     context: ApplyContext, now_ms: int,
 ) -> Stored:  # fmt: skip
-    """The source with the bindings that others share under the name; with new ones if nobody
+    """The source with the bindings that `others` share under the name; with new ones if nobody
     does.
     """
     own = stored.resource.name  # which may be there as something that cannot be read
-    sharing = [each for each in others if each.shares == name and each.resource.name != own]
+    sharing = [each for each in others if each.resource.name != own]
     for other in sharing:
         _refuse_other(spec, other, name)
     if not sharing:

@@ -1,4 +1,5 @@
-"""Egress of Kafka's clients: checked for every connection, also to brokers that others name.
+"""Connections of Kafka's clients: egress is checked for each, also to brokers that others name, and
+one that a start leaves behind is closed.
 
 aiokafka resolves names itself and offers no hook for the resolved address. Its connections are made
 by one function, which gets the name of the client. This module takes the place of that function,
@@ -8,7 +9,11 @@ and is tied to one minor version.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Self
+from weakref import WeakSet
 
 import aiokafka.client
 from aiokafka.conn import AIOKafkaConnection, create_conn
@@ -48,20 +53,47 @@ class _GatedLoop:
         )
 
 
+_MADE: ContextVar[WeakSet[AIOKafkaConnection] | None] = ContextVar("made", default=None)
+"""The connections of the client that is starting."""
+
+
+@contextmanager
+def closing_given_up() -> Iterator[None]:
+    """Close the connections that are made within, if it is left by an error.
+
+    A client does not know its first connection before it has learned of all brokers. A start that
+    is given up before leaves it open, and `stop` finds nothing to close.
+    """
+    made: WeakSet[AIOKafkaConnection] = WeakSet()
+    token = _MADE.set(made)
+    try:
+        yield
+    except BaseException:
+        for connection in made:
+            connection.close()
+        raise
+    finally:
+        _MADE.reset(token)
+
+
 async def _connect_gated(host: str, port: int, **options: Any) -> Any:  # aiokafka ships no types
     name = options.get("client_id")
     try:
-        if not isinstance(name, GatedId):
-            return await create_conn(host, port, **options)
-        connection = AIOKafkaConnection(host, port, **options)
-        connection._loop = _GatedLoop(connection._loop, name.egress)
-        await connection.connect()
-        return connection
+        if isinstance(name, GatedId):
+            connection = AIOKafkaConnection(host, port, **options)
+            connection._loop = _GatedLoop(connection._loop, name.egress)
+            await connection.connect()
+        else:
+            connection = await create_conn(host, port, **options)
     except KafkaConnectionError:
         raise  # in words of the client
     except KafkaError as error:
         # A broker's answer to a login may repeat it, and the client writes errors into its log.
         raise type(error)() from None
+    made = _MADE.get()
+    if made is not None:
+        made.add(connection)
+    return connection
 
 
 aiokafka.client.create_conn = _connect_gated

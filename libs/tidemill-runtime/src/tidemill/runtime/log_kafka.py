@@ -31,6 +31,7 @@ from tidemill.runtime.kafka_batches import (
 from tidemill.runtime.kafka_committing import forget_commits_given_up
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
 from tidemill.runtime.kafka_fencing import KafkaFencedWriter
+from tidemill.runtime.kafka_gate import closing_given_up
 from tidemill.runtime.kafka_producer import (
     discard_producer,
     know_partitions,
@@ -352,7 +353,7 @@ class KafkaLog:
 
     async def _start(self, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
         try:
-            with self._access.explained():
+            with self._access.explained(), closing_given_up():
                 async with asyncio.timeout(self._deadline_s):
                     await client.start()
                     # A client that is stopped before its own tasks have begun cancels whoever stops
@@ -373,7 +374,7 @@ class KafkaLog:
                     **self._options,
                 )
                 try:
-                    with self._access.explained():
+                    with self._access.explained(), closing_given_up():
                         await admin.start()
                 except BaseException:
                     await admin.close()

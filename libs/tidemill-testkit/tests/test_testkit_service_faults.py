@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,7 +33,7 @@ from tidemill.testkit.service_faults.fault_injector import (
     Parts,
     said_of_work,
 )
-from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
+from tidemill.testkit.service_faults.machine import Machine, Patience, Used, share_of_ours
 from tidemill.testkit.service_faults.oracle import (
     Flight,
     Oracle,
@@ -161,6 +162,36 @@ def test_a_machine_knows_what_its_own_processes_use() -> None:
     others = Machine(SystemClock(), ("no command line has this in it",))
     others.look()
     assert 0.0 <= others.share <= 1.0
+
+
+@dataclass
+class OtherMachine:
+    """A machine whose share is what a test says."""
+
+    had_s: float = 0.0
+
+    def look(self) -> None:
+        """It has been looked at."""
+
+
+def test_a_storm_waits_for_as_long_as_something_comes_nearer() -> None:
+    """Seconds that other processes took are none; ten times the patience is the end."""
+    machine, clock = OtherMachine(), ManualClock()
+    patience = Patience(cast("Machine", machine), clock, 180.0)
+    for seen, had_s, lasts in [
+        (1, 100, True),
+        (1, 100, True),
+        (2, 100, True),
+        (2, 100, True),
+        (2, 100, False),
+    ]:
+        machine.had_s += had_s
+        assert patience.lasts(seen) is lasts
+    slow = Patience(cast("Machine", machine), clock, 180.0)
+    clock.move(1_799)
+    assert slow.lasts(1)
+    clock.move(2)
+    assert not slow.lasts(2)
 
 
 async def test_an_event_behind_what_its_partition_promised_is_noticed(tmp_path: Path) -> None:

@@ -95,6 +95,31 @@ class Machine:
         return any(mark in command for mark in self._marks)
 
 
+class Patience:
+    """Waits for something for as long as it comes nearer, in seconds of the machine.
+
+    It ends once nothing has come nearer for `seconds` of the machine, or at ten times as much by
+    the clock.
+    """
+
+    def __init__(self, machine: Machine, clock: Clock, seconds: float) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._seconds = seconds
+        self._end_s = clock.monotonic_s() + 10 * seconds
+        self._seen: object = None
+        machine.look()
+        self._since_s = machine.had_s
+
+    def lasts(self, seen: object) -> bool:
+        """Whether to wait on, where `seen` tells how near it has come."""
+        self._machine.look()
+        if seen != self._seen:
+            self._seen, self._since_s = seen, self._machine.had_s
+        waited_s = self._machine.had_s - self._since_s
+        return waited_s <= self._seconds and self._clock.monotonic_s() < self._end_s
+
+
 def _processes() -> tuple[dict[int, int], dict[int, int]]:
     """The parent of each process, and the ticks that it has used, what it has started and buried
     left out.

@@ -45,6 +45,7 @@ from tidemill.testkit.service_faults.cluster import (
     Cluster,
 )
 from tidemill.testkit.service_faults.load import Load
+from tidemill.testkit.service_faults.machine import Patience
 from tidemill.testkit.service_faults.oracle import Rows, Topic, difference
 from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
 from tidemill.testkit.service_faults.watching import rows_of
@@ -52,7 +53,6 @@ from tidemill.testkit.service_faults.watching import rows_of
 STEP_S = 0.5
 COMMITS = "tidemill.commits"
 UPLOAD_S = 10.0
-SEEN_S_MAX = 180.0
 AWAY = (Unavailable, Indeterminate, DeadlinePassed)
 HUGE = 2**63
 Asked = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
@@ -198,9 +198,11 @@ class Poison:
     """Injects all kinds in turn, and knows what each had to become."""
 
     def __init__(
-        self, cluster: Cluster, log: Log, load: Load, random: Random, outcome: Outcome
-    ) -> None:
+        self, cluster: Cluster, log: Log, load: Load, random: Random, outcome: Outcome,
+        patience: Callable[[], Patience],
+    ) -> None:  # fmt: skip
         self._cluster = cluster
+        self._patience = patience
         self._log = log
         self._load = load
         self._random = random
@@ -369,12 +371,12 @@ class Poison:
         await self._check_announcements()
 
     async def _rows(self, asked: Asked, name: str, total: int) -> Rows:
-        """The rows of a collection, once there are so many, or after a while."""
-        began_s = self._cluster.clock.monotonic_s()
+        """The rows of a collection, once there are so many, or no more come."""
+        patience = self._patience()
         while True:
             answer = await asked(lambda client: client.snapshot(name))
             found = rows_of(name, answer.table)
-            if found.total() >= total or self._cluster.clock.monotonic_s() - began_s > SEEN_S_MAX:
+            if found.total() >= total or not patience.lasts(found.total()):
                 return found
             await self._cluster.clock.sleep(0.2)
 
@@ -398,7 +400,7 @@ class Poison:
         """One source stands, whose file was spoiled; all others do their work, and no other one is
         there.
         """
-        began_s = self._cluster.clock.monotonic_s()
+        patience = self._patience()
         while True:
             said = {f"{s.kind}/{s.name}": s for s in await asked(lambda client: client.get())}
             wrong = [
@@ -406,7 +408,7 @@ class Poison:
                 for name, status in said.items()
                 if status.ready == (name == f"Source/{SPOIL}")
             ]
-            if not wrong or self._cluster.clock.monotonic_s() - began_s > SEEN_S_MAX:
+            if not wrong or not patience.lasts(len(wrong)):
                 break
             await self._cluster.clock.sleep(0.5)
         self._outcome.violations.extend(wrong)
@@ -422,9 +424,9 @@ class Poison:
         """Each process that hears announcements has passed some over, of which one more comes now
         and then.
         """
-        began_s, passed = self._cluster.clock.monotonic_s(), 0.0
+        patience, passed = self._patience(), 0.0
         async with aiohttp.ClientSession() as session:
-            while not passed and self._cluster.clock.monotonic_s() - began_s < SEEN_S_MAX:
+            while not passed and patience.lasts(None):
                 await self._announcement()
                 await self._cluster.clock.sleep(1.0)
                 for member in self._cluster.fleet.members.values():

@@ -42,7 +42,7 @@ from tidemill.testkit.service_faults.cluster import (
 from tidemill.testkit.service_faults.effects import check_effects, effects
 from tidemill.testkit.service_faults.fault_injector import FaultInjector
 from tidemill.testkit.service_faults.load import Ledger, Load
-from tidemill.testkit.service_faults.machine import Machine
+from tidemill.testkit.service_faults.machine import Machine, Patience
 from tidemill.testkit.service_faults.oracle import Oracle, Topic
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.poison import Poison, prepare_files
@@ -50,7 +50,7 @@ from tidemill.testkit.service_faults.watching import Answers, Frontiers, rows_of
 
 STORM_S = 30.0
 GIVEN_UP_S = 180.0
-"""Seconds after which a recovery has failed."""
+"""Seconds of the machine after which a recovery has failed, or nothing comes nearer any more."""
 TOLD_S = 10.0
 STEADY_LOOKS = 5
 FAILOVER_ROLES = ("ingest", "remap", "reclock", "compute")
@@ -102,7 +102,9 @@ class Run:
         self._answers = Answers(place, self._frontiers, Random(f"{seed} answers"), self.outcome)
         self._fault_injector = FaultInjector(place, Random(f"{seed} trouble"), self.outcome)
         place.endpoints.random, place.endpoints.outcome = Random(f"{seed} endpoints"), self.outcome
-        self._poison = Poison(place, self._log, self._load, Random(f"{seed} poison"), self.outcome)
+        self._poison = Poison(
+            place, self._log, self._load, Random(f"{seed} poison"), self.outcome, self._patience
+        )
         self._machine = Machine(place.clock, place.marks)
         self._marks = 1_000
 
@@ -220,6 +222,9 @@ class Run:
             )
             await self._recover()
 
+    def _patience(self) -> Patience:
+        return Patience(self._machine, self._clock, GIVEN_UP_S)
+
     async def _mark(self) -> float:
         """Write a row that nothing else is like; the seconds until an answer has what follows from
         it.
@@ -227,12 +232,14 @@ class Run:
         self._marks += 1
         mark, began_s = self._marks, self._clock.monotonic_s()
         await self._load.mark(mark)
-        while self._clock.monotonic_s() - began_s < GIVEN_UP_S:
+        patience = self._patience()
+        while True:
             answer = await self._ask(lambda client: client.snapshot("totals/total"))
             if any(row[0] == mark for row in rows_of("totals/total", answer.table)):
                 return self._clock.monotonic_s() - began_s
+            if not patience.lasts(None):  # instants come whether or not the row does
+                raise StuckError("a new row", self._cluster.fleet.logs())
             await self._clock.sleep(0.05)
-        raise StuckError("a new row", self._cluster.fleet.logs())
 
     async def _check(self) -> None:
         """Check answers and effects so far, while the load goes on."""
@@ -251,10 +258,11 @@ class Run:
         end = await self._load.end()
         await self._check()
         wanted = self._oracle.alarms(end)
-        began_s = self._clock.monotonic_s()
-        while self._clock.monotonic_s() - began_s < GIVEN_UP_S:
+        patience = self._patience()
+        while True:
             done = await effects(self._cluster, self._topics["alarms"])
-            if all(events.total() >= wanted.total() for events in done.values()):
+            found = [events.total() for events in done.values()]
+            if min(found) >= wanted.total() or not patience.lasts(found):
                 break
             await self._clock.sleep(0.2)
         check_effects(done, wanted, self.outcome, all_done=True)
@@ -285,12 +293,11 @@ class Run:
         """Each record that was no row, or no change of what was there, is one letter, soon after
         the last.
         """
-        name, began_s = f"{source}/deadletters", self._clock.monotonic_s()
+        name, patience = f"{source}/deadletters", self._patience()
         while True:
             letters = await self._ask(lambda client: client.snapshot(name))
             found = rows_of(name, letters.table)
-            waited_s = self._clock.monotonic_s() - began_s
-            if found.total() >= wanted.total() or waited_s >= GIVEN_UP_S:
+            if found.total() >= wanted.total() or not patience.lasts(found.total()):
                 break
             await self._clock.sleep(0.2)
         self.outcome.happened[f"dead letters of {source}"] = found.total()

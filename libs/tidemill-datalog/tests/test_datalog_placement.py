@@ -73,7 +73,7 @@ def test_an_aggregate_of_a_join_is_matched_where_it_joins() -> None:
     [
         ("sg(x, y) := edge(z, x) ^ edge(z, y); sg(x, y) := edge(a, x) ^ sg(a, b) ^ edge(b, y);",
          "no argument of the recursion is handed on", "pass one argument"),
-        ("all() @count(x) := edge(x, _);", "one group", "give the head an argument"),
+        ("all() @count(x) @time(3) := edge(x, _);", "one group", "give the head an argument"),
         ("limit(3);", "no rows to divide", ""),
         ("seen(x) @next := edge(x, _);", "ticks follow one another", "in a view of its own"),
         ("d(o) @count_distinct(b) := payment(o, b); h(c) := d(o) ^ edge(o, c);",

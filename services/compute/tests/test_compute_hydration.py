@@ -69,6 +69,11 @@ PROGRAMS = {
         reach(n, k) := reach(n, m) ^ step(m, k);
         alone(h) ~count := host(h) ^ not ping(h, 3);
     """,
+    "groups of which each range has a part": """
+        worth(concat(h, "x")) @sum(n) @average(n) @min(n) := ping(h, n) ^ host(h);
+        all() @count(n) @max(n) := ping(_, n);
+        told() @set(h) := ping(h, _);
+    """,
     "counts that are passed on, and meet again": """
         many(n) @count(h) := ping(h, n);
         either(n, h) := many(n) ^ ping(h, n);
@@ -245,7 +250,8 @@ def by_ranges(history: History, ranges: int, written: World) -> dict[str, pa.Tab
         for collection in divided.collections_of(fragment):
             put(divided.deal(fragment, collection, written.fed[collection]))
         for number in range(divided.ranges_of(fragment)):
-            told = divided.evaluate(fragment, waiting.get((fragment.number, number), {}))
+            given = waiting.get((fragment.number, number), {})
+            told = divided.evaluate(fragment, number, given)
             put(told.crossing)
             errors += told.errors
             counts.update(told.rows)

@@ -137,9 +137,9 @@ def evaluate_stage(
             else:
                 yield wire_batch([Dealt(row["stage"], row["range"], row["name"], row["payload"])])
     divided = job.divided()
-    for given in held.values():
+    for at, given in held.items():
         try:
-            found = divided.evaluate(divided.placement.fragments[number], given)
+            found = divided.evaluate(divided.placement.fragments[number], at, given)
             yield wire_batch(asyncio.run(_write_updates(job.place, divided, found)))
         except Exhausted as error:
             yield wire_batch([Dealt(LAST, 0, _EXHAUSTED, str(error).encode())])

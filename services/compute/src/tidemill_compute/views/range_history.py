@@ -20,6 +20,7 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.logical.partial import PARTIAL, plan_in
 from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill_compute.views.bulk import History
@@ -153,10 +154,10 @@ class RangeHistory:
                 yield from dealt_table(fragment.number, read.name, read.place, count, rows, key)
 
     def evaluate(
-        self, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
+        self, fragment: Fragment, number: int, rows: Mapping[str, Sequence[bytes]],
         before: Mapping[str, pa.Table] | None = None, *, whole: bool = False,
     ) -> RangeFound:  # fmt: skip
-        """The answer of one range of a fragment to all that was dealt to it.
+        """The answer of one range of a fragment, by its `number`, to all that was dealt to it.
 
         `before` are the updates below `lower` of what it reads, by name, for a view that was there
         before; None is its beginning. With `whole` it hands on to later fragments what was there
@@ -166,7 +167,8 @@ class RangeHistory:
         crossing = self.placement.crossing(fragment)
         outputs = [name for name in fragment.placed if name in target.outputs]
         engine = DataflowEngine(
-            fragment.plan.checked, plan=fragment.plan, strategy=target.strategy, texts=texts,
+            fragment.plan.checked, plan=plan_in(fragment.plan, number),
+            strategy=target.strategy, texts=texts,
             limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
             told=dict.fromkeys([*outputs, *crossing]), whole=fragment.whole,
         )  # fmt: skip
@@ -216,6 +218,7 @@ class RangeHistory:
                 self.ranges_of(later),
                 told[read.predicate],
                 whole=read.predicate in fragment.whole,
+                parts=read.predicate.startswith(PARTIAL),
             )
         ]
 

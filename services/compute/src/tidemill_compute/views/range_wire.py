@@ -16,6 +16,7 @@ from tidemill.datalog.columns.column import Column
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
 from tidemill.datalog.dataflow.schema import column_of, instant_word, words_of_column
+from tidemill.datalog.logical.partial import flat
 from tidemill.datalog.placement import Place
 from tidemill.datalog.placement.column_hashes import ranges_of_columns, spots_of_columns
 from tidemill.datalog.placement.hashing import spot_of
@@ -82,20 +83,23 @@ def _payloads(table: pa.Table) -> Iterator[bytes]:
 
 
 def dealt_told(
-    stage: int, name: str, place: Place, ranges: int, told: Told, *, whole: bool
-) -> Iterator[Dealt]:
+    stage: int, name: str, place: Place, ranges: int, told: Told, *, whole: bool,
+    parts: bool = False,
+) -> Iterator[Dealt]:  # fmt: skip
     """Changes that a fragment tells, in the ranges where they are wanted.
 
-    Facts of a `whole` predicate take the contributions to their tallies along.
+    Facts of a `whole` predicate take the contributions to their tallies along. Readers
+    of `parts` of groups have columns in place of what these carry.
     """
     schema = told.schema
-    if not schema.numbered and not schema.lattices:
+    if not schema.numbered and (parts or not schema.lattices):
         table = _table_of(told)
         key = [_joined(table.column(at)) for at in place.positions]
         yield from dealt_table(stage, name, place, ranges, table, key)
         return
     found: dict[int, list[tuple[str, int, int]]] = {}
     for at, record, diff in told.contributions() if whole else told.records():
+        record = flat(record) if parts else record
         row = pack_fact(record), instant_word(at), diff
         for number in place.ranges_of(record, ranges):
             found.setdefault(number, []).append(row)
@@ -154,7 +158,7 @@ def decoded(payload: bytes) -> pa.Table:
 
 
 def _table_of(told: Told) -> pa.Table:
-    """Changes as columns: time, arguments, expiry, start, end, diff."""
+    """Changes as columns: time, arguments, lattices by name, expiry, start, end, diff."""
     schema, rows = told.schema, intervals_of(told.moves)
     nulls = rows[:, schema.nulls]
 
@@ -162,10 +166,12 @@ def _table_of(told: Told) -> pa.Table:
         words = np.ascontiguousarray(rows[:, place])
         return column_of(words, schema.kind(place), nulls >> place & 1).to_arrow(told.texts)
 
-    arrays = [array(place) for place in range(schema.expiry)]
+    lattices = sorted((name, at) for at, (name, _) in enumerate(schema.lattices, schema.expiry + 1))
+    places = [*range(schema.expiry), *(at for _, at in lattices)]
+    arrays = [array(place) for place in places]
     columns = (schema.expiry, -3, -2, -1)
     arrays += [pa.array(np.ascontiguousarray(rows[:, column])) for column in columns]
-    names = [*map(str, range(schema.expiry)), EXPIRY, START, END, DIFF]
+    names = [*map(str, range(len(places))), EXPIRY, START, END, DIFF]
     return pa.Table.from_arrays(arrays, names)
 
 

@@ -6,8 +6,10 @@ Importing it imports numba.
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
 from tidemill.arrangement.interval_updates.groups import (
     COUNT,
+    LOWER_SUM,
     MEAN,
     SUM,
+    UPPER_SUM,
     contribute,
     finish,
     replaced,
@@ -38,7 +40,7 @@ from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 
 __all__ = [
     "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
-    "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "Latch", "Merged",
-    "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
+    "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch", "Merged",
+    "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums", "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
     "replaced", "subtract", "tick",
 ]  # fmt: skip

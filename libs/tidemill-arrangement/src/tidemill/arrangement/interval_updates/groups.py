@@ -20,8 +20,8 @@ from tidemill.arrangement.interval_updates.summing import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 
 F64Array: TypeAlias = npt.NDArray[np.float64]
-COUNT, SUM, MEAN = 0, 1, 2
-"""Kinds of values that a sum gives."""
+COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM = 0, 1, 2, 3, 4
+"""Kinds of values that a sum gives; the last two are sums of halves, which others add up."""
 _EXACT = 1 << 53
 """Sums of whole numbers up to this one are floats, so that a mean is rounded once."""
 
@@ -74,6 +74,9 @@ def _finish(
                 out[row, column] = count
                 continue
             high, low = stretches[row, place + 1], stretches[row, place + 2]
+            if kinds[at] == UPPER_SUM or kinds[at] == LOWER_SUM:
+                out[row, column] = high if kinds[at] == UPPER_SUM else low
+                continue
             if abs(np.float64(high) * 4294967296.0 + np.float64(low)) >= _EXACT:
                 return False
             total = (high << 32) + low

@@ -219,9 +219,10 @@ class Head:
 class Reduce:
     """Aggregate the matches of a rule by their head: lattices with what they take of a match.
 
-    `by_time` says whether the time belongs to the group. `linear`: all lattices are counts and
-    sums of whole numbers, and move by what changes. `carried`: the values of a group are parafacts;
-    `floats`: its sums are those of floats.
+    `kinds` are the types of what is taken. `by_time` says whether the time belongs to the group.
+    `linear`: all lattices are counts and sums of whole numbers, and move by what changes.
+    `carried`: the values of a group are parafacts; `floats`: its sums are those of floats. Of a
+    group that `merges` each match is a part, with what can be added up of counts and sums.
     """
 
     lattices: tuple[tuple[str, tuple[Expression, ...]], ...]
@@ -230,6 +231,7 @@ class Reduce:
     linear: bool
     carried: bool = False
     floats: bool = False
+    merges: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ from dataclasses import replace
 from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.dataflow.schema import KINDS
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
+from tidemill.datalog.logical.partial import merges
 from tidemill.datalog.logical.plan import NEXT, SENT, LogicalPlan
 
 PART = "#part:"
 """Before the number of a rule and its predicate: the groups of that rule alone."""
 GIVES = {"count": Type.INT, "count_distinct": Type.INT, "average": Type.FLOAT}
-_LINEAR = frozenset({"count", "sum", "average"})
 
 
 def groups_apart(logical: LogicalPlan, ordered: Collection[str]) -> LogicalPlan:
@@ -129,7 +130,8 @@ class Representation:
         found: dict[str, Type] = {}
         for lattice, terms in rule.head.lattices:
             kind = self.kind(rule, lattice)
-            if len(terms) != 1 or lattice in found or kind is None:
+            alone = len(terms) == 1 or (merges(rule) and lattice in TALLIES)
+            if not alone or lattice in found or kind is None:
                 return None
             found[lattice] = kind
         return tuple(found.items()) if found.keys() == self.lattices[name] else None
@@ -143,4 +145,4 @@ class Representation:
         if not {kind, given} <= KINDS:
             return None
         mixed = given is Type.INT and declared is Type.FLOAT
-        return None if mixed and (lattice not in _LINEAR or lattice == "sum") else kind
+        return None if mixed and (lattice not in TALLIES or lattice == "sum") else kind

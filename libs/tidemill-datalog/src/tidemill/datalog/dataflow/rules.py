@@ -51,10 +51,11 @@ from tidemill.datalog.logical.forms import (
     Wildcard,
     clock_time,
 )
+from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of, merges
 from tidemill.datalog.logical.ranges import Bounds
 
 _UNIT_ATOM = AtomForm(UNIT, ())
-LINEAR = frozenset({"count", "sum", "average"})
+_SUMS = frozenset({"sum", "average", UPPER, LOWER})
 
 
 class Collections(Protocol):
@@ -502,16 +503,20 @@ class RuleLowering:
             return None
         if self.program.schemas[head.predicate].carrying:
             return self._reduce_carried()
-        kinds = [type_of(terms[0], self.rule.types) for _, terms in head.lattices]
+        types = self.rule.types
         linear = all(
-            name == "count" or (name in LINEAR and kind is Type.INT)
-            for (name, _), kind in zip(head.lattices, kinds, strict=True)
+            kind_of(name) in ("count", COUNTED)
+            or (kind_of(name) in _SUMS and type_of(terms[0], types) is Type.INT)
+            for name, terms in head.lattices
         )
-        return Reduce(head.lattices, tuple(kinds), bool(head.time), linear)
+        kinds = tuple(type_of(term, types) for _, terms in head.lattices for term in terms)
+        by_time, merging = bool(head.time), merges(self.rule)
+        return Reduce(head.lattices, kinds, by_time, linear, merges=merging)
 
     def _reduce_carried(self) -> Reduce:
         """The lattices of a head, with whole numbers among floats as such."""
         head = self.rule.head
+        assert not (merges(self.rule) and any(name in TALLIES for name, _ in head.lattices))
         lattices = []
         for name, terms in head.lattices:
             found = []

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 
+from tidemill.datalog.dataflow.lingering import lives_apart
 from tidemill.datalog.dataflow.representation import Representation
+from tidemill.datalog.dataflow.rewrites import rewritten
+from tidemill.datalog.dataflow.schema import KINDS
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.lattices import TALLIES
-from tidemill.datalog.logical.forms import AtomForm, RuleForm
+from tidemill.datalog.logical.expressions import type_of
+from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.logical.plan import LogicalPlan
 
 SIMPLE = frozenset({"min", "max", "earliest", "latest", "set", "provenance", "extent"})
@@ -21,6 +27,7 @@ class Carrying:
     """The lattices of a plan's facts. Facts of the inputs in `carrying` may carry any."""
 
     def __init__(self, plan: LogicalPlan, carrying: Collection[str]) -> None:
+        self._plan, self._inputs = plan, carrying
         self._derived = {rule.head.predicate for rule in plan.rules}
         self._represented = Representation(plan, carrying)
 
@@ -46,3 +53,43 @@ class Carrying:
             if not atom.is_clock:
                 found |= self._represented.passed(rule, atom)
         return found <= PORTABLE
+
+    @cached_property
+    def _lowered(self) -> LogicalPlan:
+        """The plan as an engine has it, with the types that values have there."""
+        return rewritten(lives_apart(self._plan)[0])
+
+    @cached_property
+    def _forms(self) -> dict[int, RuleForm]:
+        return {rule.number: rule for rule in self._lowered.rules if rule.head.aggregates}
+
+    @cached_property
+    def _seen(self) -> Representation:
+        return Representation(self._lowered, self._inputs)
+
+    def kinds(self, predicate: str, lattice: str) -> tuple[ColumnType, ...]:
+        """The types of a lattice's values; of a part of a group they are whole numbers."""
+        return self._lowered.checked.lattice_types.get((predicate, lattice), ("int",))
+
+    def whole_groups(self, rule: RuleForm) -> str:
+        """Why no range has a part of the groups of an aggregating rule; empty if each has one."""
+        head, names = rule.head, [name for name, _ in rule.head.lattices]
+        if rule.outlives or rule.lingers or head.time or "time" in head.suppressed:
+            return "its facts have times or ends of their own"
+        if any(self._represented.passed(rule, a) for a in rule.atoms if not a.is_clock):
+            return "its atoms pass values on"
+        if len(set(names)) < len(names):
+            return "it names a lattice twice"
+        form = self._forms[rule.number]
+        for name, terms in form.head.lattices:
+            kind = type_of(terms[0], form.types)
+            if name in TALLIES or name == "count_distinct":
+                if not self._seen.seen(head.predicate):
+                    return f"@{name} is passed on (~{name} ends that), or other rules add to it"
+                if kind not in KINDS or (name in ("sum", "average") and kind is not Type.INT):
+                    return f"@{name} of values of type {kind.value} needs each of them"
+            elif name not in SIMPLE:
+                return f"@{name} is of a host"
+            elif "any" in self._lowered.checked.lattice_types.get((head.predicate, name), ("any",)):
+                return f"@{name} has values of any type"
+        return ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tidemill.datalog.dataflow.rewrites import endless_of_any_type
 from tidemill.datalog.inputs import ColumnType, InputSchema
 from tidemill.datalog.logical.forms import AbsentForm, AtomForm, RuleForm
+from tidemill.datalog.logical.partial import PARTIAL
 from tidemill.datalog.logical.plan import Component, LogicalPlan
 from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.drafts import Draft
@@ -108,9 +109,14 @@ class _Cut:
     def _own_plan(self, components: Sequence[Component]) -> LogicalPlan:
         checked = self._plan.checked
         columns, types = dict(checked.columns), dict(checked.lattice_types)
+        for component in components:
+            for rule in component.rules:
+                name, head = rule.head.predicate, rule.head
+                if name.startswith(PARTIAL):  # other columns are what it carries
+                    columns[name] = columns[name][: len(head.terms)]
         inputs = {}
         for name, read in self._reads.items():
-            columns[name] = columns.get(read.predicate, ())
+            columns[name] = self._plan.checked.columns.get(read.predicate, ())
             known = self._types(read.predicate)
             types.update({(name, lattice): kinds for lattice, kinds in known.items()})
             source = checked.inputs.get(read.predicate)
@@ -118,7 +124,7 @@ class _Cut:
                 name, "relation" if source is None else source.kind, columns[name],
                 lattices=tuple(
                     (lattice, known.get(lattice, ("any",)))
-                    for lattice in sorted(self._lattices.lattices(read.predicate))
+                    for lattice in self._carried(read.predicate)
                 ),
             )  # fmt: skip
         return replace(
@@ -127,6 +133,12 @@ class _Cut:
             components=tuple(components),
             rules=tuple(rule for each in components for rule in each.rules),
         )
+
+    def _carried(self, predicate: str) -> list[str]:
+        """The lattices that facts carry where they are read."""
+        if predicate.startswith(PARTIAL):
+            return []
+        return sorted(self._lattices.lattices(predicate))
 
     def _types(self, predicate: str) -> Mapping[str, tuple[ColumnType, ...]]:
         known = self._plan.checked.lattice_types

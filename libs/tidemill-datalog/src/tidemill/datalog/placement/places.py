@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from tidemill.datalog.logical.plan import LogicalPlan
@@ -81,11 +81,13 @@ class Fragment:
 class Placement:
     """The fragments of a program in an order in which each reads inputs and earlier ones.
 
-    Every derived fact of the program is found once, in one range of one fragment.
+    Every derived fact of the program is found once, in one range of one fragment. `matches` are
+    predicates of which a fact crosses for each match of an aggregating rule, and why.
     """
 
     plan: LogicalPlan
     fragments: tuple[Fragment, ...]
+    matches: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def divided(self) -> bool:

@@ -18,6 +18,7 @@ from tidemill.datalog.logical.plan import Component, LogicalPlan, logical_plan
 from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.cutting import cut, undivided
 from tidemill.datalog.placement.drafts import CHOICES_MAX, Draft, State, held_by, subsets, ways_of
+from tidemill.datalog.placement.grouping import grouped
 from tidemill.datalog.placement.matching import keys_of
 from tidemill.datalog.placement.places import Placement, Positions
 from tidemill.datalog.placement.reasons import TICKS, reason_of, together
@@ -61,6 +62,7 @@ class _Placing:
         self._drafts: list[Draft] = []
         self._where: dict[str, int] = {}
         self._rules = {id(rule): at for at, rule in enumerate(plan.rules)}
+        self._matches: dict[str, str] = {}
         self._alone = set(alone)
         for component in plan.components:
             if any(self._alone & rule.reads for rule in component.rules):
@@ -94,13 +96,16 @@ class _Placing:
                 base = name.rpartition(":")[2]
                 types.update({(name, k): v for (p, k), v in types.items() if p == base})
         components = tuple(each for draft in self._drafts for each in draft.components)
+        for rule in (rule for each in components for rule in each.rules):
+            parts = [n for n, _ in rule.head.lattices if n.startswith("#")]
+            types.update({(rule.head.predicate, name): ("int",) for name in parts})
         plan = replace(
             self._plan,
             checked=replace(checked, lattice_types=types),
             components=components,
             rules=tuple(rule for each in components for rule in each.rules),
         )
-        return cut(plan, self._drafts, self._names)
+        return replace(cut(plan, self._drafts, self._names), matches=self._matches)
 
     def _component(self, component: Component) -> None:
         for replicate in (False, True):
@@ -218,9 +223,17 @@ class _Placing:
         return best or []
 
     def _halves(self, rule: RuleForm) -> Halves | None:
+        place, reason = self._rules[id(rule)], ""
+        if rule.head.aggregates:
+            reason = self._carrying.whole_groups(rule)
+            if not reason and (halves := grouped(rule, place, self._columns, self._carrying)):
+                return halves
         if not self._carrying.tells_apart(rule) or _counts_alone(rule):
             return None
-        return split(rule, self._rules[id(rule)], self._columns)
+        found = split(rule, place, self._columns)
+        if found is not None and rule.head.aggregates:
+            self._matches[found[0].head.predicate] = reason or "it has many columns"
+        return found
 
 
 def _wanted(component: Component, columns: Columns) -> Iterator[dict[str, Positions]]:
@@ -235,4 +248,5 @@ def _wanted(component: Component, columns: Columns) -> Iterator[dict[str, Positi
 
 def _counts_alone(rule: RuleForm) -> bool:
     """Whether nothing of an aggregating rule can be done before its matches meet."""
-    return rule.head.aggregates and len(rule.atoms) < 2 and not (rule.absent or rule.conditions)
+    head, alone = rule.head, len(rule.atoms) < 2 and not (rule.absent or rule.conditions)
+    return head.aggregates and alone and not head.terms

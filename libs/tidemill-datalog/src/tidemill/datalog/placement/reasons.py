@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from tidemill.datalog.logical.partial import merges
 from tidemill.datalog.logical.plan import Component
 from tidemill.datalog.placement.matching import head_keys, keys_of
 
@@ -21,6 +22,8 @@ def reason_of(component: Component) -> Told:
     names = ", ".join(name.rpartition(":")[2] for name in component.predicates)
     if not any(atom for rule in component.rules for atom in rule.atoms if not atom.is_clock):
         return f"{names}: stated facts and clocks alone have no rows to divide", ""
+    if all(map(merges, component.rules)):
+        return f"{names}: what ranges say of one group is put together", ""
     if component.recursive:
         return (
             f"{names}: no argument of the recursion is handed on unchanged by all of its rules",

@@ -51,7 +51,7 @@ def split(rule: RuleForm, place: int, columns: Columns) -> Halves | None:
 
 def _grouped(rule: RuleForm, name: str, columns: Columns) -> Halves | None:
     types = dict(rule.types)
-    atoms = tuple(_keyed(n, atom, columns, types) for n, atom in enumerate(rule.atoms))
+    atoms = tuple(keyed(n, atom, columns, types) for n, atom in enumerate(rule.atoms))
     head = rule.head
     values = [term for _, terms in head.lattices for term in terms]
     bound = dict.fromkeys(each for atom in atoms for each in atom.variables())
@@ -73,8 +73,8 @@ def _grouped(rule: RuleForm, name: str, columns: Columns) -> Halves | None:
     return part, rest, tuple(("", WORDS[kind]) for kind in read.values())
 
 
-def _keyed(number: int, atom: AtomForm, columns: Columns, types: dict[str, Type]) -> AtomForm:
-    """An atom that binds all columns of its fact, and its time."""
+def keyed(number: int, atom: AtomForm, columns: Columns, types: dict[str, Type]) -> AtomForm:
+    """An atom that binds all columns of its fact, and its time; their types are put in `types`."""
 
     def fresh(place: int, kind: Type) -> Variable:
         variable = Variable(f"#key:{number}.{place}")

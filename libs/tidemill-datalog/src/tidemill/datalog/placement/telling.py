@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.formatter import format_rule
+from tidemill.datalog.logical.partial import PARTIAL
 from tidemill.datalog.logical.words import column_name
 from tidemill.datalog.placement.places import Fragment, Place, Placement
 from tidemill.datalog.placement.sizes import bytes_of
@@ -22,7 +23,8 @@ def placement_document(
 
     A fragment has `number`, `way` ("ranges" or "one task") with its `reason` and `advice`, what it
     `reads` and `keeps`, and its `rules`. A place is a list of columns, "in all ranges" or "in one
-    range". Facts that a later fragment merges have none. A rule has `number`, `text` and the
+    range". Facts that a later fragment merges have none. They stand `for` a "group", a "match" or
+    a "fact"; `why` says of an aggregate why not for a group. A rule has `number`, `text` and the
     variables `by` which its matches are divided. Rows of an input that are counted in `rows` take
     about as many `bytes` in an exchange, null for others. Cost: O(text).
     """
@@ -51,7 +53,8 @@ def placement_lines(document: Document) -> list[str]:
         for kept in each["keeps"]:
             to = ", ".join(map(str, kept["to"]))
             on = f", handed on to fragment {to}" if to else ""
-            lines.append(f"    keeps {kept['name']}{_at(kept['at'])}{on}")
+            why = f", one fact for each match: {kept['why']}" if kept["why"] else ""
+            lines.append(f"    keeps {kept['name']}{_at(kept['at'])}{on}{why}")
     return lines
 
 
@@ -94,7 +97,12 @@ class _Told:
         for name in fragment.derives:
             place = fragment.placed.get(name)
             at = None if place is None else self._place(place, name)
-            keeps.append({"name": self._name(name), "at": at, "to": self._readers(name)})
+            keeps.append(
+                {
+                    "name": self._name(name), "at": at, "to": self._readers(name),
+                    "for": self._stands_for(name), "why": self._placement.matches.get(name, ""),
+                }
+            )  # fmt: skip
         return {
             "number": fragment.number + 1, "way": fragment.way, "reason": fragment.reason,
             "advice": fragment.advice, "reads": reads, "rules": rules, "keeps": keeps,
@@ -110,6 +118,12 @@ class _Told:
             return None
         return bytes_of(rows, len(self._checked.columns[predicate]))
 
+    def _stands_for(self, predicate: str) -> str:
+        """One fact is there for a group, for a match of an aggregating rule, or for a fact."""
+        if predicate.startswith(PARTIAL):
+            return "group"
+        return "match" if predicate in self._placement.matches else "fact"
+
     def _readers(self, predicate: str) -> list[int]:
         return [
             each.number + 1
@@ -120,7 +134,8 @@ class _Told:
     def _name(self, predicate: str) -> str:
         base = predicate.rpartition(":")[2]
         if predicate.startswith(CROSSING):
-            return f"{base} of rule {self._rules[predicate]}"
+            groups = "groups of " if predicate.startswith(PARTIAL) else ""
+            return f"{groups}{base} of rule {self._rules[predicate]}"
         return f"{base}, given" if base != predicate else base
 
     def _place(self, place: Place, predicate: str) -> list[str] | str:

@@ -16,6 +16,7 @@ from tidemill.datalog.dataflow.schema import instant_word
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.lattices import Tally
 from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.partial import PARTIAL, flat
 from tidemill.datalog.placement.places import Fragment, Placement
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.ranges.failing import Failing, FailingTexts
@@ -92,8 +93,9 @@ class Ranges:
                 for name, each in worked.moves.items():
                     moves.setdefault(name, []).extend(each)
             for name in self.placement.crossing(fragment):
+                parts = name.startswith(PARTIAL)
                 updates = [
-                    (record, instant_word(at), END_WORD, diff)
+                    (flat(record) if parts else record, instant_word(at), END_WORD, diff)
                     for at, record, diff in moves.get(name, ())
                 ]
                 self._deal(name, updates)

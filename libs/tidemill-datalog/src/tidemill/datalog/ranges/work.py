@@ -12,6 +12,7 @@ from typing import TypeAlias
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.partial import plan_in
 from tidemill.datalog.placement.places import Fragment
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.ranges.failing import Failing
@@ -84,7 +85,7 @@ def work_of_range(
     """
     mine = [name for name in fragment.derives if name in told]
     engine = DataflowEngine(
-        fragment.plan.checked, plan=fragment.plan, strategy=settings.strategy, told=mine,
+        fragment.plan.checked, plan=plan_in(fragment.plan, work.number), strategy=settings.strategy, told=mine,
         keeps_state=True, limits=settings.limits, allowance=allowance, whole=fragment.whole,
     )  # fmt: skip
     if work.lower is not None:

@@ -84,7 +84,7 @@ class WindowWork:
         self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
     ) -> AsyncIterator[Dealt]:
         before = await self._before(fragment, at, given)
-        found = self.divided.evaluate(fragment, given, before, whole=self.window.whole)
+        found = self.divided.evaluate(fragment, at, given, before, whole=self.window.whole)
         for dealt in found.crossing:
             yield dealt
         for collection, updates in found.updates.items():

@@ -16,9 +16,11 @@ from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     COUNT,
     END_WORD,
+    LOWER_SUM,
     MEAN,
     SUM,
     SUM_WORDS,
+    UPPER_SUM,
     Arrangement,
     Change,
     Sums,
@@ -38,11 +40,16 @@ from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.failures import fact_text
 from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
 from tidemill.datalog.logical.forms import Expression, Type
+from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
 from tidemill.datalog.presence import END
 from tidemill.datalog.sums import among_floats, exact_average, exact_sum
-from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
+from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed, whole
 
-_KINDS = {"count": COUNT, "sum": SUM, "average": MEAN}
+_KINDS = {
+    "count": COUNT, "sum": SUM, "average": MEAN,
+    COUNTED: COUNT, UPPER: UPPER_SUM, LOWER: LOWER_SUM,
+}  # fmt: skip
+_HALF = 0xFFFF_FFFF
 
 
 class Reduction:
@@ -64,9 +71,10 @@ class Reduction:
         self._lattices = lattices
         self._first = TIME if reduce.by_time else TIME + 1
         self._groups = schema.expiry - self._first
-        values = 1 if reduce.carried else len(reduce.lattices)
+        self._terms = () if reduce.carried else _terms_of(reduce)
+        values = 1 if reduce.carried else len(self._terms)
         self._value_kinds = np.array(
-            [_KINDS.get(name, COUNT) for name, _ in reduce.lattices], np.int64
+            [_KINDS.get(kind_of(name), COUNT) for name, _ in reduce.lattices], np.int64
         )
         self._sums: Sums | None = None
         if reduce.linear:
@@ -165,8 +173,8 @@ class Reduction:
             if kept is not None:
                 matches, numbers = matches[kept], numbers[kept]
             values.append((numbers, None))
-        for (_, terms), kind in zip(self._plan.lattices, self._plan.kinds, strict=False):
-            words, nulls, failures = self._matches.expressions.words(terms[0], kind, matches)
+        for term, kind in zip(self._terms, self._plan.kinds, strict=True):
+            words, nulls, failures = self._matches.expressions.words(term, kind, matches)
             kept = self._matches.fail(failures, matches)
             if kept is not None:
                 return self.contributed(matches[kept])
@@ -219,8 +227,24 @@ class Reduction:
     def _finished(self, stretches: I64Array) -> Change:
         """Stretches of sums as rows of the predicate; sums that overflow are errors."""
         columns = self._schema.columns
+        if self._plan.merges:
+            stretches = self._put_together(stretches)
         rows = finish(stretches, self._groups, self._first, self._value_kinds, columns)
         return self._one_by_one(stretches) if rows is None else rows
+
+    def _put_together(self, stretches: I64Array) -> I64Array:
+        """Stretches of sums over parts as those of all values: count, upper and lower halves."""
+        begin, lattices = self._groups + 3, self._plan.lattices
+        size = len(stretches)
+        given = stretches[:, begin:-3].reshape(size, len(self._terms), SUM_WORDS)
+        totals = (given[:, :, 1] << 32) + given[:, :, 2]
+        sums = np.zeros((size, len(lattices), SUM_WORDS), np.int64)
+        at = 0
+        for place, (_, terms) in enumerate(lattices):
+            sums[:, place, : len(terms)] = totals[:, at : at + len(terms)]
+            at += len(terms)
+        flat = sums.reshape(size, len(lattices) * SUM_WORDS)
+        return np.concatenate([stretches[:, :begin], flat, stretches[:, -3:]], axis=1)
 
     def _one_by_one(self, stretches: I64Array) -> Change:
         """Rows of stretches with sums of any size; see `_finished`."""
@@ -307,17 +331,14 @@ class Reduction:
         if self._plan.carried:
             row[schema.nulls] = nulls
             return self._blended(row, [each[groups + 2] for each in alive])
-        for at, (name, _) in enumerate(self._plan.lattices):
-            kind = self._plan.kinds[at]
-            place = groups + 2 + at
-            values = [
-                None if each[self._width - 1] >> place & 1
-                else value_of(each[place], kind, self._texts, schema.values)
-                for each in alive
-            ]  # fmt: skip
+        place = groups + 2
+        for at, (name, terms) in enumerate(self._plan.lattices):
+            values = [self._values(alive, place + each) for each in range(len(terms))]
+            place += len(terms)
             column = schema.expiry + 1 + at
             try:
-                seen = self._seen(name, values)
+                parts = self._plan.merges and name in TALLIES
+                seen = _added(name, *values) if parts else self._seen(name, values[0])
             except Failed as failed:
                 row[schema.nulls] = nulls
                 self._failing.note(row, failed.reason)
@@ -342,8 +363,22 @@ class Reduction:
         row[self._schema.carried] = number
         return row
 
+    def _values(self, alive: Sequence[list[int]], place: int) -> list[Any]:
+        """The values in a column of some contributions."""
+        kind = self._plan.kinds[place - self._groups - 2]
+        return [
+            None if each[self._width - 1] >> place & 1
+            else value_of(each[place], kind, self._texts, self._schema.values)
+            for each in alive
+        ]  # fmt: skip
+
     def _seen(self, name: str, values: Sequence[Any]) -> Any:
         """The value of a lattice over some solutions. Raises: Failed."""
+        if (kind := kind_of(name)) in (COUNTED, UPPER, LOWER):
+            known = [value for value in values if value is not None]
+            if kind == COUNTED:
+                return len(known)
+            return sum(value >> 32 if kind == UPPER else value & _HALF for value in known)
         if name in TALLIES:
             if name == "count":
                 return sum(value is not None for value in values)
@@ -353,6 +388,21 @@ class Reduction:
         for value in values[1:]:
             inner = lattice.merge(inner, lattice.inject(value))
         return lattice.observe(inner)[0]
+
+
+def _terms_of(reduce: Reduce) -> tuple[Expression, ...]:
+    return tuple(term for _, terms in reduce.lattices for term in terms)
+
+
+def _added(
+    name: str, counts: Sequence[int], upper: Sequence[int] = (), lower: Sequence[int] = ()
+) -> Any:
+    """A count, sum or average of all values by its parts. Raises: Failed."""
+    count = sum(counts)
+    if name == "count" or not count:
+        return count if name == "count" else None
+    total = (sum(upper) << 32) + sum(lower)
+    return whole(total) if name == "sum" else total / count
 
 
 class Failing:

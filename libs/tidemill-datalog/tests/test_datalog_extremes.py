@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.elements import element
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.records import Record, Value, format_record, parse_record
+from tidemill.datalog.records import Record, Value, format_record, format_value, parse_record
 from tidemill.datalog.state import decode_fields, encode_fields
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.why_not import why_not
@@ -258,3 +260,9 @@ def test_w12_why_not_names_the_whole_number_that_is_the_float() -> None:
     held = facts(f=[(float(FAR),)], a=[(FAR + 1,)])
     (reason,) = why_not(checked, held, parse_record(f"none({FAR}.0)"), 0, upper=1)
     assert reason.render() == f"rule 1: blocked by a({FAR + 1})"
+
+
+def test_a_number_and_its_float_stand_in_one_order_however_their_set_was_made() -> None:
+    numbers = [*map(element, (1, 1.0, 2.0, 2, -3))]
+    for made in permutations(numbers):
+        assert format_value(frozenset(made)) == "{-3,1,1.0,2,2.0}"

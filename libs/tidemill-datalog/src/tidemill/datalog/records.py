@@ -126,7 +126,9 @@ def _rank(value: Value) -> tuple[Any, ...]:
     if isinstance(value, bool | TruthElement):
         return (1, int(value))
     if isinstance(value, int | float):
-        return (2, value, isinstance(value, float))
+        # Elements of sets are unequal to numbers of another type, which tuples would stop at.
+        floats = isinstance(value, float)
+        return (2, float(value) if floats else int(value), floats)
     if isinstance(value, str):
         return (3, value)
     if (typed := typed_of(value)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -12,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.interval_updates import SharedRows, Sharing, arranged, shared
+from tidemill.arrangement.interval_updates import Change, SharedRows, Sharing, arranged, shared
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import holdings
+from tidemill.datalog.dataflow.schema import rows_of_records
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
@@ -71,9 +73,11 @@ class Reader:
         self.upper = first
 
     def step(self, upper: int) -> None:
-        """Both take what the log has below an instant, and say the same."""
+        """Both take what the log has below an instant, and say the same; so do the rows it has."""
         self._feed([each for each in self.log if self.upper <= each[0] < upper])
         self._step(upper)
+        for name, rows in self.held.engine.shared.items():
+            assert sorted(rows.present().tolist()) == sorted(self._present(name).tolist())
 
     def _step(self, upper: int) -> None:
         self.held.step(upper)
@@ -83,6 +87,21 @@ class Reader:
         assert self.held.state == self.alone.state
         for name, rows in self.held.engine.shared.items():
             self.meeting.sharing(name).meet(rows)
+
+    def _present(self, name: str) -> Change:
+        """The rows of an input just before the upper, from all that the log has told."""
+        counts: Counter[Record] = Counter()
+        for at, each, record, diff in self.log:
+            if each == name and at < self.upper and _lasts(record, self.upper):
+                counts[record] += diff
+        last = (1 << 63) - 1
+        known = [
+            (record, self.upper - 1, last if record.expires is None else record.expires, 1)
+            for record, count in counts.items()
+            for _ in range(count)
+        ]
+        engine = self.held.engine
+        return rows_of_records(engine.schemas[name], known, engine.texts)
 
     def _feed(self, updates: Sequence[Update]) -> None:
         """Each input in one piece."""

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.columns import texts as module
 from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.dataflow import schema
+from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.records import Record
 from tidemill.errors import Exhausted
 
 SOME = st.none() | st.sampled_from(["", "a", "b", "ä", "a\x00", "\x00", "aaaaaaaa", "aaaaaaaab"])
@@ -32,6 +36,21 @@ def test_numbers_are_those_of_a_dict(batches: list[list[str | None]], cut: int) 
         assert texts.texts(numbers[~nulls]) == [text for text in batch if text is not None]
     assert [texts.number(text) for text in known] == list(known.values())
     assert len(texts) == len(known)
+
+
+@given(st.lists(st.tuples(SOME, st.none() | st.integers(0, 3), SOME), max_size=30))
+def test_rows_by_the_numbers_of_other_texts_are_the_rows_made_with_those(
+    values: list[tuple[str | None, int | None, str | None]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "_TEXTS_A_PART", 8)
+        mine, others, kinds = Texts(), Texts(), (Type.TEXT, Type.INT, Type.TEXT)
+        others.numbers(pa.array(["aaaaaaaab", "other", "a"]))
+        facts = schema.Schema("p", kinds, Values({}))
+        records = [(Record("p", each), 1, 9, 1) for each in values]
+        rows = schema.rows_of_records(facts, records, mine)
+        found = schema.renumbered(facts, rows, mine, others)
+        assert found.tolist() == schema.rows_of_records(facts, records, others).tolist()
 
 
 def test_texts_that_no_array_holds_have_numbers_too() -> None:

@@ -10,6 +10,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from random import Random
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,22 +21,24 @@ from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.errors import AlreadyUsed, Exhausted
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.testkit.turns import PAUSE_S, Turns
 from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views import shared_inputs
+from tidemill_compute.views.dataflow import DataflowMaintainer
 from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.shared_inputs import SharedInput, SharedInputs
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.view_updates import Start
 
 END = 36
 PING = pa.schema(
@@ -208,13 +211,14 @@ class World:
 
         for name in self.views:
             begin(name)
-        restarts, turns = random.randrange(3), Turns(self.clock, 0.1)
+        restarts = random.randrange(3)
         while any(view.progress.lower < upper for view, _ in running.values()):
             self.counts.crowd = max([self.counts.crowd, *(s.readers for s in shared.inputs())])
             if any(task.done() for _, task in running.values()):
                 break
-            await turns.take()
-            if restarts and random.random() < 0.05:
+            await asyncio.sleep(0)
+            self.clock.move(0.1)
+            if restarts and random.random() < 0.01:
                 restarts -= 1
                 name = random.choice(sorted(running))
                 await self.stop(*running.pop(name))
@@ -270,9 +274,9 @@ class World:
         task = asyncio.create_task(takeover.run())
         fed = self.fed
         while not task.done():
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(0)
             await self.clock.advance(0.05)
-            waits = self.fed < fed + 3 and self.random.random() < 0.1
+            waits = self.fed < fed + 3 and self.random.random() < 0.05
             if self.fed <= at[0] if at else waits:
                 await self.feed(self.fed + 1)
         await task
@@ -427,12 +431,12 @@ async def test_a_view_stopped_while_it_evaluates_takes_nothing_from_others(
 
 async def reach(world: World, upper: int, *running: tuple[ViewDriver, asyncio.Task[None]]) -> None:
     """Time passes until views have come to an instant. Raises: what ends one before that."""
-    turns = Turns(world.clock, 0.1)
     while any(view.progress.lower < upper for view, _ in running):
         for _, task in running:
             if task.done():
                 task.result()
-        await turns.take()
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
 
 
 async def alone(world: World, text: str, hosts: int) -> ViewTarget:
@@ -493,10 +497,52 @@ async def test_a_view_of_many_living_texts_begins_once(monkeypatch: pytest.Monke
 
 
 async def test_texts_of_rows_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that are alive get new numbers from the rows of the engine: nothing is read again."""
     monkeypatch.setattr(shared_inputs, "TEXTS_MAX", 200)
     world, shared = World(Random(1)), SharedInputs()
     target = await alone(world, "seen(h) := ping(h, n) if n > 0;", 90)
     settings = ComputeSettings(step_changes_max=100, hold_interval_s=0.0)
+    begun, present = [], SharedInput.present
+
+    async def count(*given: Any) -> pa.Table:
+        begun.append(given)
+        return await present(*given)
+
+    monkeypatch.setattr(SharedInput, "present", count)
     await run_alone(world, world.driver(target, settings, world.now, shared))
     assert len(shared.texts(END * 90)) < END * 90 / 2
+    assert not begun
     await world.compare()
+
+
+@pytest.mark.rule("C1", "D2")
+@pytest.mark.parametrize("seed", range(4))
+async def test_views_say_the_same_whenever_their_texts_are_numbered_anew(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any step, in processes that die, and among others that have the old numbers still."""
+    random, renewed = Random(seed), list[bool]()
+    texts, go_on = SharedInputs.texts, DataflowMaintainer.go_on
+
+    def sometimes_anew(shared: SharedInputs, alive: int) -> Texts:
+        if random.random() < 0.2:
+            shared._texts = None
+        return texts(shared, alive)
+
+    def counted(maintainer: DataflowMaintainer, start: Start) -> bool:
+        renewed.append(go_on(maintainer, start))
+        return renewed[-1]
+
+    monkeypatch.setattr(SharedInputs, "texts", sometimes_anew)
+    monkeypatch.setattr(DataflowMaintainer, "go_on", counted)
+    world = World(random)
+    await world.create()
+    for number, text in enumerate(PROGRAMS):
+        await world.add(f"v{number}", text, chosen(random))
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(3, 14)))
+        await world.live(Fuse(random.randrange(2, 60), after=random.random() < 0.5), world.fed)
+        await world.live(Fuse(None), world.fed)
+    await world.compare()
+    assert world.counts.deaths > 0
+    assert renewed.count(True) > 10

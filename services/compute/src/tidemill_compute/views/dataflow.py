@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tidemill.arrangement.interval_updates import END_WORD, Sharing
+from tidemill.arrangement.interval_updates import END_WORD, Change, Sharing
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.datalog.dataflow.schema import renumbered
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.interval_rows import (
@@ -85,10 +86,32 @@ class DataflowMaintainer:
 
     def begin(self, start: Start, inputs: Mapping[str, InputState]) -> None:
         """Go on from a start. Raises: NotInDataflow, Exhausted, Corrupt."""
-        target = self._target
-        self._inputs, self._lower = inputs, start.lower
+        self._inputs = inputs
+        texts = self._shared.texts(sum(living.alive for living in inputs.values()))
+        self._begin(start, texts, {})
+
+    def go_on(self, start: Start) -> bool:
+        """Number texts anew, with the rows of its engine; whether these are all that it needs.
+
+        Rows of values that have numbers of their own are read again, and so are rows that are not
+        kept for it any more. Raises: Exhausted.
+        """
+        texts, known = self._shared.texts(self._alive()), dict[str, Change]()
+        for name in self._inputs:
+            rows, schema = self._engine.shared_of(name), self._engine.schema_of(name)
+            if schema is None:
+                continue
+            if rows is None or rows.outdated:
+                return False
+            known[name] = renumbered(schema, rows.present(), self._texts, texts)
+        self._begin(start, texts, known)
+        return True
+
+    def _begin(self, start: Start, texts: Texts, known: dict[str, Change]) -> None:
+        """Begin with the rows that are known of some inputs, and with those that others hold."""
+        target, inputs = self._target, self._inputs
+        self._lower, self._texts = start.lower, texts
         self._allowance, self._kept = target.allowance.apart(), {}
-        self._texts = self._shared.texts(sum(living.alive for living in inputs.values()))
         self._engine = DataflowEngine(
             target.program, strategy=target.strategy, texts=self._texts, limits=target.limits,
             allowance=self._allowance, told=target.outputs, keeps_state=True, shares=True,
@@ -97,6 +120,9 @@ class DataflowMaintainer:
             self._engine.restore(start.state, start.lower)
         for name, living in inputs.items():
             self._share(name, living)
+            if name in known:
+                self._engine.feed(name, known.pop(name))
+                continue
             present = living.take_present()
             if present.num_rows:
                 self._feed(name, living, present, living.lower - 1)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # importing them imports numba
     from tidemill.arrangement.interval_updates import Sharing
     from tidemill.datalog.columns.texts import Texts
 
-TEXTS_MAX = 1 << 22
-"""After so many texts numbers are begun anew, if most are of rows that are gone: some 170 MB."""
+TEXTS_MAX = 1 << 21
+"""After so many texts numbers are begun anew, if most are of rows that are gone: some 100 MB."""
 TEXTS_MADE_MAX = 1 << 28
 """After so many characters that functions made the numbers of texts are begun anew."""
 THREADS = 256

@@ -92,6 +92,10 @@ class Ticked:
         self._shared.texts_begun(self._texts)
         self._kept_rows = {row for row in start.state if row[1] in KINDS_OF_RUN}
 
+    def go_on(self, start: Start) -> bool:
+        """Its inputs are read again."""
+        return False
+
     def _node(self, number: int, handed: Handed) -> TickNode:
         from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
 

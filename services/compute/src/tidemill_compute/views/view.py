@@ -239,11 +239,9 @@ class ViewDriver:
             told, reading = self._target.allowance.apart().take, self._readings[predicate]
             read = partial(self._holds.snapshot, collection, reading=reading, told=told)
             living.restart(await living.shared.present(living, at, read), at + 1)
-        state: frozenset[StateRow] = frozenset()
+        state = frozenset() if fresh else await self._state_before(lower)
         contents: dict[str, list[Row]] = {}
         if not fresh:
-            rows = await self._holds.snapshot(self._target.state, lower - 1)
-            state = frozenset(rows_of(rows, STATE_SCHEMA.names))  # type: ignore[arg-type]
             for collection in self._reread()[1:]:
                 present = await self._holds.snapshot(collection, lower - 1)
                 names = (await self._collections.description(collection)).schema.names
@@ -258,6 +256,21 @@ class ViewDriver:
             return
         if self.engines is not None:
             self.engines.begun(self._maintainer.held)
+
+    async def _state_before(self, lower: int) -> frozenset[StateRow]:
+        """The state of just before an instant."""
+        rows = await self._holds.snapshot(self._target.state, lower - 1)
+        return frozenset(rows_of(rows, STATE_SCHEMA.names))  # type: ignore[arg-type]
+
+    async def _go_on(self) -> bool:
+        """Whether the maintainer has begun again with rows that it has: no input is read again."""
+        if not (self._begun and await self._settle() and self._has_one_upper()):
+            return False
+        start = Start(self._taken, False, await self._state_before(self._taken))
+        try:
+            return await self._compute(self._maintainer.go_on, start)
+        except Exhausted:
+            return False  # whoever reads the inputs again finds out whether there is room
 
     async def _choose(self, fresh: bool) -> None:
         """Choose the engine that keeps the view from now on."""
@@ -375,7 +388,7 @@ class ViewDriver:
         lower = self._taken
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
-        if self._maintainer.outdated or self._hands_over():
+        if self._hands_over() or (self._maintainer.outdated and not await self._go_on()):
             return False
         try:
             step, taken = await self._take_in(lower, common, half_written)

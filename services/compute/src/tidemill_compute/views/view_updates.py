@@ -91,6 +91,12 @@ class Maintainer(Protocol):
     def outdated(self) -> bool:
         """Whether it has to begin again before the next step."""
 
+    def go_on(self, start: Start) -> bool:
+        """Begin again where the last step ended, with rows that it has; whether it can.
+
+        The inputs stay as they are.
+        """
+
 
 def update_table(changes: Sequence[Change], schema: pa.Schema) -> pa.Table:
     """Changes as updates of a collection."""

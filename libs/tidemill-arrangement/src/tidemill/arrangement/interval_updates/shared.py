@@ -354,6 +354,24 @@ class RowsAsOf:
         rows[:, -1] = np.where(rows[:, -1] >= self.place, rows[:, self.expiry], rows[:, -1])
         return rows[rows[:, -2] < rows[:, -1]]
 
+    def present(self) -> Change:
+        """All derivations that hold just before its place, from then on for as long as they say.
+
+        A reader that begins at this place begins with them. Cost: O(rows).
+        """
+        place, merged = self.place, self.store.merged
+        self.store.turns.enter()
+        try:
+            kept = [each.rows[: len(each)] for each in (merged.facts, merged.spare)]
+            parts = [rows[(rows[:, -2] < place) & (rows[:, -1] >= place)] for rows in kept]
+        finally:
+            self.store.turns.leave()
+        rows = np.concatenate(parts)
+        found = np.ones((len(rows), self.columns + 3), np.int64)
+        found[:, :-1] = rows
+        found[:, -3], found[:, -2] = place - 1, rows[:, self.expiry]
+        return found[found[:, -3] < found[:, -2]]
+
 
 class Sharing:
     """The meeting place of the readers of one input: all go on with the rows furthest ahead.

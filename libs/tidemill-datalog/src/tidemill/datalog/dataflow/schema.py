@@ -34,6 +34,7 @@ COLUMNS_MAX = 60
 """Columns of a row, so that a bit for each of them, and for the times of a match, is a word."""
 _ROWS_A_PART = 2_000
 """Rows of Python objects that become one array in a millisecond or two."""
+_TEXTS_A_PART = 1 << 16
 
 KINDS = frozenset({Type.INT, Type.FLOAT, Type.BOOL}) | MOMENTS | TEXTS
 NUMBERED = frozenset({Type.SET, Type.ANY})
@@ -235,6 +236,21 @@ def _refuse_lattices(schema: Schema, record: Record, names: Collection[str]) -> 
         raise NotInDataflow(f"facts of {schema.name} that carry lattices")
 
 
+def renumbered(schema: Schema, rows: Change, texts: Texts, others: Texts) -> Change:
+    """Rows with the numbers that other texts have, in the place of those of `texts`.
+
+    Cost: O(bytes of the texts), some 100 ns for each; 65,536 rows at a time are texts.
+    """
+    found = rows.copy()
+    for at, kind in enumerate(schema.kinds, 1):
+        for first in range(0, len(rows) if kind in TEXTS else 0, _TEXTS_A_PART):
+            part = rows[first : first + _TEXTS_A_PART]
+            null = part[:, schema.nulls] >> at & 1 == 1
+            known = texts.arrow(part[:, at], null)
+            found[first : first + _TEXTS_A_PART, at] = others.numbers(known)
+    return found
+
+
 def record_of(schema: Schema, row: Sequence[int], texts: Texts) -> Record:
     """The record of a row. Cost: O(columns)."""
     expiry, nulls, values = schema.expiry, row[schema.nulls], schema.values
@@ -288,5 +304,5 @@ def words_of_column(column: Column) -> I64Array:
 
 __all__ = [
     "COLUMNS_MAX", "KINDS", "NUMBERED", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
-    "instant_word", "record_of", "rows_of_presences", "rows_of_records", "value_of", "word_of", "words_of_column",
+    "instant_word", "record_of", "renumbered", "rows_of_presences", "rows_of_records", "value_of", "word_of", "words_of_column",
 ]  # fmt: skip

@@ -87,6 +87,10 @@ class WindowMaintainer:
         self._inputs, self._rows = inputs, None
         self._turn = start.lower if self._plan.live.moves else END_WORD
 
+    def go_on(self, start: Start) -> bool:
+        """It has no rows."""
+        return False
+
     def call_off(self) -> None:
         """Abandon the window under way; its objects are deleted by age."""
         waited = self._waited

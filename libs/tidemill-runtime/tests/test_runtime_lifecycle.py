@@ -18,6 +18,8 @@ import pytest
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.lifecycle import (
+    GROWN_BYTES,
+    GROWN_S,
     REST_S,
     Failed,
     Scope,
@@ -27,7 +29,9 @@ from tidemill.runtime.lifecycle import (
     collect_rarely,
     exit_code,
     give_back_at_rest,
+    give_back_when_grown,
     give_way_often,
+    resident_bytes,
 )
 
 
@@ -293,6 +297,33 @@ async def test_a_process_at_rest_gives_memory_back_once_after_its_work() -> None
     assert await passes(3, REST_S) == 0
     assert await passes(10, 0.01) == 1
     resting.cancel()
+
+
+async def test_a_process_that_grows_gives_memory_back_each_time_it_has_grown_much() -> None:
+    clock, resident, given_back = ManualClock(), [4 * GROWN_BYTES], list[float]()
+
+    async def give_back() -> None:
+        given_back.append(clock.monotonic_s())
+        resident[0] -= GROWN_BYTES // 2
+
+    tending = asyncio.create_task(give_back_when_grown(clock, lambda: resident[0], give_back))
+
+    async def grows(by: int) -> int:
+        """Count of times that memory is given back meanwhile."""
+        before, resident[0] = len(given_back), resident[0] + by
+        await clock.advance(GROWN_S)
+        return len(given_back) - before
+
+    await clock.advance(0)
+    assert [await grows(GROWN_BYTES // 2) for _ in range(4)] == [0, 0, 1, 0]
+    assert [await grows(-GROWN_BYTES), await grows(GROWN_BYTES), await grows(1)] == [0, 0, 1]
+    tending.cancel()
+
+
+def test_a_process_knows_its_size() -> None:
+    before = resident_bytes()
+    block = b"x" * (64 << 20)
+    assert resident_bytes() - before > len(block) // 2
 
 
 GIVEN_BACK = """

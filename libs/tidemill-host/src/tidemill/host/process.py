@@ -57,7 +57,7 @@ from tidemill.runtime.http_messages import HttpRequest
 from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of, brokers_of, egress_of, kafka_files
-from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code, give_back_at_rest
+from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code, tend_memory
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
@@ -437,7 +437,7 @@ class _Running:
         await scope.until_stopping_or(task)
 
     async def _rest(self, scope: Scope) -> None:
-        task = asyncio.create_task(give_back_at_rest(self._process.context.clock))
+        task = asyncio.create_task(tend_memory(self._process.context.clock))
         scope.ready()
         await scope.until_stopping_or(task)
 

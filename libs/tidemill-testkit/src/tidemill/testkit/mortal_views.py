@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from random import Random  # noqa: TID251
-from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -24,7 +21,6 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Blob
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.testkit.turns import PAUSE_S
 from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
@@ -114,9 +110,8 @@ def outputs_of_the_other_view() -> CheckedProgram:
 VIEWED = outputs_of_the_other_view()
 
 
-@cache
-def history(seed: int) -> Mapping[str, pa.Table]:
-    """Updates of the inputs: hosts come and go, pings begin and may end. The twin is slow."""
+def history(seed: int) -> dict[str, pa.Table]:
+    """Updates of the inputs: hosts come and go, pings begin and may end."""
     random = Random(seed)
     hosts: list[tuple[object, ...]] = []
     for name in "abc":
@@ -135,7 +130,7 @@ def history(seed: int) -> Mapping[str, pa.Table]:
             pings.append((*row, ends, -1))
     given_ = {"host": table(hosts, HOST), "ping": table(pings, PING)}
     viewed = expected(VIEWED, given_)
-    return MappingProxyType({**given_, **{name: viewed[f"v/{name}"] for name in VIEWED.derived}})
+    return {**given_, **{name: viewed[f"v/{name}"] for name in VIEWED.derived}}
 
 
 def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
@@ -145,7 +140,7 @@ def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return consolidate(pa.Table.from_arrays(columns, schema=updates))
 
 
-def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+def expected(program: CheckedProgram, inputs: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """The outputs and errors as the twin says them."""
     given = {n: presences_of(inputs[n], INPUTS[n][1]) for n in program.inputs}
     found = written(program, given, END)
@@ -212,14 +207,14 @@ class World:
         return {name: consolidate(await reader.read_updates(name)) for name in [*names, "v/errors"]}
 
 
-async def follow(world: World, view: ViewDriver, upper: int, pause_s: float = PAUSE_S) -> None:
+async def follow(world: World, view: ViewDriver, upper: int, pause_s: float = 0.0) -> None:
     """Run a view until it has written everything before `upper`, or dies.
 
-    It is evaluated on threads: who looks again after `pause_s` leaves them the processor.
+    Others wait for real servers, and look again after `pause_s`.
     """
     task = asyncio.create_task(view.maintain_forever())
     while not task.done() and view.progress.lower < upper:
-        await asyncio.sleep(pause_s)  # noqa: TID251  as said
+        await asyncio.sleep(pause_s)  # noqa: TID251  lets the view go on
         world.clock.move(0.1)
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)

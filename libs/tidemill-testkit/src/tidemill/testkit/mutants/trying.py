@@ -103,8 +103,8 @@ class Trial:
         package = Path(*parts[: 2 if parts[0] == "tidemill" else 1])
         target = self._folder / "path" / package
         if not target.exists():
-            # Compiled modules and loops of the original serve the copy: times are copied too.
-            shutil.copytree(self._root / member / "src" / package, target)
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(self._root / member / "src" / package, target, ignore=ignored)
         return self._folder / "path" / inner
 
 
@@ -118,7 +118,11 @@ def trial(root: Path, environment: Mapping[str, str]) -> Iterator[Trial]:
         with subprocess.Popen(
             [sys.executable, "-m", "tidemill.testkit.mutants.forked"],
             cwd=root,
-            env={**kept, "PYTHONPATH": str(folder / "path")},
+            env={
+                **kept,
+                "PYTHONPATH": str(folder / "path"),
+                "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

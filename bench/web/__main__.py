@@ -36,8 +36,6 @@ PORT, GRPC = 17475, 17474
 START_S_MAX = 300.0
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 ROWS_OF_INSERT = 1_000_000
-SETTLE_S = 10.0
-"""Seconds behind an insert of many rows, in which the server merges them."""
 FRAMES_MS = 6_000
 """Milliseconds for which frames are counted."""
 
@@ -132,7 +130,6 @@ async def keys(rows: int, rate: float, seconds: float) -> dict[str, Any]:
 
             await ask()
             first_ms = took.pop()
-            await asyncio.sleep(SETTLE_S)
             asking: set[asyncio.Task[None]] = set()
             begun_s = time.monotonic()
             for number in range(int(rate * seconds)):

@@ -59,15 +59,17 @@ def _keep(rows: I64Array, count: int, ends: int, since: int, out: I64Array) -> N
 
 
 class Index:
-    """Rows of an arrangement by the values of `columns`, those of one value from new to old.
+    """Rows of an arrangement by the values of `columns`, those of one value as a chain.
 
-    `slots` lead to the newest row of each key; `nexts` hold the next older row of a row, -1 for
-    none. `used` tells of the slots (see `slots`). The rows before `linked` are in it.
+    `slots` lead to the first row of each key; `nexts` hold the next row of a row, -1 for none.
+    `used` tells of the slots (see `slots`). The rows before `linked` are in it. An `ordered` chain
+    goes from late to early, and no two rows of it overlap; else it goes from new to old.
     """
 
-    __slots__ = ("columns", "linked", "nexts", "slots", "used")
+    __slots__ = ("columns", "linked", "nexts", "ordered", "slots", "used")
 
-    def __init__(self, columns: Sequence[int]) -> None:
+    def __init__(self, columns: Sequence[int], ordered: bool = False) -> None:
+        self.ordered = ordered
         self.columns = np.array(columns, np.int64)
         self.slots = np.full(1 << _SLOTS_BITS_MIN, -1, np.int32)
         self.nexts = np.empty(0, np.int32)
@@ -88,8 +90,9 @@ class Index:
             renumber(self.slots, self.used, bits)
         while self.linked < last:
             self.linked = link(
-                rows, self.columns, self.slots, self.nexts, self.used, self.linked, last
-            )
+                rows, self.columns, self.slots, self.nexts, self.used, self.linked, last,
+                self.ordered,
+            )  # fmt: skip
             if self.linked < last:
                 self.grow(rows, last - self.linked)
 
@@ -184,12 +187,16 @@ class Arrangement:
 
     `rows[:count]` are columns, start and end; rows whose start is not before their end are dead.
     A row is of use until its end, and until the word in the column `ends` where that is told.
-    Rows are taken away by `merge` and its like, in place. Not for use by several threads at once.
+    Rows are taken away by `merge` and its like, in place. Rows that agree in the columns `apart`
+    never overlap. Not for use by several threads at once.
     """
 
-    __slots__ = ("_ends", "_indexes", "_live", "columns", "counts", "rows")
+    __slots__ = ("_apart", "_ends", "_indexes", "_live", "columns", "counts", "rows")
 
-    def __init__(self, columns: int, ends: int | None = None) -> None:
+    def __init__(
+        self, columns: int, ends: int | None = None, apart: Sequence[int] | None = None
+    ) -> None:
+        self._apart = None if apart is None else tuple(apart)
         self.columns = columns
         self.rows = np.empty((_ROWS_MIN, columns + 2), np.int64)
         self.counts = np.zeros(2, np.int64)
@@ -237,11 +244,14 @@ class Arrangement:
         key = tuple(columns)
         known = self._indexes.get(key)
         if known is None:
-            known = self._indexes[key] = Index(key)
+            known = self._indexes[key] = self._index(key)
         count = int(self.counts[0])
         if known.linked < count or len(known.nexts) < len(self.rows):
             known.extend(self.rows, count)
         return known
+
+    def _index(self, columns: tuple[int, ...]) -> Index:
+        return Index(columns, columns == self._apart)
 
     def complete(self, columns: Sequence[int]) -> Index | None:
         """The index by some columns if nothing has to be done for it."""
@@ -272,7 +282,7 @@ class Arrangement:
     def clear(self) -> None:
         """Forget all rows."""
         self.counts[:] = self._live = 0
-        self._indexes = {columns: Index(columns) for columns in self._indexes}
+        self._indexes = {columns: self._index(columns) for columns in self._indexes}
 
     def compact(self, since: int) -> None:
         """Forget what is of no use from `since` on, where that may be half of the rows.

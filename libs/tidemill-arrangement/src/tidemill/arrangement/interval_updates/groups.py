@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
-from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
     find_slot,
+    is_past,
     look_ahead,
     row_in,
 )
@@ -111,8 +112,8 @@ def finish(
 @compiled
 def _replaced(
     groups: I64Array, since: I64Array, mine: I64Array, facts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, theirs: I64Array, in_place: bool, places: I64Array,
-    out: I64Array,
+    nexts: I32Array, used: I64Array, theirs: I64Array, in_place: bool, ordered: bool,
+    places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """`places`: the group, the row that is next, -2 for the first of its group."""
     width, found = facts.shape[1], 0
@@ -141,7 +142,8 @@ def _replaced(
                 found += 1
                 if in_place:
                     facts[row, width - 1] = start
-            row = np.int64(nexts[row])
+            past = ordered and is_past(facts, row, since[group], END_WORD)
+            row = np.int64(-1) if past else np.int64(nexts[row])
         places[0], places[1] = group + 1, -2
     return found
 
@@ -163,7 +165,7 @@ def replaced(
         out = np.empty((room, facts.columns + 3), np.int64)
         found = _replaced(
             groups, since, mine, facts.rows, index.slots, index.nexts, index.used, theirs,
-            in_place, places, out,
+            in_place, index.ordered, places, out,
         )  # fmt: skip
         parts.append(out[:found])
         if places[0] == len(groups):

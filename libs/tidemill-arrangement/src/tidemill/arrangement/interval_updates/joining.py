@@ -13,6 +13,7 @@ from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
     find_slot,
+    is_past,
     look_ahead,
     row_in,
 )
@@ -94,7 +95,7 @@ def _taken(
 def _join(
     left: I64Array, right: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array,
     used: I64Array, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
-    known: int, guards: I64Array, as_of: AsOf, places: I64Array, out: I64Array,
+    known: int, guards: I64Array, as_of: AsOf, ordered: bool, places: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Fill `out` from where `places` say: a row of the left, and where its chain goes on."""
     place, lasts = as_of
@@ -126,7 +127,8 @@ def _join(
                 out[found, width + 2] = diff if row < counts[1] else -diff
                 if _taken(out, found, right, row, copies, checks, timed, expiring, known, guards):
                     found += 1
-            row = np.int64(nexts[row])
+            past = ordered and is_past(right, row, left[i, width], place)
+            row = np.int64(-1) if past else np.int64(nexts[row])
         i += 1
         row = -2
     places[0], places[1] = i, row
@@ -156,7 +158,7 @@ def join(
             found = _join(
                 left, right.rows, right.counts, index.slots, index.nexts, index.used,
                 shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
-                shape.guards, right.as_of, places, out,
+                shape.guards, right.as_of, index.ordered, places, out,
             )  # fmt: skip
             parts.append(out[:found])
             room *= 2
@@ -207,7 +209,7 @@ def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
 @compiled
 def _subtract(
     left: I64Array, columns: I64Array, right: I64Array, slots: I32Array, nexts: I32Array,
-    used: I64Array, theirs: I64Array, least: tuple[int, int], as_of: AsOf,
+    used: I64Array, theirs: I64Array, least: tuple[int, int], as_of: AsOf, ordered: bool,
     places: I64Array, stack: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     width = left.shape[1] - 3
@@ -245,7 +247,8 @@ def _subtract(
                     )
                 ):
                     break
-                row = np.int64(nexts[row])
+                past = ordered and is_past(right, row, start, place)
+                row = np.int64(-1) if past else np.int64(nexts[row])
             if row >= 0:
                 if start < first:
                     stack[top, 0], stack[top, 1] = start, first
@@ -287,7 +290,7 @@ def subtract(
             out = np.empty((room, left.shape[1]), np.int64)
             found = _subtract(
                 left, columns, right.rows, index.slots, index.nexts, index.used, theirs,
-                least, right.as_of, places, stack, out,
+                least, right.as_of, index.ordered, places, stack, out,
             )  # fmt: skip
             parts.append(out[:found])
             room *= 2

@@ -107,7 +107,7 @@ def _establish(
             _identify(change, i, columns, expiry, identity, 0)
             start, end = stack[0, 0], stack[0, 1]
             append_row(
-                identity, 0, start, end, rows, counts, slots, nexts, used, slot, hashed
+                identity, 0, start, end, rows, counts, slots, nexts, used, slot, hashed, False
             )  # fmt: skip
             places[1] = 0
         while places[1] > 0:
@@ -121,7 +121,7 @@ def _establish(
             if row < 0:
                 return _NEGATIVE
             first, last = max(start, rows[row, kept]), min(end, rows[row, kept + 1])
-            cut_row(rows, row, first, last, counts, slots, nexts, used, slot, hashed)
+            cut_row(rows, row, first, last, counts, slots, nexts, used, slot, hashed, False)
             places[1] = top
             if start < first:
                 stack[places[1], 0], stack[places[1], 1] = start, first

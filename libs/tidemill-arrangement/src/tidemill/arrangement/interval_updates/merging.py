@@ -19,11 +19,12 @@ from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     TAKEN,
     I32Array,
+    chained,
     count_key,
     crowded,
     divide,
     find_slot,
-    living_row,
+    is_past,
     look_ahead,
     put_row,
     row_in,
@@ -44,7 +45,7 @@ _BEGIN = np.array([0, -1, 0, 0], np.int64)
 @inlined
 def append_row(
     source: I64Array, i: Word, start: Word, end: Word, rows: I64Array, counts: I64Array,
-    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64,
+    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, ordered: bool,
 ) -> None:  # fmt: skip
     """One more row, linked into the index by its key, whose hash is `mine`."""
     row = counts[0]
@@ -55,8 +56,8 @@ def append_row(
     if slots[slot] < 0:
         used[TAKEN] += 1
         count_key(slot, used)
-    nexts[row] = living_row(rows, nexts, row_in(slots, slot, used))
-    put_row(slots, slot, used, row, mine)
+    head = chained(rows, nexts, row_in(slots, slot, used), row, ordered)
+    put_row(slots, slot, used, head, mine)
     counts[0] = row + 1
     counts[1] = row + 1
 
@@ -64,7 +65,7 @@ def append_row(
 @inlined
 def cut_row(
     rows: I64Array, row: Word, start: Word, end: Word, counts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64,
+    nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, ordered: bool,
 ) -> None:  # fmt: skip
     """Take [start, end), which lies within it, from the interval of a row."""
     width = rows.shape[1] - 2
@@ -74,7 +75,7 @@ def cut_row(
     else:
         rows[row, width + 1] = start
         if end < last:
-            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot, mine)
+            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot, mine, ordered)
 
 
 @inlined
@@ -109,7 +110,7 @@ def _push(stack: I64Array, places: I64Array, kind: Word, start: Word, end: Word)
 @inlined
 def _met(
     change: I64Array, i: Word, expiry: Word, kind: Word, start: Word, end: Word,
-    rows: I64Array, head: Word, nexts: I32Array,
+    rows: I64Array, head: Word, nexts: I32Array, ordered: bool,
 ) -> Word:  # fmt: skip
     """The row of a key that a piece of work is about, -1 for none.
 
@@ -126,6 +127,8 @@ def _met(
             elif kind == _ADD or _alike(change, i, expiry, rows, row):
                 best = row
                 break
+        if ordered and is_past(rows, row, start, END_WORD):
+            break
         row = np.int64(nexts[row])
     return best
 
@@ -157,10 +160,11 @@ def _append_new(
             met = change[i, width] < facts[row, width + 1]
             if met and facts[row, width] < min(change[i, width + 1], facts[row, width + 1]):
                 return i
-            row = np.int64(nexts[row])
+            past = is_past(facts, row, change[i, width], END_WORD)
+            row = np.int64(-1) if past else np.int64(nexts[row])
         append_row(
             change, i, change[i, width], change[i, width + 1], facts, counts, slots, nexts, used,
-            slot, mine,
+            slot, mine, True,
         )  # fmt: skip
     return int(change.shape[0])
 
@@ -210,7 +214,9 @@ def _merge(
             kind = stack[places[1], 0]
             start, end = stack[places[1], 1], stack[places[1], 2]
             if slots[slot] < 0 and kind == _ADD:
-                append_row(change, i, start, end, facts, counts, slots, nexts, used, slot, mine)
+                append_row(
+                    change, i, start, end, facts, counts, slots, nexts, used, slot, mine, True
+                )  # fmt: skip
                 _emit(facts, counts[0] - 1, start, end, 1, out, places)
                 continue
             if other < 0:
@@ -249,10 +255,10 @@ def _in_facts(
     """Add a piece of a derivation, or take it from the facts; false where it is not there."""
     width = change.shape[1] - 3
     head = row_in(slots, slot, used)
-    best = _met(change, i, expiry, kind, start, end, facts, head, nexts)
+    best = _met(change, i, expiry, kind, start, end, facts, head, nexts, True)
     if best < 0:
         if kind == _ADD:
-            append_row(change, i, start, end, facts, counts, slots, nexts, used, slot, mine)
+            append_row(change, i, start, end, facts, counts, slots, nexts, used, slot, mine, True)
             _emit(facts, counts[0] - 1, start, end, 1, out, places)
         return bool(kind == _ADD)
     first, last = max(start, facts[best, width]), min(end, facts[best, width + 1])
@@ -260,7 +266,7 @@ def _in_facts(
     _push(stack, places, kind, last, end)
     if kind == _TAKE:
         _emit(facts, best, first, last, -1, out, places)
-        cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine)
+        cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine, True)
         _push(stack, places, _PROMOTE, first, last)
         return True
     better = facts[best, expiry] < change[i, expiry]
@@ -269,12 +275,12 @@ def _in_facts(
     if not best_only:
         append_row(
             facts if better else change, best if better else i, first, last, spare,
-            spare_counts, spare_slots, spare_nexts, spare_used, other, mine,
+            spare_counts, spare_slots, spare_nexts, spare_used, other, mine, False,
         )  # fmt: skip
     if better:
         _emit(facts, best, first, last, -1, out, places)
-        cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine)
-        append_row(change, i, first, last, facts, counts, slots, nexts, used, slot, mine)
+        cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine, True)
+        append_row(change, i, first, last, facts, counts, slots, nexts, used, slot, mine, True)
         _emit(facts, counts[0] - 1, first, last, 1, out, places)
     return True
 
@@ -289,7 +295,7 @@ def _in_spare(
     """Take a piece of a derivation from the spare ones, or let the best of them be a fact."""
     width = change.shape[1] - 3
     head = row_in(spare_slots, other, spare_used)
-    best = _met(change, i, expiry, kind, start, end, spare, head, spare_nexts)
+    best = _met(change, i, expiry, kind, start, end, spare, head, spare_nexts, False)
     if best < 0:
         if kind == _TAKE_SPARE:
             _push(stack, places, _TAKE, start, end)
@@ -298,10 +304,11 @@ def _in_spare(
     _push(stack, places, kind, start, first)
     _push(stack, places, kind, last, end)
     if kind == _PROMOTE:
-        append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot, mine)
+        append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot, mine, True)
         _emit(facts, counts[0] - 1, first, last, 1, out, places)
     cut_row(
-        spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other, mine
+        spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other, mine,
+        False,
     )  # fmt: skip
 
 
@@ -326,7 +333,7 @@ def _drop(
                 if counts[0] + _ROOM > facts.shape[0] or places[2] + _ROOM > out.shape[0]:
                     return _FULL
                 _emit(facts, row, first, last, -1, out, places)
-                cut_row(facts, row, first, last, counts, slots, nexts, used, slot, mine)
+                cut_row(facts, row, first, last, counts, slots, nexts, used, slot, mine, True)
             row = np.int64(nexts[row])
         places[0] = i + 1
     return _DONE
@@ -375,7 +382,7 @@ class Merged:
         best_only: bool = False,
     ) -> None:
         self._best_only = best_only
-        self.facts = Arrangement(columns, ends)
+        self.facts = Arrangement(columns, ends, apart=key)
         self.spare = Arrangement(columns)
         self.expiry = expiry
         self.key = tuple(key)

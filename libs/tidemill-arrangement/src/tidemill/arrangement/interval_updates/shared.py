@@ -25,6 +25,7 @@ from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
     find_slot,
+    is_past,
     look_ahead,
     row_in,
 )
@@ -75,7 +76,8 @@ def _differences(
                     out[found, width], out[found, width + 1] = min(old, new), max(old, new)
                     out[found, width + 2] = 1 if new > old else -1
                 found += 1
-            row = np.int64(nexts[row])
+            past = is_past(rows, row, since, min(before, after))
+            row = np.int64(-1) if past else np.int64(nexts[row])
     return found
 
 

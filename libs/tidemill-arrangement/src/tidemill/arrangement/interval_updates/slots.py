@@ -118,6 +118,37 @@ def living_row(rows: I64Array, nexts: I32Array, head: Word) -> np.int64:
     return row
 
 
+@inlined
+def chained(
+    rows: I64Array, nexts: I32Array, head: Word, row: Word, ordered: bool
+) -> np.int64:  # fmt: skip
+    """Put a row into the chain of its key; the row that is the first of it then.
+
+    The row stands before all others, in an ordered chain before those that begin no later.
+    """
+    start, first, before = rows.shape[1] - 2, living_row(rows, nexts, head), np.int64(-1)
+    at = first
+    while ordered and at >= 0 and rows[at, start] > rows[row, start]:
+        before, at = at, np.int64(nexts[at])
+    nexts[row] = at
+    if before < 0:
+        return np.int64(row)
+    nexts[before] = row
+    return first
+
+
+@inlined
+def is_past(rows: I64Array, row: Word, start: Word, place: Word) -> bool:
+    """Whether a row of an ordered chain and all behind it ended by `start`, for a reader at a
+    place.
+
+    Rows of one fact do not overlap. Those behind a living one end before it begins.
+    """
+    width = rows.shape[1] - 2
+    end = rows[row, width + 1]
+    return bool(rows[row, width] < end and end <= start and end < place)
+
+
 @compiled
 def look_ahead(
     left: I64Array, first: int, last: int, left_columns: I64Array, right: I64Array,
@@ -153,9 +184,9 @@ def rows_ahead(
 @compiled
 def link(
     rows: I64Array, columns: I64Array, slots: I32Array, nexts: I32Array, used: I64Array,
-    first: int, last: int,
+    first: int, last: int, ordered: bool,
 ) -> int:  # fmt: skip
-    """Put rows[first:last] into a table, each before older rows of its key that are not dead.
+    """Put rows[first:last] into a table, each into the chain of its key (`chained`).
 
     Returns the first row that is not in, `last` unless the table has to grow.
     """
@@ -173,8 +204,8 @@ def link(
         if slots[at] < 0:
             used[TAKEN] += 1
             count_key(at, used)
-        nexts[row] = living_row(rows, nexts, row_in(slots, at, used))
-        put_row(slots, at, used, row, mine)
+        head = chained(rows, nexts, row_in(slots, at, used), row, ordered)
+        put_row(slots, at, used, head, mine)
     return last
 
 

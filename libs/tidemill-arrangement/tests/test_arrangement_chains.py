@@ -1,0 +1,80 @@
+"""Intervals of one fact stand from late to early, and a look at them ends where it can."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from tidemill.arrangement.interval_updates import END_WORD, JoinShape, Merged, join, subtract
+from tidemill.arrangement.interval_updates.slots import ROW_BITS
+
+KEY = (0, 1)
+FACTS, LAST = 3, 40
+SHAPE = JoinShape(
+    np.array([[0, 1], [0, 1]]), np.empty((2, 0), np.int64), np.empty((2, 0), np.int64), False, -1
+)
+
+
+def merged_by(rng: Random, changes: int, compacted: bool) -> tuple[Merged, set[tuple[int, int]]]:
+    """Facts (0, key, expiry, nulls) that come and go anywhere; which hold at which instants."""
+    merged, alive = Merged(4, KEY, 2), set[tuple[int, int]]()
+    for at in range(changes):
+        key, start = rng.randrange(FACTS), rng.randrange(LAST)
+        end = rng.randint(start + 1, LAST)
+        instants = {(key, instant) for instant in range(start, end)}
+        diff = 1 if not instants & alive else -1 if instants <= alive else 0
+        if diff:
+            merged.take(np.array([(0, key, END_WORD, 0, start, end, diff)], np.int64))
+            alive ^= instants
+        if compacted and at == changes // 2:
+            merged.facts.compact(0)
+            merged.facts.clear()
+            rows = [(0, k, END_WORD, 0, t, t + 1) for k, t in sorted(alive)]
+            rng.shuffle(rows)
+            merged.facts.append(np.array(rows, np.int64).reshape(-1, 6))
+    return merged, alive
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_intervals_of_a_fact_stand_from_late_to_early(seed: int) -> None:
+    merged, _ = merged_by(Random(seed), 60, seed % 2 == 1)
+    index, rows = merged.facts.index(KEY), merged.facts.rows
+    assert index.ordered
+    for word in index.slots[index.slots >= 0].tolist():
+        row, before = word & ((1 << int(index.used[ROW_BITS])) - 1), END_WORD
+        while row >= 0:
+            start, end = rows[row, -2:].tolist()
+            if start < end:
+                assert end <= before
+                before = start
+            row = int(index.nexts[row])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_look_that_ends_early_finds_all_that_meets_an_interval(seed: int) -> None:
+    rng = Random(seed)
+    merged, alive = merged_by(rng, 60, seed % 2 == 1)
+    asked = [(0, rng.randrange(FACTS), 0, 0, *sorted(rng.sample(range(LAST), 2))) for _ in range(9)]
+    left = np.array([(*row, 1) for row in asked], np.int64)
+    instants = [{(row[1], at) for at in range(row[4], row[5])} for row in asked]
+    for found, expected in (
+        (join(left, merged.facts, SHAPE), [each & alive for each in instants]),
+        (subtract(left, merged.facts, *np.array([KEY, KEY])), [each - alive for each in instants]),
+    ):
+        told = sorted((r[1], at) for r in found.tolist() for at in range(r[4], r[5]))
+        assert told == sorted(each for one in expected for each in one)
+
+
+def test_a_look_does_end_before_intervals_that_are_past() -> None:
+    """A row is damaged that each look would meet if it read all intervals of the fact."""
+    merged = Merged(4, KEY, 2)
+    for at in range(5):
+        merged.take(np.array([(0, 1, END_WORD, 0, 2 * at, 2 * at + 1, 1)], np.int64))
+    merged.facts.rows[0, -1] = END_WORD
+    left = np.array([(0, 1, 0, 0, 20, 30, 1)], np.int64)
+    assert len(join(left, merged.facts, SHAPE)) == 0
+    assert subtract(left, merged.facts, *np.array([KEY, KEY])).tolist() == left.tolist()
+    taken = merged.take(np.array([(0, 1, END_WORD, 0, 20, 21, 1)], np.int64))
+    assert (len(taken), len(merged.spare)) == (1, 0)

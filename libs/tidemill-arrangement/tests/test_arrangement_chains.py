@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tidemill.arrangement.interval_updates import END_WORD, JoinShape, Merged, join, subtract
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    Arrangement,
+    JoinShape,
+    Merged,
+    join,
+    long_chains,
+    subtract,
+)
+from tidemill.arrangement.interval_updates.long_chains import LONG
 from tidemill.arrangement.interval_updates.slots import ROW_BITS
 
 KEY = (0, 1)
@@ -65,6 +76,77 @@ def test_a_look_that_ends_early_finds_all_that_meets_an_interval(seed: int) -> N
     ):
         told = sorted((r[1], at) for r in found.tolist() for at in range(r[4], r[5]))
         assert told == sorted(each for one in expected for each in one)
+
+
+def some_rows(rng: Random, count: int, diffs: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Rows (0, key, word, expiry, nulls, start, end, diff), a good half of them of one key."""
+    return [
+        (0, rng.choice((0, 0, 1, 2)), rng.randrange(4), END_WORD, 0,
+         *sorted(rng.sample(range(LAST), 2)), rng.choice(diffs))
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("count", [9, 3 * LONG])
+def test_looks_at_long_chains_find_what_a_walk_would(seed: int, count: int) -> None:
+    rng = Random(seed)
+    left, right = some_rows(rng, 30, (1, -1)), some_rows(rng, count, (1, -1))
+    copied = JoinShape(
+        np.array([[1], [1]]), np.array([[2], [2]]), np.empty((2, 0), np.int64), False, -1
+    )
+    other = Arrangement.of_change(np.array(right, np.int64))
+    found = join(np.array(left, np.int64), other, copied)
+    expected = [
+        (0, a[1], b[2], END_WORD, 0, max(a[5], b[5]), min(a[6], b[6]), a[7] * b[7])
+        for a in left
+        for b in right
+        if a[1] == b[1] and max(a[5], b[5]) < min(a[6], b[6])
+    ]
+    assert sorted(map(tuple, found.tolist())) == sorted(expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("least", [(-1, -1), (2, 2)])
+@pytest.mark.parametrize("count", [3, 3 * LONG])
+def test_long_chains_take_away_what_a_walk_would(
+    seed: int, least: tuple[int, int], count: int
+) -> None:
+    rng = Random(seed)
+    left, right = some_rows(rng, 30, (1,)), some_rows(rng, count, (1,))
+    kept = rng.sample(right, min(count, 100))
+    right = [(*row[:5], row[5], row[5] + 1, 1) for row in right if row not in kept] + kept[:2]
+    other = Arrangement(5)
+    other.append(np.array(right, np.int64)[:, :-1])
+    key = np.array([1])
+    found = subtract(np.array(left, np.int64), other, key, key, least)
+    told = Counter((*row[:5], at) for row in found.tolist() for at in range(row[5], row[6]))
+    assert told == Counter(
+        (*a[:5], at)
+        for a in left
+        for at in range(a[5], a[6])
+        if not any(
+            a[1] == b[1] and b[5] <= at < b[6] and (least == (-1, -1) or b[2] >= a[2])
+            for b in right
+        )
+    )
+
+
+def test_a_chain_that_many_look_at_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = []
+
+    def read(*given: Any) -> int:  # Any: the arguments of a compiled loop
+        lengths.append(given[-1].shape[1])
+        return int(long_chains_read(*given))
+
+    long_chains_read = long_chains._read
+    monkeypatch.setattr(long_chains, "_read", read)
+    rows = [(0, 1, at, END_WORD, 0, at, at + 1, 1) for at in range(10 * LONG)]
+    many = Arrangement.of_change(np.array(rows, np.int64))
+    left = np.array(rows, np.int64)
+    key = np.array([1])
+    assert len(subtract(left, many, key, key)) == 0
+    assert lengths == [10 * LONG]
 
 
 def test_a_look_does_end_before_intervals_that_are_past() -> None:

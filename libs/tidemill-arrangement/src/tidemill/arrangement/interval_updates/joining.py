@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import AsOf, Facts
+from tidemill.arrangement.interval_updates.long_chains import is_long, looks_at
 from tidemill.arrangement.interval_updates.rows import Change, Word, end_as_of
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
@@ -91,13 +93,35 @@ def _taken(
     return holds
 
 
+@inlined
+def _matched(
+    left: I64Array, i: Word, right: I64Array, row: Word, end: Word, counts: I64Array,
+    copies: I64Array, checks: I64Array, timed: bool, expiring: Word, known: Word, guards: I64Array,
+    out: I64Array, found: int,
+) -> int:  # fmt: skip
+    """Write the match of a row of the left with one of the right; how many there are then."""
+    width = left.shape[1] - 3
+    for column in range(width):
+        out[found, column] = left[i, column]
+    out[found, width] = max(left[i, width], right[row, right.shape[1] - 2])
+    out[found, width + 1] = min(left[i, width + 1], end)
+    diff = left[i, width + 2]
+    out[found, width + 2] = diff if row < counts[1] else -diff
+    if _taken(out, found, right, row, copies, checks, timed, expiring, known, guards):
+        return found + 1
+    return found
+
+
 @compiled
 def _join(
     left: I64Array, right: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array,
     used: I64Array, keys: I64Array, copies: I64Array, checks: I64Array, timed: bool, expiring: int,
-    known: int, guards: I64Array, as_of: AsOf, ordered: bool, places: I64Array, out: I64Array,
+    known: int, guards: I64Array, as_of: AsOf, ordered: bool, places: I64Array, aside: I64Array,
+    out: I64Array,
 ) -> int:  # fmt: skip
-    """Fill `out` from where `places` say: a row of the left, and where its chain goes on."""
+    """Fill `out` from where `places` say: a row of the left, where its chain goes on, and how
+    many looks at long chains are set aside.
+    """
     place, lasts = as_of
     width = left.shape[1] - 3
     nulls, mine, theirs = right.shape[1] - 3, keys[0], keys[1]
@@ -113,25 +137,49 @@ def _join(
                 left, i, mine, width - 1, hashes[i - base], right, theirs, nulls, slots, used
             )
             row = row_in(slots, at, used)
+            if is_long(right, nexts, row, left[i, width], place, ordered):
+                aside[places[2], 0], aside[places[2], 1] = i, row
+                places[2] += 1
+                row = np.int64(-1)
         while row >= 0:
-            start = max(left[i, width], right[row, nulls + 1])
-            end = min(left[i, width + 1], end_as_of(right, row, place, lasts))
-            if start < end:
+            end = end_as_of(right, row, place, lasts)
+            if max(left[i, width], right[row, nulls + 1]) < min(left[i, width + 1], end):
                 if found == out.shape[0]:
                     places[0], places[1] = i, row
                     return found
-                for column in range(width):
-                    out[found, column] = left[i, column]
-                out[found, width], out[found, width + 1] = start, end
-                diff = left[i, width + 2]
-                out[found, width + 2] = diff if row < counts[1] else -diff
-                if _taken(out, found, right, row, copies, checks, timed, expiring, known, guards):
-                    found += 1
+                found = _matched(
+                    left, i, right, row, end, counts, copies, checks, timed, expiring, known,
+                    guards, out, found,
+                )  # fmt: skip
             past = ordered and is_past(right, row, left[i, width], place)
             row = np.int64(-1) if past else np.int64(nexts[row])
         i += 1
         row = -2
     places[0], places[1] = i, row
+    return found
+
+
+@compiled
+def _join_in_order(
+    left: I64Array, right: I64Array, counts: I64Array, copies: I64Array, checks: I64Array,
+    timed: bool, expiring: int, known: int, guards: I64Array, asking: I64Array, rows: I64Array,
+    ends: I64Array, first: I64Array, last: I64Array, places: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """Fill `out` from where `places` say: a look at a long chain, how many rows of it are done."""
+    width, start, found = left.shape[1] - 3, right.shape[1] - 2, 0
+    while places[0] < asking.size:
+        i = asking[places[0]]
+        for at in range(first[places[0]] + places[1], last[places[0]]):
+            row = rows[at]
+            if max(left[i, width], right[row, start]) < min(left[i, width + 1], ends[at]):
+                if found == out.shape[0]:
+                    places[1] = at - first[places[0]]
+                    return found
+                found = _matched(
+                    left, i, right, row, ends[at], counts, copies, checks, timed, expiring, known,
+                    guards, out, found,
+                )  # fmt: skip
+        places[0], places[1] = places[0] + 1, 0
     return found
 
 
@@ -142,26 +190,35 @@ def join(
     """The matches of `left`, each completed by a row of the right side that agrees with it.
 
     `require` is asked for the bytes of many matches before they are found, and may raise.
-    Cost: O(left + rows of the right with the key of one on the left).
+    Cost: O(left + matches + r log r), of which r are the rows of the right with a key of the left.
     """
     if not len(left) or not len(right):
         return left[:0]
-    places = np.array([0, -2], np.int64)
+    places, aside = np.array([0, -2, 0], np.int64), np.empty((len(left), 2), np.int64)
     parts: list[Change] = []
-    room = 2 * len(left) + 16
     index = right.hold(shape.keys[1].tolist())
-    try:
-        while places[0] < len(left):
+    rows, counts = right.rows, right.counts
+    told = shape.copies, shape.checks, shape.timed, shape.expiring, shape.known, shape.guards
+
+    def filled(fill: Callable[[Change], int], places: I64Array, looks: int) -> None:
+        room = 2 * looks + 16
+        while places[0] < looks:
             if room > _MANY:
                 require(8 * left.shape[1] * (room + sum(map(len, parts))))
             out = np.empty((room, left.shape[1]), np.int64)
-            found = _join(
-                left, right.rows, right.counts, index.slots, index.nexts, index.used,
-                shape.keys, shape.copies, shape.checks, shape.timed, shape.expiring, shape.known,
-                shape.guards, right.as_of, index.ordered, places, out,
-            )  # fmt: skip
-            parts.append(out[:found])
+            parts.append(out[: fill(out)])
             room *= 2
+
+    try:
+        walk = partial(
+            _join, left, rows, counts, index.slots, index.nexts, index.used, shape.keys, *told,
+            right.as_of, index.ordered, places, aside,
+        )  # fmt: skip
+        filled(walk, places, len(left))
+        for looks in looks_at(aside[: places[2]], left, rows, index.nexts, right.as_of):
+            done = np.zeros(2, np.int64)
+            search = partial(_join_in_order, left, rows, counts, *told, *looks, done)
+            filled(search, done, len(looks.left))
     finally:
         right.release()
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -206,12 +263,26 @@ def begin(change: Change, template: I64Array, shape: JoinShape) -> Change:
     return out[:found]
 
 
+@inlined
+def _is_absent_by(
+    left: I64Array, i: Word, right: I64Array, row: Word, mine: Word, other: Word
+) -> bool:  # fmt: skip
+    """Whether a row counts against a match: it has no lesser word, nor a null that others lack."""
+    width, nulls = left.shape[1] - 3, right.shape[1] - 3
+    return bool(
+        mine < 0
+        or right[row, other] > left[i, mine]
+        or (right[row, other] == left[i, mine] and right[row, nulls] & ~left[i, width - 1] == 0)
+    )
+
+
 @compiled
 def _subtract(
     left: I64Array, columns: I64Array, right: I64Array, slots: I32Array, nexts: I32Array,
     used: I64Array, theirs: I64Array, least: tuple[int, int], as_of: AsOf, ordered: bool,
-    places: I64Array, stack: I64Array, out: I64Array,
+    places: I64Array, stack: I64Array, out: I64Array, aside: I64Array,
 ) -> int:  # fmt: skip
+    """`places`: a row of the left, pieces on the stack, looks at long chains set aside."""
     width = left.shape[1] - 3
     nulls = right.shape[1] - 3
     mine, other = least
@@ -225,27 +296,25 @@ def _subtract(
         at = find_slot(
             left, i, columns, width - 1, hashes[i - base], right, theirs, nulls, slots, used
         )
+        head = row_in(slots, at, used)
         if top < 0:
             stack[0, 0], stack[0, 1] = left[i, width], left[i, width + 1]
             top = 1
+            if is_long(right, nexts, head, left[i, width], place, ordered):
+                aside[places[2], 0], aside[places[2], 1] = i, head
+                places[2] += 1
+                top = 0
         while top > 0:
             if found == out.shape[0] or top + 2 > stack.shape[0]:
                 places[0], places[1] = i, top
                 return found
             top -= 1
             start, end = stack[top, 0], stack[top, 1]
-            row = row_in(slots, at, used)
+            row = np.int64(head)
             while row >= 0:
                 first = max(start, right[row, nulls + 1])
                 last = min(end, end_as_of(right, row, place, lasts))
-                if first < last and (
-                    mine < 0
-                    or right[row, other] > left[i, mine]
-                    or (
-                        right[row, other] == left[i, mine]
-                        and right[row, nulls] & ~left[i, width - 1] == 0
-                    )
-                ):
+                if first < last and _is_absent_by(left, i, right, row, mine, other):
                     break
                 past = ordered and is_past(right, row, start, place)
                 row = np.int64(-1) if past else np.int64(nexts[row])
@@ -257,13 +326,48 @@ def _subtract(
                     stack[top, 0], stack[top, 1] = last, end
                     top += 1
             else:
-                for column in range(width + 3):
-                    out[found, column] = left[i, column]
-                out[found, width], out[found, width + 1] = start, end
+                _rest(left, i, start, end, out, found)
                 found += 1
         i += 1
         top = -1
     places[0], places[1] = i, top
+    return found
+
+
+@inlined
+def _rest(left: I64Array, i: Word, start: Word, end: Word, out: I64Array, found: Word) -> None:
+    """Write a piece of a match."""
+    width = left.shape[1] - 3
+    for column in range(width + 3):
+        out[found, column] = left[i, column]
+    out[found, width], out[found, width + 1] = start, end
+
+
+@compiled
+def _subtract_in_order(
+    left: I64Array, right: I64Array, least: tuple[int, int], asking: I64Array, rows: I64Array,
+    ends: I64Array, first: I64Array, last: I64Array, places: I64Array, out: I64Array,
+) -> int:  # fmt: skip
+    """Fill `out` from where `places` say: a look at a long chain. It has room for any one look."""
+    width, begin, found = left.shape[1] - 3, right.shape[1] - 2, 0
+    mine, other = least
+    while places[0] < asking.size:
+        look = places[0]
+        i = asking[look]
+        if found + last[look] - first[look] + 1 > out.shape[0]:
+            return found
+        start, end = left[i, width], left[i, width + 1]
+        for at in range(first[look], last[look]):
+            row = rows[at]
+            if ends[at] > start and _is_absent_by(left, i, right, row, mine, other):
+                if start < right[row, begin]:
+                    _rest(left, i, start, right[row, begin], out, found)
+                    found += 1
+                start = ends[at]
+        if start < end:
+            _rest(left, i, start, end, out, found)
+            found += 1
+        places[0] += 1
     return found
 
 
@@ -275,12 +379,12 @@ def subtract(
 
     Shapes: `columns` of the match are compared with `theirs` of the rows. With `least`, (column of
     the match, column of the row), rows with a lesser word there do not count. Of equal words a row
-    with a null that the match lacks does not count. Cost: O(left + rows of the right with the key
-    of one on the left, and again for each piece).
+    with a null that the match lacks does not count. Cost: O(left + pieces + r log r), of which r
+    are the rows of the right with a key of the left.
     """
     if not len(left) or not len(right):
         return left
-    places = np.array([0, -1], np.int64)
+    places, aside = np.array([0, -1, 0], np.int64), np.empty((len(left), 2), np.int64)
     stack = np.empty((16, 2), np.int64)
     parts = []
     room = len(left) + 16
@@ -290,11 +394,17 @@ def subtract(
             out = np.empty((room, left.shape[1]), np.int64)
             found = _subtract(
                 left, columns, right.rows, index.slots, index.nexts, index.used, theirs,
-                least, right.as_of, index.ordered, places, stack, out,
+                least, right.as_of, index.ordered, places, stack, out, aside,
             )  # fmt: skip
             parts.append(out[:found])
             room *= 2
             stack = np.concatenate([stack, np.empty_like(stack)])
+        for looks in looks_at(aside[: places[2]], left, right.rows, index.nexts, right.as_of):
+            done, room = np.zeros(1, np.int64), int((looks.last - looks.first).max()) + 1
+            while done[0] < len(looks.left):
+                out = np.empty((room, left.shape[1]), np.int64)
+                found = _subtract_in_order(left, right.rows, least, *looks, done, out)
+                parts.append(out[:found].copy() if 2 * found < room else out[:found])
     finally:
         right.release()
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -23,6 +23,8 @@ from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _MANY = 1 << 10
 """So many matches are found without a question for memory."""
+_FEW = 3
+"""So many looks at a long chain walk along it, for less than its rows in order cost."""
 NO_GUARDS = np.empty((0, 4), np.int64)
 LESS, AT_MOST, EQUAL, DIFFERENT = 0, 1, 2, 3
 """Signs of guards."""
@@ -215,7 +217,8 @@ def join(
             right.as_of, index.ordered, places, aside,
         )  # fmt: skip
         filled(walk, places, len(left))
-        for looks in looks_at(aside[: places[2]], left, rows, index.nexts, right.as_of):
+        long = aside[: places[2]]
+        for looks in looks_at(long, left, rows, index.nexts, right.as_of, _FEW):
             done = np.zeros(2, np.int64)
             search = partial(_join_in_order, left, rows, counts, *told, *looks, done)
             filled(search, done, len(looks.left))

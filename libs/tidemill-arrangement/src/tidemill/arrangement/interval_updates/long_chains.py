@@ -18,8 +18,8 @@ from tidemill.arrangement.interval_updates.slots import I32Array, is_past
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 AsOf = tuple[int, int]
-LONG = 64
-"""A chain of more rows is long."""
+LONG = 512
+"""A chain of more rows is long; to sort fewer takes more time than some walks along them."""
 
 
 class Looks(NamedTuple):
@@ -74,10 +74,11 @@ def _read(
 
 
 def looks_at(
-    aside: I64Array, left: Change, rows: I64Array, nexts: I32Array, as_of: AsOf
+    aside: I64Array, left: Change, rows: I64Array, nexts: I32Array, as_of: AsOf, few: int = 0
 ) -> Iterator[Looks]:  # fmt: skip
     """The looks at each of the chains that looks were set aside for.
 
+    A chain with `few` looks or less stays in its order, and each of them may meet all of its rows.
     Shapes: `aside` (n, 2), a row of the left and the first row of its chain. Cost: O(c log c + n
     log c) for chains of c rows.
     """
@@ -86,11 +87,15 @@ def looks_at(
     aside = aside[np.argsort(aside[:, 1], kind="stable")]
     cuts = np.flatnonzero(np.diff(aside[:, 1])) + 1
     for looks in np.split(aside, cuts):
-        head, asking = int(looks[0, 1]), looks[:, 0]
+        head, asking = int(looks[0, 1]), looks[:, 0].copy()
         chain = np.empty((3, _length(nexts, head)), np.int64)
         chain = chain[:, : _read(rows, nexts, head, *as_of, chain)]
+        if len(asking) <= few:
+            none = np.zeros(len(asking), np.int64)
+            yield Looks(asking, chain[0], chain[2], none, none + chain.shape[1])
+            continue
         numbers, starts, ends = chain[:, np.argsort(chain[1], kind="stable")]
         reach = np.maximum.accumulate(ends)
         first = np.searchsorted(reach, left[asking, -3], "right")
         last = np.searchsorted(starts, left[asking, -2], "left")
-        yield Looks(np.ascontiguousarray(asking), numbers, ends, first, last)
+        yield Looks(asking, numbers, ends, first, last)

@@ -91,6 +91,17 @@ def _emit(
 
 
 @inlined
+def _hold(
+    source: I64Array, i: Word, start: Word, end: Word, facts: I64Array, counts: I64Array,
+    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, out: I64Array,
+    places: I64Array,
+) -> None:  # fmt: skip
+    """A derivation is a fact from `start` to `end`, which is told."""
+    append_row(source, i, start, end, facts, counts, slots, nexts, used, slot, mine, True)
+    _emit(facts, counts[0] - 1, start, end, 1, out, places)
+
+
+@inlined
 def _alike(change: I64Array, i: Word, expiry: Word, rows: I64Array, row: Word) -> bool:
     """Whether two derivations of a fact say the same: expiry, values, nulls."""
     same = True
@@ -169,6 +180,20 @@ def _append_new(
     return int(change.shape[0])
 
 
+@inlined
+def _is_full(
+    counts: I64Array, facts: I64Array, spare_counts: I64Array, spare: I64Array, stack: I64Array,
+    places: I64Array, out: I64Array,
+) -> bool:  # fmt: skip
+    """Whether a piece of work may not find room."""
+    return bool(
+        counts[0] + _ROOM > facts.shape[0]
+        or spare_counts[0] + _ROOM > spare.shape[0]
+        or places[2] + _ROOM > out.shape[0]
+        or places[1] + _ROOM > stack.shape[0]
+    )
+
+
 @compiled
 def _merge(
     change: I64Array, expiry: int, columns: I64Array,
@@ -203,21 +228,16 @@ def _merge(
                 _push(stack, places, kind, change[i, width], change[i, width + 1])
         other = np.int64(-1)
         while places[1] > 0:
-            if (
-                counts[0] + _ROOM > facts.shape[0]
-                or spare_counts[0] + _ROOM > spare.shape[0]
-                or places[2] + _ROOM > out.shape[0]
-                or places[1] + _ROOM > stack.shape[0]
-            ):
+            if _is_full(counts, facts, spare_counts, spare, stack, places, out):
                 return _FULL
             places[1] -= 1
             kind = stack[places[1], 0]
             start, end = stack[places[1], 1], stack[places[1], 2]
             if slots[slot] < 0 and kind == _ADD:
-                append_row(
-                    change, i, start, end, facts, counts, slots, nexts, used, slot, mine, True
+                _hold(
+                    change, i, start, end, facts, counts, slots, nexts, used, slot, mine, out,
+                    places,
                 )  # fmt: skip
-                _emit(facts, counts[0] - 1, start, end, 1, out, places)
                 continue
             if other < 0:
                 other = find_slot(
@@ -249,8 +269,8 @@ def _in_facts(
     change: I64Array, i: int, expiry: int, kind: int, start: int, end: int,
     facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
     spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
-    spare_used: I64Array, other: Word, mine: np.uint64, best_only: bool, stack: I64Array, places: I64Array,
-    out: I64Array,
+    spare_used: I64Array, other: Word, mine: np.uint64, best_only: bool, stack: I64Array,
+    places: I64Array, out: I64Array,
 ) -> bool:  # fmt: skip
     """Add a piece of a derivation, or take it from the facts; false where it is not there."""
     width = change.shape[1] - 3
@@ -258,8 +278,9 @@ def _in_facts(
     best = _met(change, i, expiry, kind, start, end, facts, head, nexts, True)
     if best < 0:
         if kind == _ADD:
-            append_row(change, i, start, end, facts, counts, slots, nexts, used, slot, mine, True)
-            _emit(facts, counts[0] - 1, start, end, 1, out, places)
+            _hold(
+                change, i, start, end, facts, counts, slots, nexts, used, slot, mine, out, places
+            )  # fmt: skip
         return bool(kind == _ADD)
     first, last = max(start, facts[best, width]), min(end, facts[best, width + 1])
     _push(stack, places, kind, start, first)
@@ -280,8 +301,9 @@ def _in_facts(
     if better:
         _emit(facts, best, first, last, -1, out, places)
         cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine, True)
-        append_row(change, i, first, last, facts, counts, slots, nexts, used, slot, mine, True)
-        _emit(facts, counts[0] - 1, first, last, 1, out, places)
+        _hold(
+            change, i, first, last, facts, counts, slots, nexts, used, slot, mine, out, places
+        )  # fmt: skip
     return True
 
 
@@ -290,7 +312,8 @@ def _in_spare(
     change: I64Array, i: int, expiry: int, kind: int, start: int, end: int,
     facts: I64Array, counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
     spare: I64Array, spare_counts: I64Array, spare_slots: I32Array, spare_nexts: I32Array,
-    spare_used: I64Array, other: Word, mine: np.uint64, stack: I64Array, places: I64Array, out: I64Array,
+    spare_used: I64Array, other: Word, mine: np.uint64, stack: I64Array, places: I64Array,
+    out: I64Array,
 ) -> None:  # fmt: skip
     """Take a piece of a derivation from the spare ones, or let the best of them be a fact."""
     width = change.shape[1] - 3
@@ -304,8 +327,9 @@ def _in_spare(
     _push(stack, places, kind, start, first)
     _push(stack, places, kind, last, end)
     if kind == _PROMOTE:
-        append_row(spare, best, first, last, facts, counts, slots, nexts, used, slot, mine, True)
-        _emit(facts, counts[0] - 1, first, last, 1, out, places)
+        _hold(
+            spare, best, first, last, facts, counts, slots, nexts, used, slot, mine, out, places
+        )  # fmt: skip
     cut_row(
         spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other, mine,
         False,

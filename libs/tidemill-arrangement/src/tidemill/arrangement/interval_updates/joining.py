@@ -121,8 +121,9 @@ def _join(
     known: int, guards: I64Array, as_of: AsOf, ordered: bool, places: I64Array, aside: I64Array,
     out: I64Array,
 ) -> int:  # fmt: skip
-    """Fill `out` from where `places` say: a row of the left, where its chain goes on, and how
-    many looks at long chains are set aside.
+    """Fill `out` from where `places` say: a row of the left, and where its chain goes on.
+
+    Then they say how many looks at long chains are set aside.
     """
     place, lasts = as_of
     width = left.shape[1] - 3

@@ -25,8 +25,8 @@ LONG = 512
 class Looks(NamedTuple):
     """Rows of a change that look at one long chain, and the rows of it that each may meet.
 
-    Shapes: `rows` (n,) of the arrangement by their starts, `ends` (n,) as the reader sees them;
-    `left`, `first` and `last` (m,), where `rows[first:last]` are those for a row of the left.
+    Shapes: `rows` (n,) of the arrangement by their starts, `ends` (n,) as the reader sees them.
+    `left`, `first` and `last` (m,): a row of the left may meet `rows[first:last]`.
     """
 
     left: I64Array

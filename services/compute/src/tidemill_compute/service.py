@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import cache, partial
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Runner
 from tidemill.runtime.ids import random_id
+from tidemill.runtime.lifecycle import keep_loaded
 from tidemill.shard.stores import open_blob
 from tidemill_compute.actions.part import ActionPart
 from tidemill_compute.arrangement_part import ArrangementPart
@@ -87,6 +88,7 @@ class ComputeParts:
         await self._context.session.close()
 
 
+@cache
 def load_engine() -> None:
     """Load the engine and its compiler, which the first view would wait for, and its records too.
 
@@ -98,6 +100,7 @@ def load_engine() -> None:
 
         assert dataflow
         Texts().numbers(pa.array(["warm"]))
+        keep_loaded()
 
 
 def service(settings: ComputeSettings) -> Service:

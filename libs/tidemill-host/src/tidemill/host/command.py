@@ -26,6 +26,7 @@ from tidemill.runtime.lifecycle import (
     forget_overloads,
     give_way_often,
     keep_freed_memory,
+    keep_loaded,
     leave_pandas_out,
 )
 from tidemill.runtime.resources import KINDS
@@ -156,6 +157,7 @@ def _run(
         keep_freed_memory()
         forget_overloads()
         leave_pandas_out()
+        keep_loaded()
         return asyncio.run(run_process(chosen, offered(chosen), files, config))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

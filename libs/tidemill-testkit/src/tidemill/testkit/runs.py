@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import structlog
 
-from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
+from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory, keep_loaded
 from tidemill.testkit.file_locks import alone
 from tidemill.testkit.weights import weights
 
@@ -81,7 +81,7 @@ def pytest_collection_finish() -> None:
     """
     collect_rarely()
     keep_freed_memory()
-    gc.freeze()
+    keep_loaded()
 
 
 def compiled_once(compile_loop: Callable[..., object], folder: Path) -> Callable[..., object]:

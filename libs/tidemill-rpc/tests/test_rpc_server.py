@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 import grpc.aio
 import pyarrow as pa
@@ -31,7 +34,7 @@ from tidemill.errors import (
     UnknownCollection,
     UsageError,
 )
-from tidemill.rpc import interceptors
+from tidemill.rpc import calls, interceptors
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.calls import DeadlinePolicy
@@ -55,7 +58,7 @@ from tidemill.rpc.messages import (
     UpperMismatch,
 )
 from tidemill.rpc.server import Server, serve
-from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import frontier
 
@@ -410,3 +413,50 @@ async def test_a3_a_long_request_is_read_on_a_thread(
     async with connected(MemoryHandlers()) as (client, _):
         await client.push("s", [b'{"n": 1}'] * rows)
     assert threads == [beside]
+
+
+async def test_a3_an_error_is_freed_when_its_call_ends_with_the_frames_that_it_came_through() -> (
+    None
+):
+    """In a cycle all of them would be freed at once by the garbage collector, and requests too."""
+    kept: list[weakref.ref[object]] = []
+
+    class Held:
+        """A thing that the frame of a handler holds."""
+
+    class Failing(MemoryHandlers):
+        async def explain(self, view: str, form: str) -> str:
+            held = Held()
+            kept.append(weakref.ref(held))
+            raise UsageError("refused")
+
+        async def subscribe(self, goal: str, *asked: object) -> AsyncIterator[Event]:
+            held = Held()
+            kept.append(weakref.ref(held))
+            yield Progress(frontier(1))
+            if goal == "endless":
+                await asyncio.Event().wait()
+            raise UsageError("refused")
+
+    gc.disable()
+    limits = CallLimits(calls_per_s=4.5)
+    admissions = Admissions(limits, ManualClock().monotonic_s, ManualClock().sleep)
+    try:
+        async with connected(Failing({}), admissions=admissions) as (client, _):
+            for _ in range(3):
+                with pytest.raises(UsageError):
+                    await client.explain("v")
+                with pytest.raises(UsageError):
+                    _ = [event async for event in client.subscribe("v")]
+            for _ in range(3):
+                stream = client.subscribe("endless")
+                assert await anext(stream)
+                await stream.aclose()
+            with pytest.raises(Exhausted):
+                await client.explain("v")
+        assert len(kept) == 9
+        assert not [each for each in kept if each() is not None]
+        frames = [each for each in gc.get_objects() if isinstance(each, FrameType)]
+        assert not [each for each in frames if each.f_globals["__name__"] == calls.__name__]
+    finally:
+        gc.enable()

@@ -176,6 +176,7 @@ class Calls:
         finally:
             self.observer.ended(method, code, loop.time() - began, fault)
             tell(self._auditor, method, origin.peer, ended)
+            del ended, fault  # an error holds this frame: in it they would be a cycle
 
     def admit(self, origin: Origin) -> Principal:
         """The principal of a call, made known to the code that serves it. Raises: Unauthenticated,

@@ -72,11 +72,11 @@ class Delivery(Generic[M]):
             if item.error is not None:
                 raise item.error
         finally:
+            item = _End()  # an error holds this frame: in it, it would be a cycle
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
 
     async def _pump(self) -> None:
-        end = _End()
         try:
             async with aclosing(_closable(self._events)) as events:
                 async for event in events:
@@ -87,10 +87,11 @@ class Delivery(Generic[M]):
                     if isinstance(event, Progress):
                         self._sealed = event.upper
         except _TooSlow:
-            end = _End(self._cut_off())
-        except Exception as error:
-            end = _End(error)  # raised again in the call, which is waiting for the queue
-        self._queue.put_nowait(end)
+            self._queue.put_nowait(_End(self._cut_off()))
+        except Exception as error:  # raised again in the call, which is waiting for the queue
+            self._queue.put_nowait(_End(error))
+        else:
+            self._queue.put_nowait(_End())
 
     async def _put(self, message: M) -> None:
         try:

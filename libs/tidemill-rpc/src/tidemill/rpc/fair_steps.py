@@ -134,9 +134,9 @@ class _Queued(Generic[T]):
                 return ended.value  # type: ignore[no-any-return]  # the value of the call
             finally:
                 steps.spend(user, steps.now_s() - began_s)
+                thrown = None  # an error holds this frame: in it, it would be a cycle
                 if turn is not None:
                     steps.leave(user, turn)
-            thrown = None
             try:
                 yield waited_for
             except BaseException as error:

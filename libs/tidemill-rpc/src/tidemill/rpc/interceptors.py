@@ -5,9 +5,10 @@ Health and reflection are left alone; they keep the conventions of their own pac
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     asynccontextmanager,
+    contextmanager,
     suppress,
 )
 from dataclasses import dataclass
@@ -98,10 +99,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behavior: Callable[[Any, Context], Awaitable[Any]]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def answer(request: Sent, context: Context) -> Any:
-            async with self._surround(method, request, context) as call:
-                message = await self._calls.in_steps(behavior(call.request, context))
-                call.sent(_size(message))
-                return message
+            with _telling(context) as telling:
+                async with self._surround(method, request, context, telling) as call:
+                    message = await self._calls.in_steps(behavior(call.request, context))
+                    call.sent(_size(message))
+                    return message
+            return None  # which gRPC does not send beside an error
 
         return answer
 
@@ -109,14 +112,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behavior: Callable[[Any, Context], AsyncIterator[Any]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def answers(request: Sent, context: Context) -> AsyncIterator[Any]:
-            async with self._surround(method, request, context) as call:
-                found = aiter(behavior(call.request, context))
-                with suppress(StopAsyncIteration):
-                    while True:
-                        message = await self._calls.in_steps(anext(found))
-                        yield message
-                        call.sent(_size(message))
-                        await self._calls.count_sent(method)
+            with _telling(context) as telling:
+                async with self._surround(method, request, context, telling) as call:
+                    found = aiter(behavior(call.request, context))
+                    with suppress(StopAsyncIteration):
+                        while True:
+                            message = await self._calls.in_steps(anext(found))
+                            yield message
+                            call.sent(_size(message))
+                            await self._calls.count_sent(method)
 
         return answers
 
@@ -130,19 +134,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 yield await _read(method, request)
 
         async def answers(requests: AsyncIterator[Sent], context: Context) -> AsyncIterator[Any]:
-            async with self._surround(method, None, context) as call:
-                async for message in behavior(messages(requests), context):
-                    yield message
-                    call.sent(_size(message))
-                    self._calls.observer.sent(method)
+            with _telling(context) as telling:
+                async with self._surround(method, None, context, telling) as call:
+                    async for message in behavior(messages(requests), context):
+                        yield message
+                        call.sent(_size(message))
+                        self._calls.observer.sent(method)
 
         return answers
 
     @asynccontextmanager
     async def _surround(
-        self, method: str, request: Sent | None, context: Context
+        self, method: str, request: Sent | None, context: Context, telling: _Telling
     ) -> AsyncIterator[_Call]:
-        """The call inside the frame of all calls; what it raises becomes a status."""
+        """The call inside the frame of all calls. Raises: what it raises."""
 
         def identities() -> list[str]:
             return [each.decode(errors="replace") for each in context.peer_identities() or ()]
@@ -153,19 +158,39 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         peer = str(context.peer())
         size = 0 if request is None else len(request.data)
         origin = Origin(method, peer, sent, identities, size, context.time_remaining())
-        waited = False
-        try:
-            async with self._calls.around(origin) as answering:
-                message: Any = None
-                if request is not None:
-                    message = await self._calls.in_steps(_read(method, request))
-                    waited = answering.waited = _waits(message)
-                yield _Call(message, answering.sent)
-        except TidemillError as error:
-            status, details = to_status(error, waited=waited)
-            await context.abort(status, sayable(error.message[:1000]), ((DETAILS_KEY, details),))
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
+        async with self._calls.around(origin) as answering:
+            message: Any = None
+            if request is not None:
+                message = await self._calls.in_steps(_read(method, request))
+                telling.waited = answering.waited = _waits(message)
+            yield _Call(message, answering.sent)
+
+
+@dataclass(slots=True)
+class _Telling:
+    """Whether a caller gave time to wait: an error is told to it in other words then."""
+
+    waited: bool = False
+
+
+@contextmanager
+def _telling(context: Context) -> Iterator[_Telling]:
+    """End the call with the status of an error, and the error here.
+
+    NB: `abort` would keep the error, with the frames that it came through and all that they hold,
+    in a cycle with the call. Of ten thousand errors the garbage collector would free these at once.
+    """
+    telling = _Telling()
+    try:
+        yield telling
+    except TidemillError as error:
+        status, details = to_status(error, waited=telling.waited)
+        context.set_trailing_metadata(((DETAILS_KEY, details),))
+        context.set_details(sayable(error.message[:1000]))
+        context.set_code(status)
+    except TimeoutError:
+        context.set_details("the deadline passed")
+        context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.arrangement.looks import let_go
+from tidemill.catalog.apply import documents
 from tidemill.catalog.apply.turns import TURN
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
@@ -24,7 +26,7 @@ from tidemill.errors import TidemillError
 from tidemill.host.observing import expect_refusals, watch_loop
 from tidemill.host.questions import histories
 from tidemill.reclock import LiveReclock, prepare_mapping
-from tidemill.rpc.identity import Principal, caller
+from tidemill.rpc.identity import PROCESS, Principal, caller
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import in_turn
 from tidemill.runtime import log_embedded, log_groups
@@ -115,6 +117,34 @@ async def test_a3_others_have_turns_while_many_documents_are_planned(
         assert max(planned.values()) <= TURN
         assert max(forgotten.values(), default=0) <= TURN
         assert process.context.catalog.knows("numbers0") is (ends == "well")
+
+
+async def test_a3_many_resources_are_freed_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else holds those that are refused, or there already: no frame of an error either."""
+    threads: list[str] = []
+    holders: list[int] = []
+
+    def letting_go(things: list[Any], count: int) -> None:
+        holders.extend(sys.getrefcount(each) - 3 for each in things)  # `each`, and the argument
+        let_go(things, count)
+
+    monkeypatch.setattr(documents, "let_go", noting(threads, letting_go))
+    texts = [NUMBERS.replace("numbers", f"numbers{number}") for number in range(30)]
+    many = ResourceDocument("---\n".join(texts), "many.yaml")
+    async with running(tmp_path) as process:
+        await process.controller.apply([many])
+        holders.clear()
+        await process.controller.apply([many])
+        for wrong in (EVEN, EVEN.replace("View", "Vein")):
+            with pytest.raises(TidemillError):
+                await process.controller.apply([many, ResourceDocument(wrong, "wrong.yaml")])
+        with pytest.raises(TidemillError):
+            await process.controller.check([many, ResourceDocument(EVEN, "wrong.yaml")], PROCESS)
+    assert {name.partition("_")[0] for name in threads} == {"asked"}
+    assert len(holders) == 30 + 31 + 30 + 31
+    assert not any(holders)
 
 
 async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(

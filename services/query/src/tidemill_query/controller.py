@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from tidemill.catalog.apply.context import ApplyContext
-from tidemill.catalog.apply.documents import read_bounded
+from tidemill.catalog.apply.documents import with_resources
 from tidemill.catalog.apply.permissions import refuse_foreign_push, refuse_used
 from tidemill.catalog.apply.plan import Plan, plan_apply
 from tidemill.catalog.apply.turns import forget_all, in_turns
@@ -109,7 +109,10 @@ class Controller:
         Raises: Unavailable or Indeterminate also where all are recorded and one begins once the
         stores are back.
         """
-        read = await read_bounded(documents, self._context.settings.limits.of_documents)
+        limits = self._context.settings.limits.of_documents
+        return await with_resources(documents, limits, lambda read: self._apply(read, by))
+
+    async def _apply(self, read: list[Resource], by: Principal) -> Sequence[Applied]:
         touch(*(resource.name for resource in read))
         async with self._changing:
             before = {_key(stored): stored for stored in self._store.live()}
@@ -138,7 +141,10 @@ class Controller:
         self, documents: Sequence[ResourceDocument], by: Principal
     ) -> Sequence[Applied]:
         """The outcome that `apply` would have now; nothing is done. Raises: its refusal."""
-        read = await read_bounded(documents, self._context.settings.limits.of_documents)
+        limits = self._context.settings.limits.of_documents
+        return await with_resources(documents, limits, lambda read: self._check(read, by))
+
+    async def _check(self, read: list[Resource], by: Principal) -> Sequence[Applied]:
         async with self._changing:
             await self.work.refresh()
             await self._context.discover()

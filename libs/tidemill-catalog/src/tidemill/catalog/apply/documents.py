@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
-from tidemill.arrangement.looks import look
-from tidemill.errors import UsageError
+from tidemill.arrangement.looks import let_go, look
+from tidemill.errors import TidemillError, UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import in_turn
 from tidemill.runtime.resources import Resource, ViewSpec, load_resources
 
+T = TypeVar("T")
+
 MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
 """Kinds whose resources make collections, which have their names."""
+
+FREED_A_LOOK = 20
+"""Resources that are freed between two looks: each is some hundred objects."""
 
 FILE_CHARS_MAX = 4_096
 """Each mistake in a document repeats the name of its file."""
@@ -41,6 +48,7 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
         for resource, earlier in doubled(found)
     ]
     if messages:
+        let_go(found, FREED_A_LOOK)  # the error holds this frame
         raise UsageError("\n".join(messages), reason="resources")
     return found
 
@@ -77,6 +85,33 @@ async def read_bounded(
                 reason="limits",
             )
     return resources
+
+
+async def with_resources(
+    documents: Sequence[ResourceDocument], limits: DocumentLimits,
+    work: Callable[[list[Resource]], Awaitable[T]],
+) -> T:  # fmt: skip
+    """The result of `work` on the resources of documents, which are freed beside the event loop
+    once nothing but this has them.
+
+    Raises: as `read_bounded` and `work`. An error that was foreseen holds no frames of the work.
+    """
+    read = await read_bounded(documents, limits)
+    try:
+        return await work(read)
+    except (TidemillError, asyncio.CancelledError) as error:
+        _forget_frames(error)
+        raise
+    finally:
+        if len(read) > FREED_A_LOOK:
+            await in_turn(partial(let_go, read, FREED_A_LOOK))
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Have an error, and those before it, hold no frames, nor the resources that these hold."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def doubled(resources: Sequence[Resource]) -> list[tuple[Resource, Resource]]:

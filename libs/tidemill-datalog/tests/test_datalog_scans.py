@@ -15,8 +15,8 @@ from tidemill.datalog.check import check
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.logical.plan_text import scan_lines
 from tidemill.datalog.logical.scans import AllOf, AnyOf, Comparison, Scan
-from tidemill.datalog.logical.words import scan_lines
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.testkit import tidelog

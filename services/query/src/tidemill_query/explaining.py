@@ -20,7 +20,7 @@ from tidemill.datalog.dataflow import (
     plan_lines,
 )
 from tidemill.datalog.logical.plan import logical_plan
-from tidemill.datalog.logical.words import scan_lines
+from tidemill.datalog.logical.plan_text import scan_lines
 from tidemill.datalog.placement import (
     Live,
     live_line,

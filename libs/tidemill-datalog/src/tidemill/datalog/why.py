@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 
 from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
-from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
-from tidemill.datalog.demand import demanded, matching_inputs
 from tidemill.datalog.failures import fact_text
 from tidemill.datalog.logical.forms import AbsentForm, RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
+from tidemill.datalog.magic_sets import magic_plan, tells_ends
 from tidemill.datalog.matching import (
     Bindings,
     Match,
@@ -31,10 +30,11 @@ from tidemill.datalog.matching import (
     derives,
     head_bindings,
 )
-from tidemill.datalog.moments import History, Moment
+from tidemill.datalog.point_in_time import History, PointInTime
 from tidemill.datalog.presence import BEGINNING, Instant, Presence
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
+from tidemill.datalog.relevance import relevant_inputs, relevant_patterns
 from tidemill.datalog.rounds import Fact
 from tidemill.datalog.tables import ANY_VALUE, Key, Row
 from tidemill.datalog.values import INT_MIN, Failed, equal
@@ -74,16 +74,16 @@ def why(
     on; the facts of each instant of the proof.
     """
     plan, allowance = logical_plan(checked), allowance or Allowance()
-    patterns = demanded(plan.rules, record.predicate, record.arguments)
-    relevant = matching_inputs(inputs, patterns)
+    patterns = relevant_patterns(plan.rules, record.predicate, record.arguments)
+    relevant = relevant_inputs(inputs, patterns)
     deriving = plan
     if not tells_ends(plan):
-        deriving = bound_plan(plan, record.predicate, record.arguments)
+        deriving = magic_plan(plan, record.predicate, record.arguments)
     history = History(plan, relevant, patterns, at + 1, allowance, deriving)
     try:
-        return proved(Builder(plan, history.moment, allowance), record, at)
+        return proved(Builder(plan, history.point, allowance), record, at)
     except TooCyclic:
-        return proved(Builder(plan, history.moment, allowance, exact=False), record, at)
+        return proved(Builder(plan, history.point, allowance, exact=False), record, at)
 
 
 def proved(builder: Builder, record: Record, at: int) -> Proof | None:
@@ -98,7 +98,7 @@ class Builder:
     def __init__(
         self,
         plan: LogicalPlan,
-        find: Callable[[Instant], Moment],
+        find: Callable[[Instant], PointInTime],
         allowance: Allowance,
         *,
         exact: bool = True,
@@ -109,7 +109,7 @@ class Builder:
         self._find = find
         self._allowance = allowance
         self._work = 0
-        self._moments: dict[Instant, Moment] = {}
+        self._points: dict[Instant, PointInTime] = {}
         self._nodes: dict[tuple[str, Key, Instant, Context], Proof] = {}
         self._open: list[tuple[Proof, str, Key, Instant, Context]] = []
         self._components = {
@@ -131,18 +131,18 @@ class Builder:
         self._solved: dict[tuple[int, Key, Instant], list[Solution]] = {}
         self._texts: dict[int, str] = {}
 
-    def moment(self, at: Instant) -> Moment:
+    def point(self, at: Instant) -> PointInTime:
         """The facts at an instant; evaluated once."""
-        known = self._moments.get(at)
+        known = self._points.get(at)
         if known is None:
-            known = self._moments[at] = self._find(at)
+            known = self._points[at] = self._find(at)
         return known
 
     def key_of(self, record: Record, at: int) -> Key | None:
         """The fact that the record means: with its time, or else timeless, or the latest."""
         found = [
             row[4:]
-            for row in with_looks(self.moment(at).table(record.predicate).rows)
+            for row in with_looks(self.point(at).table(record.predicate).rows)
             if len(row) == 5 + len(record.arguments)
             and all(equal(a, b) for a, b in zip(row[5:], record.arguments, strict=True))
         ]
@@ -178,13 +178,13 @@ class Builder:
 
     def _facts_below(self, predicate: str, key: Key, at: Instant) -> list[Fact]:
         """The unseen facts of the same recursion that this one uses at the same instant."""
-        moment = self.moment(at)
-        if moment.is_given(predicate, key):
+        point = self.point(at)
+        if point.is_given(predicate, key):
             return []
         found = [
             fact
             for form in self._forms.get(predicate, ())
-            for solution in self._solutions(form, key, moment)
+            for solution in self._solutions(form, key, point)
             for fact in self._inside(form, solution, predicate, at)
         ]
         self._links += 1 + len(found)
@@ -207,7 +207,7 @@ class Builder:
         """The proof of a fact at an instant, made once; its premises are derived later."""
         known = self._nodes.get((predicate, key, at, context))
         if known is None:
-            record = self.moment(at).record(predicate, key)
+            record = self.point(at).record(predicate, key)
             known = self.part(fact_text(predicate, key), at, "derived", record)
             self._nodes[predicate, key, at, context] = known
             self._open.append((known, predicate, key, at, context))
@@ -219,12 +219,12 @@ class Builder:
 
     def expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
         """Find the solutions of one fact and open the facts below them."""
-        moment = self.moment(at)
-        if moment.is_given(predicate, key):
+        point = self.point(at)
+        if point.is_given(predicate, key):
             self.given(node, predicate, key, at)
             return
         for form in self._forms.get(predicate, ()):
-            solutions = self._solutions(form, key, moment)
+            solutions = self._solutions(form, key, point)
             if not form.has_body and solutions:
                 node.kind, node.rule = "stated", form.number
                 return
@@ -268,36 +268,36 @@ class Builder:
             known = self._texts[number] = rule_text(self._checked, number)
         return known
 
-    def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
+    def _solutions(self, form: RuleForm, key: Key, point: PointInTime) -> list[Solution]:
         """The solutions of a rule for a key, as `solutions_anew` finds them.
 
         Those of recursive groups are kept, since every context asks for them again.
         """
         if form.head.predicate not in self._grouping:
-            return self.solutions_anew(form, key, moment)
-        known = self._solved.get((form.number, key, moment.place))
+            return self.solutions_anew(form, key, point)
+        known = self._solved.get((form.number, key, point.place))
         if known is None:
-            known = self.solutions_anew(form, key, moment)
-            self._solved[form.number, key, moment.place] = known
+            known = self.solutions_anew(form, key, point)
+            self._solved[form.number, key, point.place] = known
         return known
 
-    def solutions_anew(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
+    def solutions_anew(self, form: RuleForm, key: Key, point: PointInTime) -> list[Solution]:
         """The solutions of a rule that derive the fact at the instant; all of a group, or none."""
         if form.lingers or form.outlives:
-            found = list(self._living(form, key, moment))
+            found = list(self._living(form, key, point))
         else:
-            found = self._matching(form, key, moment)
+            found = self._matching(form, key, point)
         if form.head.aggregates and not form.head.time and found:
-            times = [derived_time(form, s.match, moment.matcher) for s in found]
+            times = [derived_time(form, s.match, point.matcher) for s in found]
             latest = max((time for time in times if time is not None), default=None)
             return found if latest == key[0] else []
         return found
 
-    def _matching(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
+    def _matching(self, form: RuleForm, key: Key, point: PointInTime) -> list[Solution]:
         bound = head_bindings(form, key[1:], key[0])
         if bound is None:
             return []
-        matcher = moment.matcher
+        matcher = point.matcher
         found = []
         for match in matcher.matches(form, bound):
             if not derives(form, match, matcher, key[1:]):
@@ -307,40 +307,40 @@ class Builder:
             except (Failed, ValueError):
                 continue
             grouped = form.head.aggregates and not form.head.time
-            if (grouped or time == key[0]) and (not form.head.time or key[0] <= moment.at):
-                found.append(Solution(moment.place, match))
+            if (grouped or time == key[0]) and (not form.head.time or key[0] <= point.at):
+                found.append(Solution(point.place, match))
         return found
 
-    def _living(self, form: RuleForm, key: Key, moment: Moment) -> Iterable[Solution]:
+    def _living(self, form: RuleForm, key: Key, point: PointInTime) -> Iterable[Solution]:
         """Solutions that outlive facts, each at the instant at which its facts were all present."""
         grouped = form.head.aggregates and not form.head.time
         bound = head_bindings(form, key[1:], key[0])
         if bound is None:
             return
-        for each in moment.living(form, bound):
-            if form.head.time and (each.time is None or each.time > moment.at):
+        for each in point.living(form, bound):
+            if form.head.time and (each.time is None or each.time > point.at):
                 continue
             if each.arguments == key[1:] and (grouped or each.time == key[0]):
-                yield self._recalled(form, each.keys, each.met, moment)
+                yield self._recalled(form, each.keys, each.met, point)
 
-    def place_of(self, at: Instant, now: Moment) -> Instant:
-        """Instant at which the facts of an instant are found, as seen from a moment."""
+    def place_of(self, at: Instant, now: PointInTime) -> Instant:
+        """Instant at which the facts of an instant are found, as seen from a point."""
         return INT_MIN if at == BEGINNING else int(at)
 
     def _recalled(
-        self, form: RuleForm, keys: tuple[Key, ...], at: Instant, now: Moment
+        self, form: RuleForm, keys: tuple[Key, ...], at: Instant, now: PointInTime
     ) -> Solution:
         """The match of known facts at an instant."""
         place = self.place_of(at, now)
-        moment = self.moment(place)
+        point = self.point(place)
         rows: list[Row] = []
         bound: Bindings = {}
-        matcher = moment.matcher
+        matcher = point.matcher
         for atom, key in zip(form.atoms, keys, strict=True):
             if atom.is_clock:
                 row = clock_row(key[1], key[2], key[0])
             else:
-                row = moment.table(atom.predicate).of_key(key)[0]
+                row = point.table(atom.predicate).of_key(key)[0]
             rows.append(row)
             bound = matcher.agree(form, atom, row, bound) or bound
         return Solution(place, Match(tuple(rows), bound))
@@ -358,22 +358,22 @@ class Builder:
         inside = self._inside(form, solution, predicate, at)
         if not inside:
             return True
-        moment = self.moment(at)
+        point = self.point(at)
         component = self._components[predicate]
         if context is not None:
             mine = self._cycle(predicate, key, at)
             around = [fact for fact in inside if self._cycle(*fact, at) == mine]
-            return not around or self._stand(around, moment, context | {(predicate, key)})
-        ranks = moment.ranks(component, frozenset())
+            return not around or self._stand(around, point, context | {(predicate, key)})
+        ranks = point.ranks(component, frozenset())
         rank = ranks[predicate, key]
         return all(ranks[fact] < rank for fact in inside)
 
-    def _stand(self, facts: list[Fact], moment: Moment, without: frozenset[Fact]) -> bool:
+    def _stand(self, facts: list[Fact], point: PointInTime, without: frozenset[Fact]) -> bool:
         """Whether facts of one recursion can be derived without some others. Raises: TooCyclic."""
         component = self._components[facts[0][0]]
-        if not moment.ranked(component, without):
+        if not point.ranked(component, without):
             self._count(self._links)
-        ranks = moment.ranks(component, without)
+        ranks = point.ranks(component, without)
         return all(fact in ranks for fact in facts)
 
     def _premises(
@@ -396,14 +396,14 @@ class Builder:
                 above = context | {node}
             premises.append(self.node(*fact, solution.at, above))
         for absent in form.absent:
-            text = absence_text(absent, solution.match.bound, self.moment(solution.at))
+            text = absence_text(absent, solution.match.bound, self.point(solution.at))
             premises.append(self.part(text, solution.at, "absent"))
         return premises
 
 
-def absence_text(absent: AbsentForm, bound: Bindings, moment: Moment) -> str:
+def absence_text(absent: AbsentForm, bound: Bindings, point: PointInTime) -> str:
     """An atom under `not` with its bound values and `_`."""
-    matcher = moment.matcher
+    matcher = point.matcher
 
     def shown(terms: Iterable[Any]) -> str:
         values = [matcher.wanted(term, bound) for term in terms]

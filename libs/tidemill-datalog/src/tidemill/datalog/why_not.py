@@ -14,7 +14,6 @@ from weakref import proxy
 from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.demand import demanded, matching_inputs
 from tidemill.datalog.failures import fact_text
 from tidemill.datalog.instants import ticks, usable_clock
 from tidemill.datalog.logical.forms import (
@@ -35,9 +34,10 @@ from tidemill.datalog.matching import (
     derived_time,
     head_bindings,
 )
-from tidemill.datalog.moments import derived
+from tidemill.datalog.point_in_time import derived
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import ANY, Record, Value, format_record, format_value
+from tidemill.datalog.relevance import relevant_inputs, relevant_patterns
 from tidemill.datalog.tables import START, STOP, Key, Row, Table
 from tidemill.datalog.values import Failed, equal
 from tidemill.errors import Unavailable
@@ -217,8 +217,10 @@ class Search:
 
     def _every_fact(self) -> Mapping[str, Table]:
         """All facts below `upper` that fit the arguments of the record, with presences."""
-        patterns = demanded(self._plan.rules, self._record.predicate, self._record.arguments)
-        return self._derived(matching_inputs(self._inputs, patterns), patterns)
+        patterns = relevant_patterns(
+            self._plan.rules, self._record.predicate, self._record.arguments
+        )
+        return self._derived(relevant_inputs(self._inputs, patterns), patterns)
 
     def _derived(
         self, inputs: Mapping[str, Sequence[Presence]], wanted: Collection[str]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.ast import Literal, Program, walk
-from tidemill.datalog.bound import bound_plan, fits
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic
@@ -16,9 +15,11 @@ from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
+from tidemill.datalog.magic_sets import magic_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, format_presence
+from tidemill.datalog.relevance import fits
 from tidemill.datalog.vocabulary import NOTHING, Named
 from tidemill.errors import UsageError
 
@@ -128,9 +129,9 @@ def _answers(plan: LogicalPlan, asked: str, upper: int, allowance: Allowance) ->
     text = asked if "(" in asked else f"{asked}({', '.join('_' * len(columns))})"
     goal = compile_goal(text, plan.checked)
     pattern = tuple(term.value if isinstance(term, Literal) else ANY for term in goal.terms)
-    bound = bound_plan(plan, goal.predicate, pattern)
+    bound = magic_plan(plan, goal.predicate, pattern)
     found, _ = _evaluated(bound, [goal.predicate], upper, allowance)
-    fitting = [p for p in found.get(goal.predicate, ()) if fits(p.record.arguments, pattern)]
+    fitting = [p for p in found.get(goal.predicate, ()) if fits(p.record.arguments, (pattern,))]
     return _lines([presence for presence in fitting if goal.bindings(presence.record) is not None])
 
 

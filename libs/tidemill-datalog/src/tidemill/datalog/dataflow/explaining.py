@@ -25,7 +25,7 @@ from tidemill.datalog.dataflow.plan import (
 )
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.forms import Constant
-from tidemill.datalog.logical.words import aligned, column_name, expression_text
+from tidemill.datalog.logical.plan_text import aligned, column_name, expression_text
 
 Document: TypeAlias = "dict[str, Any]"
 _SIGNS = ("<", "<=", "==", "!=")
@@ -145,7 +145,7 @@ def _rule(
     if rule.reduce is not None:
         lattices = ", ".join(f"@{name}" for name, _ in rule.reduce.lattices)
         keeps.append(f"groups of {lattices}")
-    words = _Words(plan, rule, checked)
+    words = _RuleText(plan, rule, checked)
     return {
         "number": rule.form.number,
         "text": texts.get(rule.form.number, ""),
@@ -182,7 +182,7 @@ def _column(plan: DataflowPlan, name: str, place: int, checked: CheckedProgram) 
     return column_name(name.rpartition(":")[2], place, checked)
 
 
-class _Words:
+class _RuleText:
     """The operators of one rule, with the names of its variables."""
 
     def __init__(self, plan: DataflowPlan, rule: RulePlan, checked: CheckedProgram) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.normal_form import forms_of
 from tidemill.datalog.logical.scans import Scan, scans_of
-from tidemill.datalog.logical.translation import forms_of
 
 NEXT, SENT = "#next:", "#sent:"
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.partial import PARTIAL
-from tidemill.datalog.logical.words import column_name
+from tidemill.datalog.logical.plan_text import column_name
 from tidemill.datalog.placement.places import Fragment, Place, Placement
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill.datalog.placement.splitting import CROSSING

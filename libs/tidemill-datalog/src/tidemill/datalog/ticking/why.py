@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from tidemill.datalog.allowance import Allowance
-from tidemill.datalog.demand import Pattern, demanded, fits
 from tidemill.datalog.logical.forms import RuleForm, carried_variables, matched_variables
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.matching import Bindings, Match
-from tidemill.datalog.moments import Moment, given_rows, living_in
+from tidemill.datalog.point_in_time import PointInTime, given_rows, living_in
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
+from tidemill.datalog.relevance import Pattern, fits, relevant_patterns
 from tidemill.datalog.rounds import Living
 from tidemill.datalog.state import (
     ESTABLISHED,
@@ -67,7 +67,7 @@ def why_in_ticks(
         return None
     plan, allowance = logical_plan(history.program), allowance or Allowance()
     place = history.nodes[node].places[number]
-    known = _Known(history, demanded(plan.rules, record.predicate, record.arguments))
+    known = _Known(history, relevant_patterns(plan.rules, record.predicate, record.arguments))
     try:
         return _proved(_TickBuilder(plan, allowance, known, exact=True), record, at, place)
     except TooCyclic:
@@ -78,7 +78,7 @@ def _proved(builder: _TickBuilder, record: Record, at: int, place: Place) -> Pro
     key = builder.key_of(record, place)
     if key is None:
         return None
-    row = builder.moment(place).table(record.predicate).of_key(key)[0]
+    row = builder.point(place).table(record.predicate).of_key(key)[0]
     return builder.build(record.predicate, key, place) if row[2] > at else None
 
 
@@ -183,7 +183,7 @@ class _TickBuilder(Builder):
         self._above: list[tuple[int, Fact, Place, Proof]] = []
         """Carried facts above the open one, each with how many were open below, and its tick."""
 
-    def _found(self, at: Instant) -> Moment:
+    def _found(self, at: Instant) -> PointInTime:
         """The facts that a tick was given or said."""
         place, checked = int(at), self.plan.checked
         inputs, said = self._known.inputs_at(place), self._known.said_at(place)
@@ -202,22 +202,24 @@ class _TickBuilder(Builder):
                 given.setdefault(name, {}).setdefault(key, facts[name][key])
         tables = {name: Table([*rows.values()]) for name, rows in facts.items()}
         instant = self._ticks.instant(place)
-        return Moment(instant, self.plan, self._allowance, tables, given, self._living_at, place)
+        return PointInTime(
+            instant, self.plan, self._allowance, tables, given, self._living_at, place
+        )
 
-    def _living_at(self, moment: Moment, form: RuleForm, bound: Bindings) -> Iterator[Living]:
+    def _living_at(self, point: PointInTime, form: RuleForm, bound: Bindings) -> Iterator[Living]:
         """The solutions that ticks before established, and those of the tick itself."""
-        place, matcher = moment.place, moment.matcher
+        place, matcher = point.place, point.matcher
         lives = [
             (each.values, living)
             for fields, met in self._known.handed_to(place, form.number, LINGERING)
-            if (living := self._life(moment, form, each := LingeringSolution(*fields), met))
+            if (living := self._life(point, form, each := LingeringSolution(*fields), met))
         ]
         if form.outlives:
             known, names = set(), [each.name for each in matched_variables(form)]
             met_at = {living.keys: living.met for _, living in lives}
             for fields, _ in self._known.handed_to(place, form.number, ESTABLISHED):
                 solution = EstablishedSolution(*fields)
-                if solution.expires > moment.at:
+                if solution.expires > point.at:
                     keys, since = solution.identity[1], min(each[0] for each in solution.versions)
                     known.add(solution.identity[1:])
                     since = met_at.get(keys, since)
@@ -228,13 +230,13 @@ class _TickBuilder(Builder):
             yield from (living for _, living in lives)
         for match in matcher.matches(form, bound):
             if (match.keys, tuple(match.bound[name] for name in names)) not in known:
-                held = [(moment.at, moment.at + 1)]
-                living = living_in(held, form, match, matcher, moment.at)
+                held = [(point.at, point.at + 1)]
+                living = living_in(held, form, match, matcher, point.at)
                 if living is not None:
                     yield living
 
     def _life(
-        self, moment: Moment, form: RuleForm, life: LingeringSolution, met: Instant
+        self, point: PointInTime, form: RuleForm, life: LingeringSolution, met: Instant
     ) -> Living | None:
         """The solution of a life that was handed to the tick, if it goes on there."""
         bound: Bindings = dict(zip(carried_variables(form), life.values, strict=True))
@@ -243,24 +245,24 @@ class _TickBuilder(Builder):
             known: list[Row] = [(BEGINNING, END, END, (), *key)]
             leaves = atom.is_clock or "expires" in atom.suppressed
             if not leaves:
-                known = moment.table(atom.predicate).of_key(key)
+                known = point.table(atom.predicate).of_key(key)
             asked = replace(atom, lattices=()) if leaves else atom
-            further = moment.matcher.agree(form, asked, known[0], bound) if known else None
+            further = point.matcher.agree(form, asked, known[0], bound) if known else None
             if further is None:
                 return None
             bound = further
             rows.append(known[0])
-        if moment.matcher.blocker(form, bound) is not None:
+        if point.matcher.blocker(form, bound) is not None:
             return None
         match = Match(tuple(rows), bound)
-        return living_in([(met, moment.at + 1)], form, match, moment.matcher, moment.at)
+        return living_in([(met, point.at + 1)], form, match, point.matcher, point.at)
 
     def part(self, text: str, at: Instant, kind: Kind, record: Record | None = None) -> Proof:
         place = int(at)
         instant = self._ticks.instant(place)
         return Proof(text, instant, kind, record, place=self._ticks.name(place).removeprefix("of "))
 
-    def place_of(self, at: Instant, now: Moment) -> Instant:
+    def place_of(self, at: Instant, now: PointInTime) -> Instant:
         """The tick of the same node at or before an instant. Raises: _BeforeHistory."""
         node = self._ticks.nodes[self._ticks.ran[now.place][0]]
         number = None if at == BEGINNING else node.number_at(int(at))
@@ -342,9 +344,9 @@ class _TickBuilder(Builder):
         place: Place,
     ) -> bool:
         """Prove the fact by the rules of another tick, if one of them derives it there."""
-        moment = self.moment(place)
+        point = self.point(place)
         for form in forms:
-            found: list[Solution] = self.solutions_anew(form, to, moment)
+            found: list[Solution] = self.solutions_anew(form, to, point)
             if found:
                 usable = found if form.head.aggregates else found[:1]
                 self.derive(node, form, usable, (predicate, key), place, None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.moments import rows_of
+from tidemill.datalog.point_in_time import rows_of
 from tidemill.datalog.records import Record
 from tidemill.datalog.tables import Table
 from tidemill.datalog.ticking.history import NodeHistory, Place, TickHistory

@@ -8,12 +8,12 @@ from dataclasses import replace
 from tidemill.catalog.directory import Directory, TicksOf, ViewOf
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.demand import demanded, pattern_scan
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
+from tidemill.datalog.relevance import pattern_scan, relevant_patterns
 from tidemill.datalog.ticking import TickHistory
 from tidemill.errors import UsageError
 from tidemill.host.questions import reasons
@@ -114,7 +114,7 @@ def _scans_of(program: CheckedProgram, asked: Record) -> dict[str, Scan]:
     """For each input what a proof of the record can depend on: nothing of those that are not
     there.
     """
-    patterns = demanded(logical_plan(program).rules, asked.predicate, asked.arguments)
+    patterns = relevant_patterns(logical_plan(program).rules, asked.predicate, asked.arguments)
     return {
         name: pattern_scan(program, name, patterns.get(name, ()))
         for name in program.columns

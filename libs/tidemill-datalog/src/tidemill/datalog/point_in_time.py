@@ -97,7 +97,7 @@ class History:
         """The facts of a predicate at all instants."""
         return self._tables.get(predicate) or Table([])
 
-    def moment(self, at: Instant) -> Moment:
+    def point(self, at: Instant) -> PointInTime:
         """The facts of an instant."""
         instant = INT_MIN if at == BEGINNING else int(at)
         given = {
@@ -108,7 +108,9 @@ class History:
             for name, presences in self._given.items()
         }  # fmt: skip
         facts = self._at(instant)
-        return Moment(instant, self._plan, self._allowance, facts, given, self._living, instant)
+        return PointInTime(
+            instant, self._plan, self._allowance, facts, given, self._living, instant
+        )
 
     def _at(self, instant: int) -> dict[str, Table]:
         return {
@@ -116,10 +118,10 @@ class History:
             for name, table in self._tables.items()
         }
 
-    def _living(self, moment: Moment, form: RuleForm, bound: Bindings) -> Iterator[Living]:
+    def _living(self, point: PointInTime, form: RuleForm, bound: Bindings) -> Iterator[Living]:
         """The living solutions of a rule that outlives facts, found over all instants up to one."""
         vocabulary = self._plan.checked.vocabulary
-        matcher = Matcher(self.table, vocabulary, moment.at, self._allowance)
+        matcher = Matcher(self.table, vocabulary, point.at, self._allowance)
         found: dict[tuple[object, ...], tuple[Match, list[Interval], list[Interval]]] = {}
         for match in matcher.atoms_match(form, bound, range(len(form.atoms))):
             if not matcher.conditions_hold(form, match.bound):
@@ -134,7 +136,7 @@ class History:
             stretches = subtract(normalise(together), blocked)
             if form.lingers:
                 stretches = _lives(stretches, subtract(normalise(staying), blocked))
-            living = living_in(stretches, form, match, matcher, moment.at)
+            living = living_in(stretches, form, match, matcher, point.at)
             if living is not None:
                 yield living
 
@@ -179,7 +181,7 @@ def living_in(
 
 
 @dataclass(slots=True)
-class Moment:
+class PointInTime:
     """The program at one instant: its facts, how they match, and what lives on.
 
     `given` are the facts that no rule has to derive. `find` gives the living solutions of a rule
@@ -191,7 +193,7 @@ class Moment:
     allowance: Allowance
     tables: Mapping[str, Table]
     given: Mapping[str, Mapping[Key, Row]]
-    find: Callable[[Moment, RuleForm, Bindings], Iterable[Living]]
+    find: Callable[[PointInTime, RuleForm, Bindings], Iterable[Living]]
     place: int
     """Under which number proofs know it: the instant, or the number of a tick."""
     _ranks: dict[tuple[tuple[str, ...], frozenset[Fact]], Mapping[Fact, int]] = field(

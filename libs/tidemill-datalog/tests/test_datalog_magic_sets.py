@@ -11,15 +11,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.bound import WISH, bound_plan, fits
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.magic_sets import MAGIC, magic_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, Record
+from tidemill.datalog.relevance import fits
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, programs
@@ -63,21 +64,21 @@ def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() ->
     def agree(example: Example, given_: Inputs, asked: str, values: list[object]) -> None:
         checked = example.checked
         pattern = tuple(values[: len(checked.columns[asked])])
-        plan = bound_plan(logical_plan(checked), asked, pattern)
+        plan = magic_plan(logical_plan(checked), asked, pattern)
         try:
             whole = evaluated(checked, given_, upper=UPPER, limits=LIMITS).presences.get(asked, ())
-            wanted = [p for p in whole if fits(p.record.arguments, pattern)]
+            wanted = [p for p in whole if fits(p.record.arguments, (pattern,))]
             bound = evaluated(plan.checked, given_, upper=UPPER, limits=LIMITS, plan=plan)
             found = bound.presences.get(asked, ())
         except LimitPassed:
             assume(False)
             raise
-        fitting = [p for p in found if fits(p.record.arguments, pattern)]
+        fitting = [p for p in found if fits(p.record.arguments, (pattern,))]
         assert shown(fitting) == shown(wanted), (asked, pattern, example.text)
-        wishes = [rule for rule in plan.rules if rule.head.predicate.startswith(WISH)]
-        seen["restricted"] += bool(wishes)
-        seen["passed on"] += any(rule.atoms for rule in wishes)
-        seen["answered"] += bool(wanted) and bool(wishes)
+        magic = [rule for rule in plan.rules if rule.head.predicate.startswith(MAGIC)]
+        seen["restricted"] += bool(magic)
+        seen["passed on"] += any(rule.atoms for rule in magic)
+        seen["answered"] += bool(wanted) and bool(magic)
 
     agree()
     assert seen["restricted"] > EXAMPLES / 10  # of one in two
@@ -104,11 +105,11 @@ def rows(
 ) -> tuple[int, int]:
     """Rows that the whole program derives, and rows of the bound one with its magic facts."""
     whole = evaluated(checked, given_, upper=1)
-    plan = bound_plan(logical_plan(checked), asked, pattern)
+    plan = magic_plan(logical_plan(checked), asked, pattern)
     few = evaluated(plan.checked, given_, upper=1, plan=plan)
     derived = {rule.head.predicate for rule in plan.rules}
-    wanted = {r for r in records(whole, asked) if fits(r.arguments, pattern)}
-    assert {r for r in records(few, asked) if fits(r.arguments, pattern)} == wanted
+    wanted = {r for r in records(whole, asked) if fits(r.arguments, (pattern,))}
+    assert {r for r in records(few, asked) if fits(r.arguments, (pattern,))} == wanted
     return (
         sum(len(whole.presences[name]) for name in checked.derived),
         sum(len(few.presences[name]) for name in derived),
@@ -146,7 +147,7 @@ def test_a_bound_question_derives_a_small_part_of_the_rows(
 
 def test_a_wish_crosses_strata_and_not_only_through_inputs_where_it_would_read_itself() -> None:
     text = "p(x, y) := edge(x, y); q(x) := p(x, y) ^ not r(y); r(x) := edge(x, y) ^ mark(y);"
-    plan = bound_plan(logical_plan(check(parse(text), EDGES)), "q", (1,))
+    plan = magic_plan(logical_plan(check(parse(text), EDGES)), "q", (1,))
     assert {rule.head.predicate: len(rule.head.terms) for rule in plan.rules} == {
         "p": 2, "q": 1, "r": 1, "#ask:q": 1, "#ask:p": 1, "#ask:r": 1,
     }  # fmt: skip
@@ -154,9 +155,9 @@ def test_a_wish_crosses_strata_and_not_only_through_inputs_where_it_would_read_i
         name for rule in plan.rules if rule.head.predicate == "#ask:r" for name in rule.reads
     }
     assert reading == {"#ask:q", "p"}
-    # r is asked of what p says, and p reads r: wishes for r may only come from inputs.
+    # r is asked of what p says, and p reads r: magic facts of r may only come from inputs.
     text = "p(x, y) := edge(x, y) ^ not r(x); q(x) := p(x, y) ^ not r(y); r(x) := edge(x, y) ^ mark(y);"
-    plan = bound_plan(logical_plan(check(parse(text), EDGES)), "q", (1,))
+    plan = magic_plan(logical_plan(check(parse(text), EDGES)), "q", (1,))
     assert not any(
         name == "p" for rule in plan.rules if rule.head.predicate == "#ask:r" for name in rule.reads
     )

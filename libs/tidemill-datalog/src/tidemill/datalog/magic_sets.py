@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
-from tidemill.datalog.demand import Pattern
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.logical.expressions import Scope
@@ -34,15 +33,15 @@ from tidemill.datalog.logical.forms import (
 )
 from tidemill.datalog.logical.plan import LogicalPlan, components_of
 from tidemill.datalog.records import ANY
-from tidemill.datalog.values import equal
+from tidemill.datalog.relevance import Pattern
 
-WISH = "#ask:"
+MAGIC = "#ask:"
 _PASSED = frozenset({"time", *LATTICES}) - {"expires"}
 
 Positions = frozenset[int]
 
 
-def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPlan:
+def magic_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPlan:
     """A plan that derives the facts of `predicate` that fit the pattern, as `plan` does at every
     instant.
 
@@ -57,7 +56,7 @@ def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPl
         found = rewriting.plan(predicate, pattern)
         if found is not None:
             return found
-    raise AssertionError("wishes that come from inputs alone are on no cycle with `not`")
+    raise AssertionError("magic facts that come from inputs alone are on no cycle with `not`")
 
 
 def tells_ends(plan: LogicalPlan) -> bool:
@@ -67,16 +66,8 @@ def tells_ends(plan: LogicalPlan) -> bool:
     )
 
 
-def fits(arguments: Sequence[object], pattern: Pattern) -> bool:
-    """Whether the arguments of a fact are those of the pattern."""
-    return all(
-        value is ANY or equal(mine, value)  # type: ignore[arg-type]  # arguments are values
-        for mine, value in zip(arguments, pattern, strict=True)
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class _Demand:
+class _Subquery:
     """An atom of a rule with the positions known before it, and the atoms that know them."""
 
     atom: AtomForm | AbsentForm
@@ -104,17 +95,17 @@ class _Rewriting:
             for name, columns in self._checked.columns.items()
         }
         self._whole = self._needed_whole()
-        self._asked: dict[str, Positions] = {}
+        self._adorned: dict[str, Positions] = {}
 
     def plan(self, predicate: str, pattern: Pattern) -> LogicalPlan | None:
-        """The rewritten plan; None where wishes and `not` or an aggregate would be on one cycle."""
+        """The rewritten plan; None if magic rules and `not` or an aggregate were on one cycle."""
         given = frozenset(
             at
             for at, value in enumerate(pattern)
             if value is not ANY and self._fits(predicate, at, value)
         )
-        self._asked = (
-            {predicate: self._wished(predicate, given)} if predicate in self._rules else {}
+        self._adorned = (
+            {predicate: self._adornment(predicate, given)} if predicate in self._rules else {}
         )
         while self._spread():
             pass
@@ -122,20 +113,20 @@ class _Rewriting:
         rules = [
             self._restricted(rule)
             for rule in self._plan.rules
-            if rule.head.predicate in self._asked or rule.head.predicate not in self._rules
+            if rule.head.predicate in self._adorned or rule.head.predicate not in self._rules
         ]
-        wishes = [
-            self._wish(rule, demand)
+        magic = [
+            self._magic_rule(rule, subquery)
             for rule in self._plan.rules
-            if rule.head.predicate in self._asked
-            for demand in self._demands(rule)
-            if self._asked.get(demand.atom.predicate)
+            if rule.head.predicate in self._adorned
+            for subquery in self._subqueries(rule)
+            if self._adorned.get(subquery.atom.predicate)
         ]
-        if self._asked.get(predicate):
-            values = {at: Constant(pattern[at]) for at in self._asked[predicate]}
-            wishes.append(self._stated(predicate, values))
-        new = [wish for wish in dict.fromkeys(wishes) if not _says_itself(wish)]
-        numbered = [replace(wish, number=number) for number, wish in enumerate(new, first)]
+        if self._adorned.get(predicate):
+            values = {at: Constant(pattern[at]) for at in self._adorned[predicate]}
+            magic.append(self._stated(predicate, values))
+        new = [rule for rule in dict.fromkeys(magic) if not _says_itself(rule)]
+        numbered = [replace(rule, number=number) for number, rule in enumerate(new, first)]
         return self._finished((*rules, *numbered))
 
     def _needed_whole(self) -> frozenset[str]:
@@ -153,7 +144,7 @@ class _Rewriting:
                 waiting += [read for rule in self._rules.get(name, ()) for read in rule.reads]
         return frozenset(found)
 
-    def _wished(self, predicate: str, positions: Positions) -> Positions:
+    def _adornment(self, predicate: str, positions: Positions) -> Positions:
         return frozenset() if predicate in self._whole else positions
 
     def _fits(self, predicate: str, at: int, value: object) -> bool:
@@ -165,39 +156,39 @@ class _Rewriting:
     def _spread(self) -> bool:
         """Pass on the positions asked of each predicate once; whether any are fewer now."""
         grew = False
-        for name in list(self._asked):
+        for name in list(self._adorned):
             for rule in self._rules.get(name, ()):
-                for demand in self._demands(rule):
-                    below = demand.atom.predicate
-                    wanted = self._wished(below, demand.positions)
-                    known = self._asked.get(below)
+                for subquery in self._subqueries(rule):
+                    below = subquery.atom.predicate
+                    wanted = self._adornment(below, subquery.positions)
+                    known = self._adorned.get(below)
                     if known is not None:
                         wanted &= known
                     if wanted != known:
-                        self._asked[below] = wanted
+                        self._adorned[below] = wanted
                         grew = True
         return grew
 
-    def _demands(self, rule: RuleForm) -> list[_Demand]:
+    def _subqueries(self, rule: RuleForm) -> list[_Subquery]:
         """Subqueries of a rule on derived predicates, in an order that passes values on."""
         bound = set(self._bound(rule))
         before: list[AtomForm] = []
         waiting = [atom for atom in rule.atoms if not atom.is_clock]
-        found: list[_Demand] = []
+        found: list[_Subquery] = []
         while waiting:
             atom = min(waiting, key=lambda each: self._rank(rule, each, bound))
             waiting.remove(atom)
             derived = atom.predicate in self._rules
             if derived:
                 positions = self._known(rule, atom, bound)
-                found.append(_Demand(atom, positions, tuple(before)))
+                found.append(_Subquery(atom, positions, tuple(before)))
             if self._through_derived or not derived:
                 before.append(atom)
                 bound |= {term.name for term in atom.terms if isinstance(term, Variable)}
         for absent in rule.absent:
             if not absent.is_clock and absent.predicate in self._rules:
                 positions = self._known(rule, absent, bound)
-                found.append(_Demand(absent, positions, tuple(before)))
+                found.append(_Subquery(absent, positions, tuple(before)))
         return found
 
     def _rank(self, rule: RuleForm, atom: AtomForm, bound: set[str]) -> tuple[int, int, int]:
@@ -206,8 +197,8 @@ class _Rewriting:
         return (0 if known else 1, 1 if atom.predicate in self._rules else 0, -known)
 
     def _bound(self, rule: RuleForm) -> dict[str, int]:
-        """The variables of the head that a wish for it knows, each with its position."""
-        asked = self._asked.get(rule.head.predicate, frozenset())
+        """The variables of the head that a magic fact for it knows, each with its position."""
+        asked = self._adorned.get(rule.head.predicate, frozenset())
         found: dict[str, int] = {}
         for at in sorted(asked):
             term = rule.head.terms[at]
@@ -234,8 +225,8 @@ class _Rewriting:
     # From what is asked to rules.
 
     def _restricted(self, rule: RuleForm) -> RuleForm:
-        """The rule for heads that are wished for."""
-        asked = self._asked.get(rule.head.predicate)
+        """The rule for heads that are asked for."""
+        asked = self._adorned.get(rule.head.predicate)
         if not asked:
             return rule
         bound = self._bound(rule)
@@ -250,18 +241,18 @@ class _Rewriting:
                 terms.append(term)  # type: ignore[arg-type]  # a constant or a variable
             else:
                 terms.append(Wildcard())
-        wish = AtomForm(WISH + rule.head.predicate, tuple(terms))
-        return replace(rule, atoms=(*rule.atoms, wish), has_body=True)
+        magic = AtomForm(MAGIC + rule.head.predicate, tuple(terms))
+        return replace(rule, atoms=(*rule.atoms, magic), has_body=True)
 
-    def _wish(self, rule: RuleForm, demand: _Demand) -> RuleForm:
-        """A wish for what an atom of the rule can need."""
-        predicate = demand.atom.predicate
-        terms = {at: demand.atom.terms[at] for at in sorted(self._asked[predicate])}
+    def _magic_rule(self, rule: RuleForm, subquery: _Subquery) -> RuleForm:
+        """The rule for the magic facts that an atom of the rule can need."""
+        predicate = subquery.atom.predicate
+        terms = {at: subquery.atom.terms[at] for at in sorted(self._adorned[predicate])}
         wanted = {term.name for term in terms.values() if isinstance(term, Variable)}
         if not wanted:
             return self._stated(predicate, terms)  # type: ignore[arg-type]  # constants only
         restricted = self._restricted(rule)
-        sources = [replace(atom, lattices=(), suppressed=frozenset()) for atom in demand.before]
+        sources = [replace(atom, lattices=(), suppressed=frozenset()) for atom in subquery.before]
         if len(restricted.atoms) > len(rule.atoms):
             sources.insert(0, restricted.atoms[-1])
         atoms = _connected(sources, wanted)
@@ -273,13 +264,13 @@ class _Rewriting:
             if variables_of(condition) <= names and _certain(condition, scope)
         )
         return RuleForm(
-            0, HeadForm(WISH + predicate, tuple(terms.values()), suppressed=_PASSED),  # type: ignore[arg-type]  # no wildcards
+            0, HeadForm(MAGIC + predicate, tuple(terms.values()), suppressed=_PASSED),  # type: ignore[arg-type]  # no wildcards
             atoms, (), conditions, 0, rule.types,
         )  # fmt: skip
 
     def _stated(self, predicate: str, values: Mapping[int, Constant]) -> RuleForm:
         terms = tuple(values[at] for at in sorted(values))
-        return RuleForm(0, HeadForm(WISH + predicate, terms), (), (), (), 0, {}, has_body=False)
+        return RuleForm(0, HeadForm(MAGIC + predicate, terms), (), (), (), 0, {}, has_body=False)
 
     # The plan of the new rules.
 
@@ -292,9 +283,9 @@ class _Rewriting:
         if any(self._newly_cyclic(rule, of) for rule in rules):
             return None
         columns = dict(self._checked.columns)
-        for name, positions in self._asked.items():
+        for name, positions in self._adorned.items():
             if positions:
-                columns[WISH + name] = tuple(columns[name][at] for at in sorted(positions))
+                columns[MAGIC + name] = tuple(columns[name][at] for at in sorted(positions))
         checked = replace(
             self._checked,
             columns=columns,
@@ -308,7 +299,7 @@ class _Rewriting:
     def _newly_cyclic(self, rule: RuleForm, of: Mapping[str, int]) -> bool:
         """Whether a rule over finished facts is on a cycle now that was none before."""
         head = rule.head.predicate
-        if head.startswith(WISH):
+        if head.startswith(MAGIC):
             return False
         mine = next(c for c in self._checked.components if head in c)
         atoms: list[AtomForm | AbsentForm] = [*rule.atoms, *rule.absent]
@@ -375,7 +366,7 @@ def _strata(
     for rule in rules:
         by_head.setdefault(of[rule.head.predicate], []).append(rule)
     for number, names in enumerate(components):
-        known = [checked.strata.get(name, 0) for name in names if not name.startswith(WISH)]
+        known = [checked.strata.get(name, 0) for name in names if not name.startswith(MAGIC)]
         below = [
             level[of[read]]
             for rule in by_head.get(number, ())

@@ -1,4 +1,4 @@
-"""From checked rules to the forms that engines evaluate."""
+"""From checked rules to rules in normal form, which engines evaluate."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tidemill.datalog.values import Failed, Value, negate, widen
 
 def forms_of(checked: CheckedProgram) -> tuple[RuleForm, ...]:
     """Every rule of the program as engines evaluate it, in the order of the text."""
-    return tuple(_Translation(checked, rule).form() for rule in checked.rules)
+    return tuple(_Normaliser(checked, rule).form() for rule in checked.rules)
 
 
-class _Translation:
-    """Translates one rule."""
+class _Normaliser:
+    """Puts one rule into normal form."""
 
     def __init__(self, checked: CheckedProgram, rule: ResolvedRule) -> None:
         self._checked = checked

@@ -1,4 +1,4 @@
-"""Which facts a question can depend on: patterns found backwards from the record that is asked for.
+"""Relevance: patterns of the facts that a question can depend on, found from it backwards.
 
 A pattern is a predicate with a value or ANY for each argument. Facts outside the patterns cannot
 take part in any derivation of the record, so an explanation never looks at them.
@@ -26,7 +26,7 @@ from tidemill.datalog.values import Value, equal
 Pattern: TypeAlias = "tuple[Any, ...]"
 
 
-def demanded(
+def relevant_patterns(
     forms: Iterable[RuleForm], predicate: str, arguments: Sequence[Value]
 ) -> dict[str, set[Pattern]]:
     """Predicate below the record, itself included, → the patterns of facts that may matter."""
@@ -98,7 +98,7 @@ def pattern_scan(checked: CheckedProgram, predicate: str, patterns: Iterable[Pat
     return Scan(predicate, tuple(range(1, len(kinds) + 1)), wanted)
 
 
-def matching_inputs(
+def relevant_inputs(
     inputs: Mapping[str, Sequence[Presence]], patterns: Mapping[str, set[Pattern]]
 ) -> dict[str, list[Presence]]:
     """The input facts that fit the patterns.

@@ -23,7 +23,7 @@ from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.goals import encode_value
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
-from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import Call, Type, Variable
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement.column_hashes import ranges_of_columns
@@ -135,7 +135,7 @@ def test_operators_over_columns_give_what_they_give_value_by_value(
     a = data.draw(st.lists(st.none() | of[left], min_size=1, max_size=6))
     b = data.draw(st.lists(st.none() | of[right], min_size=len(a), max_size=len(a)))
     columns = {"a": Column.of_values(left, a, texts), "b": Column.of_values(right, b, texts)}
-    scope = Scope({"a": left, "b": right}, {}, FUNCTIONS, LATTICES)
+    scope = TypeEnvironment({"a": left, "b": right}, {}, FUNCTIONS, LATTICES)
     calculator = Calculator(scope, columns, len(a), texts, Allowance(None))
     try:
         column, failed = calculator.evaluated(Call(sign, (Variable("a"), Variable("b"))), None)

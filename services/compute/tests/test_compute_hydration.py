@@ -23,6 +23,7 @@ from tidemill.arrangement.updates import concatenate, consolidate
 from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
@@ -40,7 +41,7 @@ from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.hydrate_job import hydrate
-from tidemill_compute.views.interval_rows import Failed, error_moves
+from tidemill_compute.views.interval_rows import error_moves
 from tidemill_compute.views.range_history import RANGES_MAX, RangeHistory, ranges_for
 from tidemill_compute.views.range_wire import Dealt, intervals_of
 from tidemill_compute.views.view import ViewDriver
@@ -238,7 +239,7 @@ def by_ranges(history: History, ranges: int, written: World) -> dict[str, pa.Tab
     assert divided is not None
     waiting: dict[tuple[int, int], dict[str, list[bytes]]] = {}
     found: dict[str, list[pa.Table]] = {}
-    errors: list[Failed] = []
+    errors: list[ErrorMove] = []
     counts: Counter[str] = Counter()
 
     def put(dealt: Iterable[Dealt]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record
+
+ErrorMove: TypeAlias = tuple[str, int, int]
+"""The text of an error, an instant, and 1 if it begins there or -1 if it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
-from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import (
     TYPE_OF,
     AbsentForm,
@@ -257,7 +257,7 @@ class _Rewriting:
             sources.insert(0, restricted.atoms[-1])
         atoms = _connected(sources, wanted)
         names = {name for atom in atoms for name in atom.variables()}
-        scope = Scope(rule.types, {}, FUNCTIONS, LATTICES)
+        scope = TypeEnvironment(rule.types, {}, FUNCTIONS, LATTICES)
         conditions = tuple(
             condition
             for condition in rule.conditions
@@ -324,7 +324,7 @@ def _reads_ends(rule: RuleForm) -> bool:
     return any(name == "expires" for atom in atoms for name, _ in atom.lattices)
 
 
-def _certain(condition: Expression, scope: Scope) -> bool:
+def _certain(condition: Expression, scope: TypeEnvironment) -> bool:
     """Whether a condition over functions of the language cannot fail for any values."""
     names = _functions(condition)
     return names <= FUNCTIONS.keys() and not scope.fallible(condition)

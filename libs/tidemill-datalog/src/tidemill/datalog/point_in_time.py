@@ -32,8 +32,8 @@ from tidemill.datalog.presence import (
     subtract,
 )
 from tidemill.datalog.records import Record, Value
-from tidemill.datalog.rounds import Fact, Living, ranks_of
-from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, TIME, Key, Row, Table
+from tidemill.datalog.rounds import Living, ranks_of
+from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, TIME, Fact, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, widen
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"

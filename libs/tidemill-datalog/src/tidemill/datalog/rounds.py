@@ -5,21 +5,21 @@ A proof may not rest on itself, so it needs to know which facts stand without so
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING
 from weakref import proxy
 
-from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts, observe_parafacts
 from tidemill.datalog.logical.forms import RuleForm
-from tidemill.datalog.logical.plan import LogicalPlan, reads_any
-from tidemill.datalog.matching import Bindings, Match, Matcher, derived_time, observed, own_expiry
+from tidemill.datalog.logical.plan import reads_any
+from tidemill.datalog.matching import Match, Matcher, derived_time, observed, own_expiry
 from tidemill.datalog.presence import BEGINNING, END, Instant
-from tidemill.datalog.tables import FIRST, PARAFACTS, Key, Row, Table
+from tidemill.datalog.tables import FIRST, PARAFACTS, Fact, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, Value
 
-Fact: TypeAlias = "tuple[str, Key]"
+if TYPE_CHECKING:
+    from tidemill.datalog.point_in_time import PointInTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +32,8 @@ class Living:
     met: Instant
 
 
-class Present(Protocol):
-    """The facts of the instant."""
-
-    at: int
-    plan: LogicalPlan
-    allowance: Allowance
-
-    def table(self, predicate: str) -> Table:
-        """The facts of a predicate."""
-        ...
-
-    def given_rows(self, predicate: str) -> Mapping[Key, Row]:
-        """The facts of a predicate that are inputs."""
-        ...
-
-    def living(self, form: RuleForm, bound: Bindings, /) -> Iterable[Living]:
-        """The living solutions of a rule that outlives facts."""
-        ...
-
-
 def ranks_of(
-    present: Present, component: Sequence[str], excluded: Collection[Fact]
+    present: PointInTime, component: Sequence[str], excluded: Collection[Fact]
 ) -> dict[Fact, int]:
     """In which round each fact of a recursion is first there if the excluded ones never are.
 
@@ -67,7 +47,7 @@ class _Rounds:
     """Facts of one recursion, found round by round."""
 
     def __init__(
-        self, present: Present, component: Sequence[str], excluded: Collection[Fact]
+        self, present: PointInTime, component: Sequence[str], excluded: Collection[Fact]
     ) -> None:
         self._present = present
         self._excluded = excluded

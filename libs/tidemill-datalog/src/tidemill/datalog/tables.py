@@ -17,6 +17,7 @@ from tidemill.datalog.values import FLOAT_EXACT_MAX, equal
 
 Key: TypeAlias = "tuple[Any, ...]"
 Row: TypeAlias = "tuple[Any, ...]"
+Fact: TypeAlias = "tuple[str, Key]"
 Positions: TypeAlias = "tuple[int, ...]"
 
 START, STOP, EXPIRES, PARAFACTS, TIME, FIRST = range(6)

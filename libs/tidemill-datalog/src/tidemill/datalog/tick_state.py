@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import EngineState, StateRow, decode_fields, encode_fields
-from tidemill.datalog.ticks import Fact, Message, Told
+from tidemill.datalog.tables import Fact
+from tidemill.datalog.ticks import Message, Support
 
 CARRIED = "carried"
 ENTERED = "entered"
@@ -31,7 +32,7 @@ class Handed:
     handed, where it may go on.
     """
 
-    carried: Mapping[Fact, Sequence[Told]] = field(default_factory=dict)
+    carried: Mapping[Fact, Sequence[Support]] = field(default_factory=dict)
     solutions: EngineState = field(default_factory=EngineState)
     entered: frozenset[StateRow] = frozenset()
     left: frozenset[StateRow] = frozenset()
@@ -44,7 +45,7 @@ class Handed:
         return replace(self, carried=carried | dict(map(fact_of, self.left)))
 
 
-def carried_row(fact: Fact, values: Iterable[Told]) -> StateRow | None:
+def carried_row(fact: Fact, values: Iterable[Support]) -> StateRow | None:
     """A carried fact as a row; None where nothing of it is carried."""
     said = [(value[0], value[1]) for value in values]
     if not said:
@@ -69,7 +70,7 @@ def message_of(row: StateRow) -> tuple[int, Message]:
     return int(sent), Message(node, Record(*fields))
 
 
-def fact_of(row: StateRow) -> tuple[Fact, Sequence[Told]]:
+def fact_of(row: StateRow) -> tuple[Fact, Sequence[Support]]:
     """The carried fact of a row, and what each reason says of it."""
     name, key, *values = decode_fields(row[2])
     return (name, key), values

@@ -8,10 +8,8 @@ from typing import TypeAlias
 from tidemill.datalog.lattices import Parafacts
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, Value
-from tidemill.datalog.tables import Key
 
-Fact: TypeAlias = "tuple[str, Key]"
-Told: TypeAlias = "tuple[Instant, Parafacts]"
+Support: TypeAlias = "tuple[Instant, Parafacts]"
 """Expiry and parafacts that one reason gives a fact."""
 
 

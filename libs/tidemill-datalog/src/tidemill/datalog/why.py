@@ -35,8 +35,7 @@ from tidemill.datalog.presence import BEGINNING, Instant, Presence
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.relevance import relevant_inputs, relevant_patterns
-from tidemill.datalog.rounds import Fact
-from tidemill.datalog.tables import ANY_VALUE, Key, Row
+from tidemill.datalog.tables import ANY_VALUE, Fact, Key, Row
 from tidemill.datalog.values import INT_MIN, Failed, equal
 
 Context: TypeAlias = "frozenset[Fact] | None"

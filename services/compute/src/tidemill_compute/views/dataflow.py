@@ -13,10 +13,10 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.schema import renumbered
+from tidemill.datalog.failures import ErrorMove
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.interval_rows import (
-    Failed,
     changes_of,
     error_moves,
     updates_of,
@@ -29,7 +29,7 @@ from tidemill_compute.views.view_updates import Start, Step, Updates, moved_rows
 if TYPE_CHECKING:
     from tidemill.datalog.dataflow import Told
 
-_Found: TypeAlias = "tuple[pa.Table, list[Failed]]"
+_Found: TypeAlias = "tuple[pa.Table, list[ErrorMove]]"
 """Updates of an output, and the errors in the place of others."""
 _FEWER = 4
 """A step that ran out of memory begins again with this part of its changes."""
@@ -198,7 +198,7 @@ class DataflowMaintainer:
         gone, come = self._engine.tell_state()
         state = update_table(moved_rows(gone, come, upper - 1), STATE_SCHEMA)
         updates: list[tuple[str, Updates]] = [(target.state, state)]
-        failed: list[Failed] = self._engine.tell_errors()
+        failed: list[ErrorMove] = self._engine.tell_errors()
         for name, (collection, shape) in target.outputs.items():
             parts = []
             if name in told:

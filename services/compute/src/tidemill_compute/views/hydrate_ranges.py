@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import between
 from tidemill.catalog.schemas import ERROR_SCHEMA
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.placement import Fragment
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.errors import Exhausted
@@ -31,7 +32,7 @@ from tidemill.shard.state import Description
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
 from tidemill_compute.views.history_spec import unpack_history
-from tidemill_compute.views.interval_rows import Failed, error_moves
+from tidemill_compute.views.interval_rows import error_moves
 from tidemill_compute.views.range_history import RangeFound, RangeHistory
 from tidemill_compute.views.range_wire import LAST, WIRE, Dealt, wire_batch
 from tidemill_compute.views.view_updates import update_table
@@ -175,12 +176,12 @@ def finish(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
     Raises: LimitPassed where the ranges of a predicate have too many rows together.
     """
-    errors: list[Failed] = []
+    errors: list[ErrorMove] = []
     counts: Counter[str] = Counter()
     for batch in batches:
         for row in batch.to_pylist():
             if row["name"] == _ERRORS:
-                errors += msgspec.msgpack.decode(row["payload"], type=list[Failed])
+                errors += msgspec.msgpack.decode(row["payload"], type=list[ErrorMove])
             elif row["name"] == _ROWS:
                 counts.update(msgspec.msgpack.decode(row["payload"], type=dict[str, int]))
             else:
@@ -192,7 +193,7 @@ def finish(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 async def _error_parts(
-    place: BlobPlace, divided: RangeHistory, errors: Sequence[Failed]
+    place: BlobPlace, divided: RangeHistory, errors: Sequence[ErrorMove]
 ) -> list[bytes]:
     merged = error_moves(FailingTexts().take(errors), divided.history.lower)
     async with _store(place) as store:

@@ -28,13 +28,12 @@ from tidemill.datalog.dataflow import Schema, Told
 from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
 from tidemill.datalog.dataflow.schema import column_of, rows_of_presences, words_of_column
 from tidemill.datalog.dataflow.schema import record_of as told_record
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.presence import END, Presence
 from tidemill.errors import Corrupt
 from tidemill_compute.views.view_updates import update_table
 
-Failed = tuple[str, int, int]
-"""The text of an error, an instant, and 1 or -1."""
 INSTANT_MAX = END_WORD
 """Instants are below this one."""
 
@@ -174,7 +173,7 @@ def _updates_of_records(told: Told, shape: PredicateShape, lower: int) -> pa.Tab
     return update_table(moves, shape.schema)
 
 
-def without_endless(told: Told) -> tuple[Told, list[Failed]]:
+def without_endless(told: Told) -> tuple[Told, list[ErrorMove]]:
     """The changes of rows that a collection holds, and the errors of those with infinite values."""
     schema, moves = told.schema, told.moves
     if schema.numbered:
@@ -190,7 +189,7 @@ def without_endless(told: Told) -> tuple[Told, list[Failed]]:
     return _apart(told, infinite)
 
 
-def _apart(told: Told, infinite: npt.NDArray[np.bool_]) -> tuple[Told, list[Failed]]:
+def _apart(told: Told, infinite: npt.NDArray[np.bool_]) -> tuple[Told, list[ErrorMove]]:
     schema, moves, failed = told.schema, told.moves, []
     if not infinite.any():
         return told, []
@@ -201,7 +200,7 @@ def _apart(told: Told, infinite: npt.NDArray[np.bool_]) -> tuple[Told, list[Fail
     return Told(schema, moves[~infinite], told.texts), failed
 
 
-def error_moves(found: Sequence[Failed], lower: int) -> list[tuple[tuple[str], int, int]]:
+def error_moves(found: Sequence[ErrorMove], lower: int) -> list[tuple[tuple[str], int, int]]:
     """Errors as rows of their collection, from `lower` on."""
     sums: dict[tuple[str, int], int] = {}
     for text, at, diff in found:

@@ -19,12 +19,13 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.logical.partial import PARTIAL, plan_in
 from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill_compute.views.bulk import History
-from tidemill_compute.views.interval_rows import Failed, changes_of, updates_of
+from tidemill_compute.views.interval_rows import changes_of, updates_of
 from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.range_wire import (
     Dealt,
@@ -62,11 +63,11 @@ class RangeFound:
     """
 
     updates: Mapping[str, pa.Table]
-    errors: Sequence[Failed]
+    errors: Sequence[ErrorMove]
     rows: Mapping[str, int]
     crossing: Sequence[Dealt]
     had: Mapping[str, int] = field(default_factory=dict)
-    failing: Sequence[Failed] = ()
+    failing: Sequence[ErrorMove] = ()
     turn: int = END_WORD
 
 
@@ -173,7 +174,7 @@ class RangeHistory:
             told=dict.fromkeys([*outputs, *crossing]), whole=fragment.whole,
         )  # fmt: skip
         crossed: list[Dealt] = []
-        failing: list[Failed] = []
+        failing: list[ErrorMove] = []
         if before is not None:
             handed_on = crossing if whole else ()
             crossed = self._restart(engine, fragment, rows, before, texts, handed_on)

@@ -28,7 +28,7 @@ from tidemill.datalog.columns.functions import (
 from tidemill.datalog.columns.spelling import MOMENTS, TEXTS, spelled, word_of_moment
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.functions import FUNCTIONS
-from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import (
     TYPE_OF,
     WIDEN,
@@ -50,7 +50,7 @@ class Calculator:
 
     def __init__(
         self,
-        scope: Scope,
+        scope: TypeEnvironment,
         variables: Mapping[str, Column],
         rows: int,
         texts: Texts,

@@ -22,7 +22,7 @@ NOTHING_CARRIED = 0
 """The number of the parafacts of a fact that carries none."""
 
 
-class Values:
+class NumberedValues:
     """Numbers for parafacts, sets and what else has no word of its own.
 
     Values of one type have equal numbers if and only if they are equal. Numbers of values that

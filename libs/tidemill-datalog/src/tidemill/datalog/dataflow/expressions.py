@@ -22,7 +22,7 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
     words_of_column,
 )
-from tidemill.datalog.logical.expressions import RUNTIME, Scope, source_of, truth_of
+from tidemill.datalog.logical.expressions import RUNTIME, TypeEnvironment, source_of, truth_of
 from tidemill.datalog.logical.forms import Constant, Expression, Type, Variable, variables_of
 from tidemill.datalog.presence import END
 from tidemill.datalog.values import WRONG_TYPE, Failed
@@ -38,7 +38,7 @@ class Expressions:
     """Evaluates the expressions of one rule over its matches; each is compiled once."""
 
     def __init__(
-        self, columns: MatchColumns, scope: Scope, texts: Texts, allowance: Allowance
+        self, columns: MatchColumns, scope: TypeEnvironment, texts: Texts, allowance: Allowance
     ) -> None:
         self.columns = columns
         self.texts = texts

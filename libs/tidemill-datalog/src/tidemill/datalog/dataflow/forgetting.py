@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidemill.arrangement.interval_updates import RowsAsOf
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.holdings import Outputs
 from tidemill.datalog.dataflow.operators.blending import Blended
 from tidemill.datalog.dataflow.operators.opening import Opening
@@ -25,7 +25,7 @@ class Forgetting:
 
     def __init__(
         self,
-        values: Values,
+        values: NumberedValues,
         schemas: Mapping[str, Schema],
         merged: Mapping[str, Derivations],
         outputs: Outputs,

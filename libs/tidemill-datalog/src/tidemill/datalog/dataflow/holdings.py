@@ -19,7 +19,7 @@ _STEPS, _TAKEN_BYTES = 32, 1 << 16
 """Small steps that are looked at together, and bytes that they take in at most."""
 
 
-class Held(Protocol):
+class StatePart(Protocol):
     """A part of the state."""
 
     @property
@@ -36,12 +36,12 @@ class Holdings:
     """The bytes of all state. A part whose size may have changed is looked at once a step."""
 
     def __init__(self) -> None:
-        self._reached: dict[Held, None] = {}
-        self._known: dict[Held, int] = {}
+        self._reached: dict[StatePart, None] = {}
+        self._known: dict[StatePart, int] = {}
         self._total = self._settled = 0
         self._steps = _STEPS
 
-    def reach(self, parts: Iterable[Held]) -> None:
+    def reach(self, parts: Iterable[StatePart]) -> None:
         """The size of some parts may change in this step."""
         for part in parts:
             self._reached[part] = None

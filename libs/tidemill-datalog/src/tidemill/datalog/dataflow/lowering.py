@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.lingering import MET, Lives, lives_apart
 from tidemill.datalog.dataflow.ordering import Ordered, ordered_in
 from tidemill.datalog.dataflow.plan import (
@@ -26,7 +26,7 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
 )
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.logical.expressions import UNBOUNDED, Scope
+from tidemill.datalog.logical.expressions import UNBOUNDED, TypeEnvironment
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.logical.plan import Component, LogicalPlan
 
@@ -47,7 +47,7 @@ def lower(
     ordered = ordered_in(logical, Representation(logical, carrying), {*lives, *whole})
     represented = groups_apart(logical, ordered)
     found = Representation(represented, carrying, whole, ordered)
-    return _Lowering(represented, texts, found, lives, ordered).plan()
+    return ProgramLowering(represented, texts, found, lives, ordered).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
@@ -59,7 +59,7 @@ def missing_in(checked: CheckedProgram) -> str | None:
     return None
 
 
-class _Lowering:
+class ProgramLowering:
     """Lowers one program: its collections first, then each rule."""
 
     def __init__(
@@ -73,10 +73,11 @@ class _Lowering:
         self._texts = texts
         self._collections: dict[str, CollectionPlan] = {}
         self._represented = represented
-        self.values = Values(logical.checked.vocabulary.lattices)
+        self.values = NumberedValues(logical.checked.vocabulary.lattices)
         self.schemas: dict[str, Schema] = {}
 
     def plan(self) -> DataflowPlan:
+        """The dataflow of the program."""
         checked = self._checked
         if self._logical.later:
             raise NotInDataflow("rules with @next or @async")
@@ -156,7 +157,10 @@ class _Lowering:
         return self._represented.passed(rule, atom)
 
     def cover(self, predicate: str, columns: tuple[int, ...], nth: int) -> str:
-        """The collection that says when a fact with given values in some columns is present."""
+        """The collection that says when a fact with given values in some columns is present.
+
+        Atoms of one rule have different collections, by `nth`: they change one after the other.
+        """
         name = f"#has:{predicate}:{','.join(map(str, columns))}{'+' * (nth - 1)}"
         if name not in self._collections:
             schema = self.schemas[predicate]
@@ -168,14 +172,15 @@ class _Lowering:
             )
         return name
 
-    def scope(self, rule: RuleForm) -> Scope:
+    def scope(self, rule: RuleForm) -> TypeEnvironment:
         """Types of the variables of a rule."""
         vocabulary = self._checked.vocabulary
         names = {name for atom in rule.atoms for name in atom.variables()}
         bounds = dict.fromkeys(names, UNBOUNDED)
-        return Scope(rule.types, bounds, vocabulary.functions, vocabulary.lattices)
+        return TypeEnvironment(rule.types, bounds, vocabulary.functions, vocabulary.lattices)
 
     def word(self, value: object, kind: Type) -> tuple[int, bool]:
+        """The word of a literal, and whether it is null."""
         return word_of(value, kind, self._texts, self.values)
 
     def timed(self, predicate: str) -> bool:

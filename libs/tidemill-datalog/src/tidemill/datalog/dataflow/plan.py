@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from tidemill.arrangement.interval_updates import JoinShape
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.lingering import Lives
 from tidemill.datalog.dataflow.schema import Schema
-from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import Expression, RuleForm, Type, Wildcard
-from tidemill.datalog.logical.linear import Limits
+from tidemill.datalog.logical.linear import ValueLimits
 
 MODERATE = 1 << 60
 """Limits of ticks count on instants and periods that are closer to zero than this."""
@@ -93,7 +93,7 @@ class Clock:
     period: Expression
     columns: tuple[int, int, int]
     bound: bool
-    limits: Limits
+    limits: ValueLimits
     timed: bool
     silent: bool = False
     withheld: bool = False
@@ -167,7 +167,7 @@ class MatchColumns:
     identity: tuple[int, ...]
     times: tuple[int, ...]
     width: int
-    values: Values
+    values: NumberedValues
 
     @property
     def time(self) -> int:
@@ -245,7 +245,7 @@ class RulePlan:
     """
 
     form: RuleForm
-    scope: Scope
+    scope: TypeEnvironment
     columns: MatchColumns
     deltas: tuple[DeltaPlan, ...]
     head: Head
@@ -276,6 +276,6 @@ class DataflowPlan:
 
     collections: Mapping[str, CollectionPlan]
     rules: tuple[RulePlan, ...]
-    values: Values
+    values: NumberedValues
     loops: tuple[tuple[str, ...], ...] = ()
     inputs: frozenset[str] = field(default_factory=frozenset)

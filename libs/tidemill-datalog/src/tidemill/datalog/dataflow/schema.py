@@ -21,7 +21,7 @@ from tidemill.datalog.columns.spelling import (
     word_of_moment,
 )
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.logical.forms import TYPE_OF, Type
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
@@ -67,7 +67,7 @@ class Schema:
 
     name: str
     kinds: tuple[Type, ...]
-    values: Values = field(compare=False, repr=False)
+    values: NumberedValues = field(compare=False, repr=False)
     lattices: tuple[tuple[str, Type], ...] = ()
     carrying: bool = False
     aged: bool = False
@@ -136,7 +136,7 @@ class Schema:
         return Type.INT
 
 
-def word_of(value: Any, kind: Type, texts: Texts, values: Values) -> tuple[int, bool]:
+def word_of(value: Any, kind: Type, texts: Texts, values: NumberedValues) -> tuple[int, bool]:
     """The word of a value in a column, and whether it is null. Cost: O(1).
 
     Raises: OtherType.
@@ -160,7 +160,7 @@ def word_of(value: Any, kind: Type, texts: Texts, values: Values) -> tuple[int, 
     raise OtherType(f"{value!r} in a column of type {kind.value}")
 
 
-def value_of(word: int, kind: Type, texts: Texts, values: Values) -> Any:
+def value_of(word: int, kind: Type, texts: Texts, values: NumberedValues) -> Any:
     """The value of a word that is no null."""
     if kind is Type.INT:
         return word

@@ -61,7 +61,7 @@ RUNTIME: Mapping[str, Any] = {
 
 
 @dataclass(slots=True)
-class Scope:
+class TypeEnvironment:
     """Context of an expression: type and range of every variable, names of constants.
 
     `constants` collects the values that generated code refers to by name.
@@ -145,7 +145,7 @@ def _type_of_value(value: values.Value) -> Type:
     return TYPE_OF.get(type(value), Type.ANY)
 
 
-def source_of(expression: Expression, scope: Scope) -> str:
+def source_of(expression: Expression, scope: TypeEnvironment) -> str:
     """Python source that evaluates the expression; it raises Failed where the expression fails."""
     if isinstance(expression, Constant):
         return scope.constant(expression.value)
@@ -168,7 +168,7 @@ def source_of(expression: Expression, scope: Scope) -> str:
     return f"{name}({', '.join(arguments)})"
 
 
-def truth_of(expression: Expression, scope: Scope) -> str:
+def truth_of(expression: Expression, scope: TypeEnvironment) -> str:
     """Python source of a truth value: null counts as false."""
     source = source_of(expression, scope)
     certain = type_of(expression, scope.types) is Type.BOOL and not scope.nullable(expression)
@@ -177,7 +177,7 @@ def truth_of(expression: Expression, scope: Scope) -> str:
     return f"({source} is True)"
 
 
-def _widened(call: Call, scope: Scope) -> list[str]:
+def _widened(call: Call, scope: TypeEnvironment) -> list[str]:
     """The arguments; whole numbers widened where the result is a float (`coalesce`, `least`, …)."""
     sources = [source_of(argument, scope) for argument in call.arguments]
     if call.name in ("coalesce", "least", "greatest", "bucket") and (
@@ -190,7 +190,7 @@ def _widened(call: Call, scope: Scope) -> list[str]:
     return sources
 
 
-def _arithmetic(call: Call, scope: Scope) -> str:
+def _arithmetic(call: Call, scope: TypeEnvironment) -> str:
     arguments = [source_of(argument, scope) for argument in call.arguments]
     checked = f"{_NAMES[call.name]}({', '.join(arguments)})"
     if scope.nullable(call) or scope.fallible(call):
@@ -210,7 +210,7 @@ def _arithmetic(call: Call, scope: Scope) -> str:
     return checked
 
 
-def _comparison(call: Call, scope: Scope) -> str:
+def _comparison(call: Call, scope: TypeEnvironment) -> str:
     left, right = call.arguments
     sources = [source_of(left, scope), source_of(right, scope)]
     checked = f"{_NAMES[call.name]}({sources[0]}, {sources[1]})"
@@ -230,4 +230,4 @@ def _comparison(call: Call, scope: Scope) -> str:
     return f"({sources[0]} {call.name} {sources[1]})"
 
 
-__all__ = ["RUNTIME", "UNBOUNDED", "Scope", "source_of", "truth_of", "type_of"]
+__all__ = ["RUNTIME", "UNBOUNDED", "TypeEnvironment", "source_of", "truth_of", "type_of"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tidemill.datalog.logical.expressions import Scope, source_of, type_of
+from tidemill.datalog.logical.expressions import TypeEnvironment, source_of, type_of
 from tidemill.datalog.logical.forms import (
     Call,
     Constant,
@@ -23,7 +23,7 @@ from tidemill.datalog.logical.forms import (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ValueLimits:
     """Python sources of the limits of a variable; each side may have several."""
 
     low: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Limits:
         return bool(self.low) or bool(self.high)
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = ValueLimits()
 
 
 def conjuncts(expression: Expression) -> Iterable[Call]:
@@ -52,8 +52,8 @@ def conjuncts(expression: Expression) -> Iterable[Call]:
 
 
 def limits_of(
-    variable: str, conditions: Sequence[Expression], bound: AbstractSet[str], scope: Scope
-) -> Limits:
+    variable: str, conditions: Sequence[Expression], bound: AbstractSet[str], scope: TypeEnvironment
+) -> ValueLimits:
     """Limits of a whole-number variable by conditions over the variables in `bound`.
 
     Only comparisons of whole numbers that cannot fail are read; the others say nothing. A null in a
@@ -62,18 +62,18 @@ def limits_of(
     low: list[str] = []
     high: list[str] = []
     if scope.types.get(variable) is not Type.INT:
-        return Limits()
+        return ValueLimits()
     for condition in conditions:
         for comparison in conjuncts(condition):
             _read(comparison, variable, bound, scope, low, high)
-    return Limits(tuple(low), tuple(high))
+    return ValueLimits(tuple(low), tuple(high))
 
 
 def _read(
     comparison: Call,
     variable: str,
     bound: AbstractSet[str],
-    scope: Scope,
+    scope: TypeEnvironment,
     low: list[str],
     high: list[str],
 ) -> None:
@@ -121,7 +121,7 @@ def _unless_null(source: str, known: Sequence[str], otherwise: str) -> str:
 
 
 def _linear(
-    expression: Expression, variable: str, scope: Scope
+    expression: Expression, variable: str, scope: TypeEnvironment
 ) -> tuple[int, list[tuple[str, str]]] | None:
     """(factor of the variable, signed sources of the rest); None if not linear in whole numbers."""
     if type_of(expression, scope.types) is not Type.INT:
@@ -155,7 +155,9 @@ def _null_with_its_variables(expression: Expression) -> bool:
     return isinstance(expression, Variable) or expression.value is not None
 
 
-def _scaled(product: Call, variable: str, scope: Scope) -> tuple[int, list[tuple[str, str]]] | None:
+def _scaled(
+    product: Call, variable: str, scope: TypeEnvironment
+) -> tuple[int, list[tuple[str, str]]] | None:
     if product.name != "*":
         return None
     for factor, other in (product.arguments, tuple(reversed(product.arguments))):

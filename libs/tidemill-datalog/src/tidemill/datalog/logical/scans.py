@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES, TALLIES
-from tidemill.datalog.logical.expressions import Scope
+from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
@@ -153,7 +153,7 @@ class _Readings:
     def __init__(self, checked: CheckedProgram, rule: RuleForm) -> None:
         self._checked = checked
         self._rule = rule
-        self._scope = Scope(rule.types, {}, FUNCTIONS, LATTICES)
+        self._scope = TypeEnvironment(rule.types, {}, FUNCTIONS, LATTICES)
         self._conditions = self._pushable()
         self._whole = self._counts_rows()
         self._used = self._uses()

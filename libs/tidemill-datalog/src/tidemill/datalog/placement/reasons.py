@@ -9,15 +9,15 @@ from tidemill.datalog.logical.partial import merges
 from tidemill.datalog.logical.plan import Component
 from tidemill.datalog.placement.matching import head_keys, keys_of
 
-Told: TypeAlias = "tuple[str, str]"
+Obstacle: TypeAlias = "tuple[str, str]"
 """The reason, and what to change."""
-TICKS: Told = (
+TICKS: Obstacle = (
     "ticks follow one another, and each sees all that the last one left",
     "derive without @next and @async what can be, in a view of its own",
 )
 
 
-def reason_of(component: Component) -> Told:
+def reason_of(component: Component) -> Obstacle:
     """Why the facts of a component are derived in one task."""
     names = ", ".join(name.rpartition(":")[2] for name in component.predicates)
     if not any(atom for rule in component.rules for atom in rule.atoms if not atom.is_clock):
@@ -43,7 +43,7 @@ def reason_of(component: Component) -> Told:
     )
 
 
-def together(names: Sequence[str]) -> Told:
+def together(names: Sequence[str]) -> Obstacle:
     """Why predicates are derived where they are read."""
     shown = ", ".join(names)
     return (

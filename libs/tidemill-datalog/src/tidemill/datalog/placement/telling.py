@@ -28,7 +28,7 @@ def placement_document(
     variables `by` which its matches are divided. Rows of an input that are counted in `rows` take
     about as many `bytes` in an exchange, null for others. Cost: O(text).
     """
-    told = _Told(placement, checked, rows or {})
+    told = _NamedFragments(placement, checked, rows or {})
     fragments = [told.fragment(each) for each in placement.fragments]
     return {"divided": placement.divided, "fragments": fragments}
 
@@ -64,7 +64,7 @@ def _at(place: Sequence[str] | str | None) -> str:
     return f" {place}" if isinstance(place, str) else f" by ({', '.join(place)})"
 
 
-class _Told:
+class _NamedFragments:
     """Fragments with the names that the program gives."""
 
     def __init__(

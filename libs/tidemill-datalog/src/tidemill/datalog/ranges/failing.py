@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeAlias
 
-Failing: TypeAlias = "tuple[str, int, int]"
-"""The text of an error begins, or ends, at an instant."""
+from tidemill.datalog.failures import ErrorMove
 
 
 class FailingTexts:
@@ -16,7 +14,7 @@ class FailingTexts:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def take(self, errors: Iterable[Failing]) -> list[Failing]:
+    def take(self, errors: Iterable[ErrorMove]) -> list[ErrorMove]:
         """Errors that begin and held in no range before, and that end and hold in none any more."""
         found = []
         sums: Counter[tuple[int, str]] = Counter()

@@ -61,7 +61,7 @@ class _Worked(msgspec.Struct, frozen=True):
     failed: str = ""
 
 
-class Failed(Exception):
+class RangeFailed(Exception):
     """A range has no answer, for a reason that another attempt would not change."""
 
 
@@ -119,10 +119,10 @@ def work_packed(program: bytes, work: bytes) -> bytes:
 
 
 def unpack_worked(answer: bytes) -> Worked:
-    """The answer of a range. Raises: Failed."""
+    """The answer of a range. Raises: RangeFailed."""
     given = msgspec.msgpack.decode(answer, type=_Worked)
     if given.failed:
-        raise Failed(given.failed)
+        raise RangeFailed(given.failed)
     moves = {
         name: [(instant_of(at), unpack_fact(fact), diff) for at, fact, diff in each]
         for name, each in given.moves.items()

@@ -14,12 +14,13 @@ from typing import TypeAlias
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.schema import instant_word
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.lattices import Tally
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.logical.partial import PARTIAL, flat
 from tidemill.datalog.placement.places import Fragment, Placement
 from tidemill.datalog.presence import Instant
-from tidemill.datalog.ranges.failing import Failing, FailingTexts
+from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.datalog.ranges.held import Held, fact_key
 from tidemill.datalog.ranges.work import Move, Part, Settings, Update, Work, Worked
 from tidemill.datalog.state import StateRow
@@ -33,7 +34,7 @@ class Merged:
     """The changes of facts and errors in an interval, merged over all ranges, by instant."""
 
     moves: Mapping[str, Sequence[Move]]
-    errors: Sequence[Failing]
+    errors: Sequence[ErrorMove]
 
 
 class Ranges:
@@ -82,7 +83,7 @@ class Ranges:
     def step(self, upper: int) -> Steps:
         """Go on to an instant. Raises: LimitPassed, after which this is of no use."""
         moves: dict[str, list[Move]] = {}
-        errors: list[Failing] = []
+        errors: list[ErrorMove] = []
         for fragment in self.placement.fragments:
             works = list(self._works(fragment, upper))
             found = yield works

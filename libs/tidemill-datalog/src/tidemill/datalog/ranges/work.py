@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import plan_in
 from tidemill.datalog.placement.places import Fragment
 from tidemill.datalog.presence import Instant
-from tidemill.datalog.ranges.failing import Failing
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
@@ -57,7 +57,7 @@ class Worked:
     """
 
     moves: Mapping[str, Sequence[Move]]
-    errors: Sequence[Failing]
+    errors: Sequence[ErrorMove]
     gone: Sequence[StateRow]
     come: Sequence[StateRow]
     rows: Mapping[str, int]

@@ -31,10 +31,10 @@ from tidemill.datalog.state import (
     StateRow,
     decode_fields,
 )
-from tidemill.datalog.tables import Key, Row, Table
+from tidemill.datalog.tables import Fact, Key, Row, Table
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
-from tidemill.datalog.ticks import Fact, Message, Told
+from tidemill.datalog.ticks import Message, Support
 from tidemill.datalog.values import equal
 from tidemill.datalog.why import Builder, Context, Solution, TooCyclic
 
@@ -109,13 +109,13 @@ class _Known:
         self.ticks = history
         self._seen: list[_ByTick[Record]] = []
         self._said: list[_ByTick[Record]] = []
-        self._carried: list[_ByTick[tuple[Fact, list[Told]]]] = []
+        self._carried: list[_ByTick[tuple[Fact, list[Support]]]] = []
         self._solutions: list[_ByTick[tuple[StateRow, int]]] = []
         self._since: list[dict[Fact, list[tuple[int, float]]]] = [{} for _ in history.nodes]
         for node in history.nodes:
             seen: _ByTick[Record] = _ByTick()
             said: _ByTick[Record] = _ByTick()
-            carried: _ByTick[tuple[Fact, list[Told]]] = _ByTick()
+            carried: _ByTick[tuple[Fact, list[Support]]] = _ByTick()
             solutions: _ByTick[tuple[StateRow, int]] = _ByTick()
             for told, into in ((node.seen, seen), (node.said, said)):
                 for record, begun, ended in told.every():

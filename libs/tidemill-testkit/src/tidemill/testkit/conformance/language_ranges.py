@@ -9,7 +9,7 @@ from tidemill.datalog.dataflow.evaluating import undeclared
 from tidemill.datalog.placement import placement_of
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.ranges.packing import (
-    Failed,
+    RangeFailed,
     pack_program,
     pack_work,
     unpack_worked,
@@ -68,7 +68,7 @@ def _packed(evaluator: Evaluator, program: bytes) -> Evaluate:
     def evaluate(works: Sequence[Work]) -> Sequence[Worked]:
         try:
             return [*map(unpack_worked, evaluator.evaluate(program, [*map(pack_work, works)]))]
-        except Failed as failed:
+        except RangeFailed as failed:
             raise CaseError(f"a range has no answer: {failed}") from None
 
     return evaluate

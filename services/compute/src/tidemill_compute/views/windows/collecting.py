@@ -10,9 +10,10 @@ import msgspec
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.catalog.schemas import ERROR_SCHEMA
+from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.shard.ports import Blob
-from tidemill_compute.views.interval_rows import Failed, error_moves
+from tidemill_compute.views.interval_rows import error_moves
 from tidemill_compute.views.range_wire import LAST, Dealt
 from tidemill_compute.views.view_updates import update_table
 from tidemill_compute.views.windows.spec import (
@@ -59,8 +60,8 @@ class _Gathered:
         self._work = work
         self._parts: dict[str, list[bytes]] = {}
         self._rows: Counter[str] = Counter()
-        self._failing: list[Failed] = []
-        self._errors: list[Failed] = []
+        self._failing: list[ErrorMove] = []
+        self._errors: list[ErrorMove] = []
         self._touched, self._turn = 0, END_WORD
         self.failed: tuple[Failure, str] | None = None
 
@@ -79,7 +80,9 @@ class _Gathered:
         if dealt.name == FAILED:
             self.failed = msgspec.msgpack.decode(dealt.payload, type=tuple[Failure, str])
         elif dealt.name == ERRORS:
-            told = msgspec.msgpack.decode(dealt.payload, type=tuple[list[Failed], list[Failed]])
+            told = msgspec.msgpack.decode(
+                dealt.payload, type=tuple[list[ErrorMove], list[ErrorMove]]
+            )
             self._failing += told[0]
             self._errors += told[1]
         elif dealt.name == ROWS:

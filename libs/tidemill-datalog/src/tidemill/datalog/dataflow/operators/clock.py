@@ -22,7 +22,7 @@ from tidemill.datalog.dataflow.expressions import FEW, Expressions
 from tidemill.datalog.dataflow.plan import MODERATE, Clock, Untick
 from tidemill.datalog.instants import usable_clock
 from tidemill.datalog.limits import LimitPassed
-from tidemill.datalog.logical.expressions import RUNTIME, Scope
+from tidemill.datalog.logical.expressions import RUNTIME, TypeEnvironment
 from tidemill.datalog.logical.forms import Constant, Expression, Type, Wildcard
 from tidemill.datalog.presence import BEGINNING, END
 from tidemill.datalog.values import Failed
@@ -106,7 +106,7 @@ class OpenClock:
 class Ticks:
     """One clock of one rule."""
 
-    def __init__(self, clock: Clock, scope: Scope, expressions: Expressions) -> None:
+    def __init__(self, clock: Clock, scope: TypeEnvironment, expressions: Expressions) -> None:
         self._clock = clock
         self._expressions = expressions
         self._scope = scope

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.plan import VALUE, MatchColumns, Passes, See
 from tidemill.datalog.dataflow.schema import NUMBERED, value_of, word_of
 from tidemill.datalog.logical.forms import TYPE_OF, Type
@@ -70,7 +70,7 @@ def _written(
     return True
 
 
-def pass_on(passes: Passes, matches: Change, values: Values) -> list[tuple[int, str]]:
+def pass_on(passes: Passes, matches: Change, values: NumberedValues) -> list[tuple[int, str]]:
     """Write the merge of what facts pass on into the matches; those for which it fails, and why.
 
     Cost: O(matches), and the values of those that differ.

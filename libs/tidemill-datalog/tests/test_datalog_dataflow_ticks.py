@@ -25,7 +25,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.strategy import Strategy
-from tidemill.datalog.tick_node import TickAnswer
+from tidemill.datalog.ticks import TickAnswer
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
 from tidemill.testkit.twins.sampling import present_at

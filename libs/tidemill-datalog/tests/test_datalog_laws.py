@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.failures import fact_text
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.presence import Presence, fact_text
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Value, format_record
 from tidemill.datalog.why import why

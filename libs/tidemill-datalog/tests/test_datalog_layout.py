@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.formatter import same_rules
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.layout import format_text
 from tidemill.datalog.parser import parse
+from tidemill.testkit.program_texts import same_rules
 from tidemill.testkit.tidelog import Example, programs
 
 GRAMMAR = Path(__file__).parents[3] / "docs" / "editors" / "tidelog.tmLanguage.json"

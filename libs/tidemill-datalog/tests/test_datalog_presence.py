@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from tidemill.datalog.presence import (
     END,
     Interval,
-    NegativeMultiplicity,
     clip,
     intersect,
     normalise,
-    row_presences,
     subtract,
 )
+from tidemill.testkit.row_presences import NegativeMultiplicity, row_presences
 
 LAW = settings(max_examples=100, deadline=None)
 INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=6)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tidemill.arrangement.interval_updates import Change
-from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, missing_in
@@ -24,7 +23,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import decode_fields
-from tidemill.datalog.tick_plan import TickPlan
+from tidemill.datalog.tick_plan import Admission, Batch, Skew, TickPlan
 from tidemill.datalog.tick_state import Handed
 from tidemill.datalog.ticking import TickRun, TickStart
 from tidemill.datalog.ticking.admitting import HELD

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.ast import AsyncTo, Binary, Call, Literal, NextTick, Program, Unary
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
-from tidemill.datalog.formatter import format_program, same_rules
 from tidemill.datalog.parser import DEPTH_MAX, parse
+from tidemill.testkit.program_texts import format_program, same_rules
 
 REFUSED = [
     # A rule that does not end.

@@ -23,10 +23,10 @@ from tidemill.arrangement.updates import concatenate, consolidate
 from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.check import check
-from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.errors import Exhausted, Unavailable
 from tidemill.runtime.clock import ManualClock

@@ -18,14 +18,13 @@ from tidemill.catalog.record_rows import (
     PredicateShape,
     record_of,
 )
-from tidemill.datalog.admission import Batch, Skew
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.joining import joining_inputs
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
-from tidemill.datalog.tick_plan import TickPlan
+from tidemill.datalog.tick_plan import Batch, Skew, TickPlan
 from tidemill.errors import Exhausted, UsageError
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.ticked_views import (

@@ -17,8 +17,8 @@ import pyarrow as pa
 from tidemill.arrangement.column_types import arrow_type, column_type
 from tidemill.datalog.carrying import MARK, NEVER_NULL, surely_carried
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.failures import fact_text
 from tidemill.datalog.inputs import ColumnType
+from tidemill.datalog.presence import fact_text
 from tidemill.datalog.records import Record, format_value, parse_record
 from tidemill.datalog.values import OVERFLOW
 from tidemill.time.typed import Json, fitting

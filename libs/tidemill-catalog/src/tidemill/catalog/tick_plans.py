@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidemill.catalog.entry import SYSTEM
-from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.ast import Program
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.joining import joining_inputs
-from tidemill.datalog.tick_plan import TickPlan
+from tidemill.datalog.tick_plan import Admission, Batch, Skew, TickPlan
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
 

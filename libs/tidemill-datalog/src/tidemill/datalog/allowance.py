@@ -14,7 +14,6 @@ _FOUND_BYTES, _ROW_BYTES, _VALUE_BYTES = 320, 96, 24
 """Bytes of a found fact under its key, of its row, and of each value: measured, rounded up."""
 _MATCH_BYTES = 560
 """A match that is kept, in the store and under the keys of its facts."""
-_WORD_BYTES = 8
 
 
 def row_bytes(values: int) -> int:
@@ -30,11 +29,6 @@ def found_bytes(values: int) -> int:
 def match_bytes(values: int) -> int:
     """Bytes of a kept match that binds so many values."""
     return _MATCH_BYTES + _VALUE_BYTES * values
-
-
-def column_bytes(values: int) -> int:
-    """Bytes of a fact of so many values on columns, with its instants."""
-    return _WORD_BYTES * (values + 4)
 
 
 class Allowance:
@@ -90,11 +84,6 @@ class Allowance:
         """A text was made. Raises: as `take`."""
         self.kept += getsizeof(text)
         self.take(0)
-
-    def room(self, each: int) -> int:
-        """Number of things of `each` bytes that may still be held. Raises: as `take`."""
-        self.take(0)
-        return (self._max - self.held - self.kept) // each
 
     def refuse(self, wanted: int) -> None:
         """Raises: Exhausted, for whoever has counted more than there is room for."""

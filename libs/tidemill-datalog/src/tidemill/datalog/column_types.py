@@ -27,7 +27,6 @@ from tidemill.datalog.signatures import PLAIN, called, negated, operated, united
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 from tidemill.time.typed import TYPE_NAMES
 
-_NUMBERS = frozenset(("int", "float", "any"))
 _TIMES: tuple[ColumnType, ...] = ("int",)
 _RETURNS: Mapping[str, ColumnType] = {
     "floor": "int", "ceil": "int", "round": "int", "length": "int", "lower": "text", "upper": "text",

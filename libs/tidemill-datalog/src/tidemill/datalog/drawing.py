@@ -10,7 +10,6 @@ from tidemill.datalog.ast import NextTick
 from tidemill.datalog.checked import CheckedProgram
 
 _HEIGHT, _GAP, _MARGIN, _CHARACTER, _LAYER = 30, 24, 20, 8, 110
-_STYLES = {"": "solid", "not": "dashed", "aggregate": "bold", "@next": "dotted", "@async": "dotted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +45,6 @@ def layers_of(checked: CheckedProgram) -> list[tuple[str, list[str]]]:
         names = sorted(name for name in derived if checked.strata.get(name, 0) == stratum)
         layers.append((f"stratum {stratum}", names))
     return [layer for layer in layers if layer[1]]
-
-
-def dot_of(checked: CheckedProgram) -> str:
-    """The drawing in the language DOT: a box for each stratum; dashed for `not`, bold for
-    aggregates.
-    """
-    lines = ["digraph strata {", "  rankdir=BT;", "  node [shape=box, style=rounded];"]
-    for number, (title, names) in enumerate(layers_of(checked)):
-        lines.append(f"  subgraph cluster_{number} {{")
-        lines.append(f'    label="{title}";')
-        lines += [f'    "{name}";' for name in names]
-        lines.append("  }")
-    for arrow in arrows_of(checked):
-        marks = [f"style={_STYLES[arrow.how]}"]
-        if arrow.how:
-            marks.append(f'label="{arrow.how}"')
-        if arrow.how.startswith("@"):
-            marks.append("constraint=false")
-        lines.append(f'  "{arrow.source}" -> "{arrow.target}" [{", ".join(marks)}];')
-    return "\n".join([*lines, "}"]) + "\n"
 
 
 def svg_of(checked: CheckedProgram) -> str:

@@ -1,12 +1,11 @@
 """The canonical text of a program. Comments and the author's line breaks are not kept.
 
-The text parses to the same rules: `same_rules(parse(format_program(p)), p)`.
+The text parses to the same rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
 
 from tidemill.datalog.ast import (
     Application,
@@ -19,9 +18,7 @@ from tidemill.datalog.ast import (
     Head,
     Literal,
     NextTick,
-    Program,
     Rule,
-    Span,
     Suppression,
     Unary,
     Variable,
@@ -35,11 +32,6 @@ _STRENGTH = {
     "+": 4, "-": 4, "*": 5, "/": 5, "%": 5,
 }  # fmt: skip
 _COMPARISON, _SIGN, _OPERAND = 3, 6, 7
-
-
-def format_program(program: Program) -> str:
-    """One rule after the other, on one line if it fits; unless empty, with a line break last."""
-    return "".join(format_rule(rule) + "\n" for rule in program.rules)
 
 
 def format_rule(rule: Rule) -> str:
@@ -156,19 +148,3 @@ def _float(value: float) -> str:
     written = format_value(value)
     mantissa, mark, exponent = written.partition("e")
     return written if "." in mantissa else f"{mantissa}.0{mark}{exponent}"
-
-
-def same_rules(one: Program, other: Program) -> bool:
-    """Whether two programs are the same rules in the same order, wherever their pieces stand."""
-    return _placeless(one.rules) == _placeless(other.rules)
-
-
-def _placeless(piece: object) -> object:
-    """A piece of a tree as nested tuples without places; numbers keep their type."""
-    if isinstance(piece, tuple):
-        return tuple(map(_placeless, piece))
-    if is_dataclass(piece):
-        values = (getattr(piece, field.name) for field in fields(piece))
-        kept = (_placeless(value) for value in values if not isinstance(value, Span))
-        return (type(piece).__name__, *kept)
-    return (type(piece).__name__, piece)

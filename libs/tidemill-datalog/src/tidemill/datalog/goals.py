@@ -53,12 +53,6 @@ class Goal:
                 return None
         return bound
 
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The names of its variables in the order of the text."""
-        terms = (*self.terms, *(term for _, each in self.parafacts for term in each))
-        return tuple(dict.fromkeys(term.name for term in terms if isinstance(term, ast.Variable)))
-
 
 @dataclass(frozen=True, slots=True)
 class Firing:

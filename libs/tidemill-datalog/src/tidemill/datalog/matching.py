@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.instants import expiry, tick_at, ticks, usable_clock
-from tidemill.datalog.logical.expressions import RUNTIME
+from tidemill.datalog.logical.expressions import OPERATORS
 from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
@@ -44,15 +44,6 @@ from tidemill.datalog.values import FLOAT_EXACT_MAX, Failed, Value, equal, widen
 from tidemill.datalog.vocabulary import Vocabulary
 
 Bindings = dict[str, Value]
-
-_SIGNS: Mapping[str, Callable[..., Any]] = {
-    sign: RUNTIME[name]
-    for sign, name in {
-        "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder",
-        "neg": "negate", "==": "equal", "!=": "differ", "<": "less", "<=": "less_equal",
-        ">": "greater", ">=": "greater_equal", WIDEN: "widen",
-    }.items()
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +292,10 @@ class Matcher:
 
     def _called(self, call: Call, bound: Mapping[str, Value]) -> Value:
         arguments = [self.value(argument, bound) for argument in call.arguments]
-        sign = _SIGNS.get(call.name)
-        result: Value = (
-            sign(*arguments) if sign else self._functions[call.name].evaluate(*arguments)
-        )
+        if call.name == WIDEN:
+            return widen(*arguments)
+        operator = OPERATORS.get(call.name) or self._functions[call.name].evaluate
+        result: Value = operator(*arguments)
         return result
 
 

@@ -8,11 +8,11 @@ touch, so equal sets are equal lists.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from tidemill.datalog.records import Record
+from tidemill.datalog.records import Record, format_record
 
 Instant: TypeAlias = "int | float"
 Interval: TypeAlias = "tuple[Instant, Instant]"
@@ -30,12 +30,23 @@ class Presence:
     end: Instant = END
 
 
-@dataclass(frozen=True, slots=True)
-class NegativeMultiplicity:
-    """An input row was taken away more often than it was put in, first at `time`."""
+ErrorMove: TypeAlias = tuple[str, int, int]
+"""The text of an error, an instant, and 1 if it begins there or -1 if it ends."""
 
-    row: tuple[object, ...]
-    time: int
+
+@dataclass(frozen=True, slots=True)
+class ErrorPresence:
+    """One stretch of an error: `text` is `REASON: FACTS`, `rule` the first rule with that text."""
+
+    text: str
+    rule: int
+    start: Instant
+    end: Instant
+
+
+def fact_text(predicate: str, key: tuple[Any, ...]) -> str:
+    """A fact with its time only, as error texts and proofs write it."""
+    return format_record(Record(predicate, tuple(key[1:]), key[0]))
 
 
 def normalise(intervals: Iterable[Interval]) -> list[Interval]:
@@ -98,47 +109,3 @@ def clip(intervals: Sequence[Interval], lower: Instant, upper: Instant) -> list[
 def contains(intervals: Sequence[Interval], at: Instant) -> bool:
     """Whether the instant is in the set."""
     return any(start <= at < end for start, end in intervals)
-
-
-def row_presences(
-    updates: Iterable[tuple[tuple[object, ...], int, int]], upper: Instant = END
-) -> dict[tuple[object, ...], list[Interval]] | NegativeMultiplicity:
-    """When each row of a relation is present: while the sum of its diffs at instants <= T is above
-    zero.
-
-    Updates at or above `upper` have no effect. If a sum goes below zero, the earliest such instant
-    of any row is returned instead, and there is no answer. Shapes: (row, time, diff) in any order.
-    """
-    diffs: dict[tuple[object, ...], dict[int, int]] = {}
-    for row, time, diff in updates:
-        if time < upper:
-            at = diffs.setdefault(row, {})
-            at[time] = at.get(time, 0) + diff
-    wrong: NegativeMultiplicity | None = None
-    present: dict[tuple[object, ...], list[Interval]] = {}
-    for row, at in diffs.items():
-        intervals, negative = _positive_stretches(at)
-        if negative is not None and (wrong is None or negative < wrong.time):
-            wrong = NegativeMultiplicity(row, negative)
-        if intervals:
-            present[row] = intervals
-    return present if wrong is None else wrong
-
-
-def _positive_stretches(diffs: Mapping[int, int]) -> tuple[list[Interval], int | None]:
-    """Intervals with a running sum above zero, and the first instant with one below."""
-    intervals: list[Interval] = []
-    copies = 0
-    since: int | None = None
-    for time in sorted(diffs):
-        copies += diffs[time]
-        if copies < 0:
-            return intervals, time
-        if copies > 0 and since is None:
-            since = time
-        elif copies == 0 and since is not None:
-            intervals.append((since, time))
-            since = None
-    if since is not None:
-        intervals.append((since, END))
-    return intervals, None

@@ -13,8 +13,6 @@ from tidemill.time.typed import SCALE_MAX
 
 PLAIN = frozenset(("int", "float", "text", "bool", "set", "any"))
 """Types that the rules of numbers, texts, truths and sets are about."""
-UNORDERED = frozenset(("set", "json"))
-"""Types without an order."""
 
 _OPERATED: Mapping[tuple[str, str, str], ColumnType] = {
     ("+", "timestamp", "duration"): "timestamp", ("+", "duration", "timestamp"): "timestamp",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -68,15 +68,6 @@ class EngineState:
 
     established: Mapping[int, Sequence[EstablishedSolution]] = field(default_factory=dict)
     lingering: dict[int, tuple[LingeringSolution, ...]] = field(default_factory=dict)
-
-    def beginnings(self) -> Iterator[Instant]:
-        """The instants at which the bodies of its solutions first said what they pass."""
-        for solutions in self.established.values():
-            for established in solutions:
-                yield from (since for since, _ in established.versions)
-        for lingering in self.lingering.values():
-            for match in lingering:
-                yield from (since for since, _ in match.versions)
 
     def to_rows(self) -> tuple[StateRow, ...]:
         """The state as rows (rule, kind, JSON), sorted; equal states give equal rows.

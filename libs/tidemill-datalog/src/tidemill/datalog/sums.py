@@ -6,7 +6,7 @@ Source: language.md 5.4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
 
@@ -85,15 +85,6 @@ class ExactSum:
             self._total <<= shift - self._shift
             self._shift = shift
         self._total += sign * (numerator << (self._shift - shift))
-
-    def add_all(self, values: Sequence[Value], sign: int = 1) -> None:
-        """Add many numbers, or take them away again."""
-        if set(map(type, values)) == {int}:
-            self.count += sign * len(values)
-            self._total += sign * (sum(values) << self._shift)  # type: ignore[arg-type]  # all are ints
-            return
-        for value in values:
-            self.add(value, sign)
 
     def sum(self) -> int | float | Decimal | timedelta | None:
         """The sum, rounded once if any number is a float; null for none. Raises: Failed."""

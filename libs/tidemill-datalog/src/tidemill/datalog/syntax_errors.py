@@ -21,7 +21,6 @@ _END = "$END"
 _UNREADABLE = "$UNREADABLE"
 _OPERATORS = frozenset(("COMPARE", "PLUS", "MINUS", "TIMES", "AND", "OR"))
 _LITERALS = frozenset(("INT", "FLOAT", "STRING", "TRUE", "FALSE", "NULL", "WILDCARD"))
-_OPERANDS = _LITERALS | {"NAME", "MINUS", "LPAR"}
 _OPEN_MAX = 200
 _RESERVED = frozenset(("IF", "WHERE", "NOT", "TRUE", "FALSE", "NULL", "NEXT", "ASYNC"))
 

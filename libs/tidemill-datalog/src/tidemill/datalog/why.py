@@ -18,7 +18,6 @@ from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
-from tidemill.datalog.failures import fact_text
 from tidemill.datalog.logical.forms import AbsentForm, RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.magic_sets import magic_plan, tells_ends
@@ -31,7 +30,7 @@ from tidemill.datalog.matching import (
     head_bindings,
 )
 from tidemill.datalog.point_in_time import History, PointInTime
-from tidemill.datalog.presence import BEGINNING, Instant, Presence
+from tidemill.datalog.presence import BEGINNING, Instant, Presence, fact_text
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.relevance import relevant_inputs, relevant_patterns

@@ -14,7 +14,6 @@ from weakref import proxy
 from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.failures import fact_text
 from tidemill.datalog.instants import ticks, usable_clock
 from tidemill.datalog.logical.forms import (
     AbsentForm,
@@ -35,7 +34,7 @@ from tidemill.datalog.matching import (
     head_bindings,
 )
 from tidemill.datalog.point_in_time import derived
-from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, fact_text, normalise
 from tidemill.datalog.records import ANY, Record, Value, format_record, format_value
 from tidemill.datalog.relevance import relevant_inputs, relevant_patterns
 from tidemill.datalog.tables import START, STOP, Key, Row, Table

@@ -8,9 +8,8 @@ from typing import TypeAlias
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
 from tidemill.datalog.dataflow.schema import instant_of, instant_word
-from tidemill.datalog.failures import ErrorMove, ErrorPresence
 from tidemill.datalog.placement import Placement, placement_of
-from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.presence import END, ErrorMove, ErrorPresence, Instant, Presence
 from tidemill.datalog.ranges.running import Merged, Ranges, Steps
 from tidemill.datalog.ranges.work import Move, Settings, Work, Worked, work_of_range
 from tidemill.testkit.evaluated import Evaluation

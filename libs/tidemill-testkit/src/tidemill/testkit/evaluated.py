@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import evaluate_plan
-from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.presence import ErrorPresence, Presence
 
 
 @dataclass(frozen=True, slots=True)

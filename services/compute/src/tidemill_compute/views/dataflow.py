@@ -13,7 +13,7 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.schema import renumbered
-from tidemill.datalog.failures import ErrorMove
+from tidemill.datalog.presence import ErrorMove
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.interval_rows import (

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import between
 from tidemill.catalog.schemas import ERROR_SCHEMA
-from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.placement import Fragment
+from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.errors import Exhausted
 from tidemill.runtime.clock import SystemClock

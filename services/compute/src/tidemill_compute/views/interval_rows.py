@@ -28,9 +28,8 @@ from tidemill.datalog.dataflow import Schema, Told
 from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
 from tidemill.datalog.dataflow.schema import column_of, rows_of_presences, words_of_column
 from tidemill.datalog.dataflow.schema import record_of as told_record
-from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.logical.forms import Type
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import END, ErrorMove, Presence
 from tidemill.errors import Corrupt
 from tidemill_compute.views.view_updates import update_table
 

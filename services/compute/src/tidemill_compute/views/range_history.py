@@ -19,11 +19,11 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
-from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.logical.partial import PARTIAL, plan_in
 from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
 from tidemill.datalog.placement.sizes import bytes_of
+from tidemill.datalog.presence import ErrorMove
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import changes_of, updates_of
 from tidemill_compute.views.present_rows import present_rows

@@ -13,8 +13,7 @@ from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
-from tidemill.datalog.tick_node import TickAnswer
-from tidemill.datalog.ticks import Message
+from tidemill.datalog.ticks import Message, TickAnswer
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Change, Row, Start, update_table
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.state import StateRow
-from tidemill.datalog.tick_node import TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed
 from tidemill.datalog.ticking.run import KINDS_OF_RUN, TickRun, TickStart, of_node
+from tidemill.datalog.ticks import TickNode
 from tidemill.errors import UsageError
 from tidemill.time import U64_MAX
 from tidemill_compute.settings import ComputeSettings

@@ -10,14 +10,13 @@ from tidemill.datalog.ast import Literal, Program, walk
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic
-from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.magic_sets import magic_plan
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.presence import ErrorPresence, Presence
 from tidemill.datalog.records import ANY, format_presence
 from tidemill.datalog.relevance import fits
 from tidemill.datalog.vocabulary import NOTHING, Named

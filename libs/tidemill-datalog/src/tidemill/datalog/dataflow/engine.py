@@ -48,10 +48,9 @@ from tidemill.datalog.dataflow.schema import (
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told
-from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.logical.plan import LogicalPlan
-from tidemill.datalog.presence import Instant, Presence
+from tidemill.datalog.presence import ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import LINGERING, StateRow
 from tidemill.datalog.strategy import Strategy
@@ -99,7 +98,6 @@ class DataflowEngine:
         strategy: Strategy = "strata",
         texts: Texts | None = None,
         watch: Iterable[str] = (),
-        keep: bool = False,
         limits: Limits | None = None,
         ticked: bool = False,
         allowance: Allowance | None = None,
@@ -113,7 +111,7 @@ class DataflowEngine:
         """Changes are told of `told`, by default all derived predicates, and of `watch`.
 
         Facts of the inputs in `carrying` may carry any lattice, those of others what their schema
-        says. Those of `whole` keep the contributions to their tallies. With `keep` history is kept.
+        says. Those of `whole` keep the contributions to their tallies.
         With `keeps_state` `tell_state` has to be asked each step. A ticker runs a `ticked` engine.
         With `shares` its inputs are kept for others too.
         """
@@ -127,7 +125,7 @@ class DataflowEngine:
         self.all_errors = Errors()
         self.plan = lower(logical, self.texts, frozenset(carrying), frozenset(whole))
         self.schemas = {name: each.schema for name, each in self.plan.collections.items()}
-        self._keep, self._limits = keep, limits or Limits()
+        self._limits = limits or Limits()
         self.plan.values.set_values_max = self._limits.set_values
         self._merged = self._make_merged(shares)
         self.holdings = Holdings()
@@ -363,7 +361,7 @@ class DataflowEngine:
         self._upper = upper
         for each in self.shared.values():
             each.arrive()
-        self.holdings.finish(None if self._keep else upper, self.allowance)
+        self.holdings.finish(upper, self.allowance)
 
     def moves(self, predicate: str, upper: int) -> I64Array:
         """The moves of a predicate below an instant that were not told yet, by instant."""
@@ -375,8 +373,7 @@ class DataflowEngine:
         `held` are rows that are told. Cost: amortised O(1) for each value that has come.
         """
         if self._forgetting.due:
-            if not self._keep:
-                self.holdings.compact(self._upper)
+            self.holdings.compact(self._upper)
             self._forgetting.forget(held)
 
     def due(self, upper: int) -> list[str]:

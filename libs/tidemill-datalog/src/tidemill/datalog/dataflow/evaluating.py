@@ -9,10 +9,9 @@ from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.engine import DataflowEngine
-from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import LogicalPlan
-from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.presence import END, ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 

@@ -23,7 +23,7 @@ from tidemill.datalog.dataflow.schema import (
     words_of_column,
 )
 from tidemill.datalog.logical.expressions import RUNTIME, TypeEnvironment, source_of, truth_of
-from tidemill.datalog.logical.forms import Constant, Expression, Type, Variable, variables_of
+from tidemill.datalog.logical.forms import Expression, Type, variables_of
 from tidemill.datalog.presence import END
 from tidemill.datalog.values import WRONG_TYPE, Failed
 
@@ -178,8 +178,3 @@ class _Columns(Mapping[str, Column]):
 
     def __len__(self) -> int:
         return len(self._columns.variables)
-
-
-def always(expression: Expression) -> bool:
-    """Whether an expression is a variable or a literal, which never fails."""
-    return isinstance(expression, Constant | Variable)

@@ -18,13 +18,3 @@ class Figures:
         self.rows_in += rows_in
         self.rows_out += rows_out
         self.seconds += seconds
-
-    @property
-    def shown(self) -> tuple[str, str]:
-        """Rows in and out, as texts."""
-        return f"{self.rows_in}", f"{self.rows_out}"
-
-    @property
-    def ms(self) -> str:
-        """Milliseconds, as a text."""
-        return f"{self.seconds * 1000:.2f}"

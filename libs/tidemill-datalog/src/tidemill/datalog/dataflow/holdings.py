@@ -46,16 +46,15 @@ class Holdings:
         for part in parts:
             self._reached[part] = None
 
-    def finish(self, since: int | None, allowance: Allowance) -> None:
-        """A step is done; the parts that it reached forget what has ended by an instant, if any.
+    def finish(self, since: int, allowance: Allowance) -> None:
+        """A step is done; the parts that it reached forget what has ended by an instant.
 
         Small steps are looked at together. Raises: as `Allowance.settle`. Cost: O(parts reached).
         """
         self._steps += 1
         if self._steps < _STEPS and allowance.held - self._settled < _TAKEN_BYTES:
             return
-        if since is not None:
-            self.compact(since)
+        self.compact(since)
         self._steps = 0
         allowance.settle(self.nbytes)
         self._settled = allowance.held

@@ -26,9 +26,10 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
 )
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.logical.expressions import UNBOUNDED, TypeEnvironment
+from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.logical.plan import Component, LogicalPlan
+from tidemill.datalog.logical.ranges import UNBOUNDED
 
 
 def lower(

@@ -28,9 +28,8 @@ from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
-from tidemill.datalog.tick_node import Given, TickAnswer
 from tidemill.datalog.tick_state import ENTERED, LEFT, Handed, carried_row
-from tidemill.datalog.ticks import Message
+from tidemill.datalog.ticks import Given, Message, TickAnswer
 from tidemill.errors import Corrupt
 
 

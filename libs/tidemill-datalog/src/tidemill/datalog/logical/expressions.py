@@ -23,10 +23,10 @@ from tidemill.datalog.logical.forms import (
     Type,
     Variable,
 )
-from tidemill.datalog.logical.ranges import UNBOUNDED, Bounds, bounds_of
+from tidemill.datalog.logical.ranges import Bounds, bounds_of
 from tidemill.datalog.signatures import called, negated, operated
 
-_CHECKED: Mapping[str, Callable[..., Any]] = {
+OPERATORS: Mapping[str, Callable[..., Any]] = {
     "+": values.add,
     "-": values.subtract,
     "*": values.multiply,
@@ -40,10 +40,7 @@ _CHECKED: Mapping[str, Callable[..., Any]] = {
     ">": values.greater,
     ">=": values.greater_equal,
 }
-_NAMES = {
-    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder", "neg": "negate",
-    "==": "equal", "!=": "differ", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
-}  # fmt: skip
+"""The checked operators, by their signs."""
 _ORDERS = frozenset({"<", "<=", ">", ">="})
 _INT_FUNCTIONS = frozenset({"floor", "ceil", "round", "length", "int"})
 _TEXT_FUNCTIONS = frozenset({"lower", "upper", "concat", "substring", "text"})
@@ -52,7 +49,7 @@ _PLAIN = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL, Type.SET, Type.A
 _BOOL_SIGNS = _ORDERS | {"==", "!=", "&&", "||"}
 
 RUNTIME: Mapping[str, Any] = {
-    **{_NAMES[sign]: operator for sign, operator in _CHECKED.items()},
+    **{operator.__name__: operator for operator in OPERATORS.values()},
     "widen": values.widen,
     "among_floats": sums.among_floats,
     "inf": math.inf,
@@ -157,7 +154,7 @@ def source_of(expression: Expression, scope: TypeEnvironment) -> str:
         return "(" + f" {word} ".join(parts) + ")"
     if expression.name in _ORDERS or expression.name in ("==", "!="):
         return _comparison(expression, scope)
-    if expression.name in _CHECKED:
+    if expression.name in OPERATORS:
         return _arithmetic(expression, scope)
     if expression.name == WIDEN:
         return f"widen({source_of(expression.arguments[0], scope)})"
@@ -192,7 +189,7 @@ def _widened(call: Call, scope: TypeEnvironment) -> list[str]:
 
 def _arithmetic(call: Call, scope: TypeEnvironment) -> str:
     arguments = [source_of(argument, scope) for argument in call.arguments]
-    checked = f"{_NAMES[call.name]}({', '.join(arguments)})"
+    checked = f"{OPERATORS[call.name].__name__}({', '.join(arguments)})"
     if scope.nullable(call) or scope.fallible(call):
         return checked
     kinds = {type_of(argument, scope.types) for argument in call.arguments}
@@ -213,7 +210,7 @@ def _arithmetic(call: Call, scope: TypeEnvironment) -> str:
 def _comparison(call: Call, scope: TypeEnvironment) -> str:
     left, right = call.arguments
     sources = [source_of(left, scope), source_of(right, scope)]
-    checked = f"{_NAMES[call.name]}({sources[0]}, {sources[1]})"
+    checked = f"{OPERATORS[call.name].__name__}({sources[0]}, {sources[1]})"
     kinds = {type_of(left, scope.types), type_of(right, scope.types)}
     if Type.ANY in kinds or Type.SET in kinds or len(kinds) > 1:
         return checked
@@ -228,6 +225,3 @@ def _comparison(call: Call, scope: TypeEnvironment) -> str:
         guards = " and ".join(f"{source} is not None" for source in nulls)
         return f"({guards} and {sources[0]} {call.name} {sources[1]})"
     return f"({sources[0]} {call.name} {sources[1]})"
-
-
-__all__ = ["RUNTIME", "UNBOUNDED", "TypeEnvironment", "source_of", "truth_of", "type_of"]

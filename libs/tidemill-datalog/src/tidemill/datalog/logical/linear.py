@@ -29,14 +29,6 @@ class ValueLimits:
     low: tuple[str, ...] = ()
     high: tuple[str, ...] = ()
 
-    @property
-    def both(self) -> bool:
-        """Whether the variable is bounded on both sides."""
-        return bool(self.low) and bool(self.high)
-
-    def __bool__(self) -> bool:
-        return bool(self.low) or bool(self.high)
-
 
 NO_LIMITS = ValueLimits()
 

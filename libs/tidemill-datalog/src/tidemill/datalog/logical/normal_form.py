@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
-from tidemill.datalog.logical.expressions import RUNTIME, type_of
+from tidemill.datalog.logical.expressions import OPERATORS, type_of
 from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
@@ -21,7 +21,10 @@ from tidemill.datalog.logical.forms import (
     Variable,
     Wildcard,
 )
-from tidemill.datalog.values import Failed, Value, negate, widen
+from tidemill.datalog.values import Failed, Value, widen
+
+_FOLDED = frozenset({"+", "-", "*", "/", "%", "neg"})
+"""Operators that are computed where their operands are constants."""
 
 
 def forms_of(checked: CheckedProgram) -> tuple[RuleForm, ...]:
@@ -192,14 +195,6 @@ def _folded(call: Call) -> Expression:
         return call
     values: list[Value] = [a.value for a in call.arguments if isinstance(a, Constant)]
     try:
-        return Constant(negate(values[0]) if call.name == "neg" else _OPERATORS[call.name](*values))
-    except (Failed, KeyError):
+        return Constant(OPERATORS[call.name](*values)) if call.name in _FOLDED else call
+    except Failed:
         return call
-
-
-_OPERATORS: Mapping[str, Callable[..., Value]] = {
-    sign: RUNTIME[name]
-    for sign, name in {
-        "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder",
-    }.items()
-}  # fmt: skip

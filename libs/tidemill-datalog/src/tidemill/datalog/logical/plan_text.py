@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram
@@ -19,22 +18,21 @@ from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.logical.scans import AllOf, AnyOf, Scan, Test
 
 _NOWHERE = ast.Span(1, 1, 1, 1)
-_SAME: Mapping[str, str] = MappingProxyType({})
 
 
-def expression_text(expression: Expression | Wildcard, names: Mapping[str, str] = _SAME) -> str:
-    """An expression as a program would write it; `names` are shown in place of variables."""
-    return format_expression(_written(expression, names))
+def expression_text(expression: Expression | Wildcard) -> str:
+    """An expression as a program would write it."""
+    return format_expression(_written(expression))
 
 
-def _written(expression: Expression | Wildcard, names: Mapping[str, str]) -> ast.Expression:
+def _written(expression: Expression | Wildcard) -> ast.Expression:
     if isinstance(expression, Wildcard):
         return ast.Wildcard(_NOWHERE)
     if isinstance(expression, Constant):
         return ast.Literal(expression.value, _NOWHERE)  # type: ignore[arg-type]  # programs hold no sets
     if isinstance(expression, Variable):
-        return ast.Variable(names.get(expression.name, expression.name), _NOWHERE)
-    parts = tuple(_written(argument, names) for argument in expression.arguments)
+        return ast.Variable(expression.name, _NOWHERE)
+    parts = tuple(map(_written, expression.arguments))
     if expression.name == WIDEN:
         return parts[0]
     if expression.name == "neg":

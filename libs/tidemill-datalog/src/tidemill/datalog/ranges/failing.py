@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tidemill.datalog.failures import ErrorMove
+from tidemill.datalog.presence import ErrorMove
 
 
 class FailingTexts:

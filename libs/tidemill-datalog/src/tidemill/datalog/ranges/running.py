@@ -14,16 +14,50 @@ from typing import TypeAlias
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.schema import instant_word
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
-from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.lattices import Tally
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.logical.partial import PARTIAL, flat
 from tidemill.datalog.placement.places import Fragment, Placement
-from tidemill.datalog.presence import Instant
+from tidemill.datalog.presence import ErrorMove, Instant
 from tidemill.datalog.ranges.failing import FailingTexts
-from tidemill.datalog.ranges.held import Held, fact_key
 from tidemill.datalog.ranges.work import Move, Part, Settings, Update, Work, Worked
-from tidemill.datalog.state import StateRow
+from tidemill.datalog.records import Record
+from tidemill.datalog.state import StateRow, encode_fields
+
+
+class RangeFacts:
+    """Updates of facts: those that are there at the end of an interval, and those to come."""
+
+    def __init__(self) -> None:
+        self._present: dict[tuple[str, int], tuple[Record, int]] = {}
+        self._waiting: list[Update] = []
+
+    def put(self, updates: Iterable[Update]) -> None:
+        """Updates that begin at or after the end of the last interval."""
+        self._waiting += updates
+
+    def present(self) -> list[Update]:
+        """The facts that are there, with their ends and how often; their starts say nothing."""
+        return [(record, 0, end, diff) for (_, end), (record, diff) in self._present.items()]
+
+    def take(self, upper: int) -> list[Update]:
+        """The updates that begin below the end of an interval, which is taken in by that."""
+        due = [update for update in self._waiting if update[1] < upper]
+        self._waiting = [update for update in self._waiting if update[1] >= upper]
+        for record, _, end, diff in due:
+            key = fact_key(record), end
+            known = self._present.get(key, (record, 0))[1]
+            self._present[key] = record, known + diff
+        self._present = {
+            key: found for key, found in self._present.items() if found[1] and key[1] >= upper
+        }
+        return due
+
+
+def fact_key(record: Record) -> str:
+    """A text that tells facts apart as the language does: 1 and true are two."""
+    return encode_fields((record.arguments, record.time, record.expires, record.parafacts))
+
 
 Steps: TypeAlias = "Generator[Sequence[Work], Sequence[Worked], Merged]"
 """Gives out the work of one fragment after the other, and takes what each range says."""
@@ -53,7 +87,7 @@ class Ranges:
         self._settings = settings
         self._lower: int | None = None
         self._held = {
-            (fragment.number, number): {read.name: Held() for read in fragment.reads}
+            (fragment.number, number): {read.name: RangeFacts() for read in fragment.reads}
             for fragment in placement.fragments
             for number in range(ranges if fragment.way == "ranges" else 1)
         }

@@ -9,13 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.dataflow import DataflowEngine
-from tidemill.datalog.failures import ErrorMove
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import plan_in
 from tidemill.datalog.placement.places import Fragment
-from tidemill.datalog.presence import Instant
+from tidemill.datalog.presence import ErrorMove, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
@@ -76,7 +74,6 @@ def work_of_range(
     work: Work,
     told: Collection[str],
     settings: Settings,
-    allowance: Allowance | None = None,
 ) -> Worked:
     """The changes of the predicates `told` in an interval, and of the errors and the state.
 
@@ -85,8 +82,8 @@ def work_of_range(
     """
     mine = [name for name in fragment.derives if name in told]
     engine = DataflowEngine(
-        fragment.plan.checked, plan=plan_in(fragment.plan, work.number), strategy=settings.strategy, told=mine,
-        keeps_state=True, limits=settings.limits, allowance=allowance, whole=fragment.whole,
+        fragment.plan.checked, plan=plan_in(fragment.plan, work.number), strategy=settings.strategy,
+        told=mine, keeps_state=True, limits=settings.limits, whole=fragment.whole,
     )  # fmt: skip
     if work.lower is not None:
         engine.restore(work.part.state, work.lower)

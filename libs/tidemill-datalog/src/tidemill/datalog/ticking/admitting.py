@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow, decode_fields, encode_fields
+from tidemill.datalog.tick_plan import Admission, Batch, Skew
 
 HELD = "held"
 _NO_RULE = -1

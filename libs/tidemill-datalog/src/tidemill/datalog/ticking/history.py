@@ -17,11 +17,10 @@ from tidemill.datalog.limits import Limits
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
-from tidemill.datalog.tick_node import Given, TickAnswer, TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed, rows_of
 from tidemill.datalog.ticking.run import TickRun, TickStart
-from tidemill.datalog.ticks import Message
+from tidemill.datalog.ticks import Given, Message, TickAnswer, TickNode
 
 What = TypeVar("What")
 Place: TypeAlias = int

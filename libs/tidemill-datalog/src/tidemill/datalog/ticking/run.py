@@ -16,11 +16,10 @@ from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
-from tidemill.datalog.tick_node import TickAnswer, TickNode
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row
 from tidemill.datalog.ticking.admitting import HELD, Gate, Moved, gate_of, held_of, held_row
-from tidemill.datalog.ticks import Message
+from tidemill.datalog.ticks import Message, TickAnswer, TickNode
 
 RAN = "ran"
 """The kind of the row of a state that says at which instant the last tick ran."""

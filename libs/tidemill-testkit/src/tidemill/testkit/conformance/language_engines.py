@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.failures import ErrorPresence
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.presence import Instant, Presence
+from tidemill.datalog.presence import ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.ticks import Message

@@ -14,14 +14,13 @@ from tidemill.datalog.inputs import ColumnType, InputKind, InputSchema, InputSch
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import (
     Instant,
-    NegativeMultiplicity,
     Presence,
-    row_presences,
 )
 from tidemill.datalog.records import Record, Value, format_presence, parse_record
 from tidemill.datalog.values import widen
 from tidemill.testkit.conformance.language_reject import schema_inputs
 from tidemill.testkit.conformance.values import CaseError, Json
+from tidemill.testkit.row_presences import NegativeMultiplicity, row_presences
 from tidemill.time import normal
 from tidemill.time.typed import READ
 

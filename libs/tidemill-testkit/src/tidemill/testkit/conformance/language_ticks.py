@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidemill.datalog.admission import Admission
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.joining import joining_inputs
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_fact, format_record, format_value
-from tidemill.datalog.tick_plan import TickPlan
+from tidemill.datalog.tick_plan import Admission, TickPlan
 from tidemill.datalog.ticking import TickRun, TickStart
 from tidemill.datalog.ticks import Message
 from tidemill.testkit.conformance.language_engines import Held, Ticks, strategy_of

@@ -20,7 +20,6 @@ from google.protobuf import descriptor_pb2
 from tidemill.arrangement.updates import consolidate, stamp
 from tidemill.catalog.origins.parquet_files import ParquetFile
 from tidemill.datalog.check import check
-from tidemill.datalog.formatter import format_program
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
@@ -59,6 +58,7 @@ from tidemill.shard.parts import Part, block_checksums, decode_part, encode_part
 from tidemill.shard.state import State, initial_state
 from tidemill.testkit.fuzzing.named_targets import named_targets
 from tidemill.testkit.fuzzing.running import Target
+from tidemill.testkit.program_texts import format_program
 from tidemill.time import frontier, heartbeat
 
 COLUMNS = [

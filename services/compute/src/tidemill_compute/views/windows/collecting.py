@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.catalog.schemas import ERROR_SCHEMA
-from tidemill.datalog.failures import ErrorMove
+from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.shard.ports import Blob
 from tidemill_compute.views.interval_rows import error_moves

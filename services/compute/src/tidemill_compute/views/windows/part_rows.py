@@ -42,13 +42,10 @@ class Wanted:
 class PartRows:
     """Finds the rows of some keys in parts. Cost: the rows found; the whole part the first time."""
 
-    def __init__(
-        self, store: PartStore, folder: Path | None, bytes_max: int = FILES_BYTES_MAX
-    ) -> None:
+    def __init__(self, store: PartStore, folder: Path | None) -> None:
         """Without a `folder` each part is read again each time."""
         self._store = store
         self._folder = folder
-        self._bytes_max = bytes_max
 
     async def whole(self, part: Part, description: Description) -> pa.Table:
         """All updates of a part in its interval. Raises: PartGone, Corrupt."""
@@ -97,7 +94,7 @@ class PartRows:
         files = sorted((each.stat().st_mtime_ns, each) for each in self._folder.iterdir())
         total = size + sum(each.stat().st_size for _, each in files)
         for _, each in files:
-            if total <= self._bytes_max:
+            if total <= FILES_BYTES_MAX:
                 return
             total -= each.stat().st_size
             each.unlink(missing_ok=True)

@@ -7,8 +7,7 @@ from heapq import heappop, heappush
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD
 from tidemill.datalog.dataflow.schema import instant_of, instant_word
-from tidemill.datalog.failures import ErrorPresence
-from tidemill.datalog.presence import BEGINNING, Interval, clip, normalise
+from tidemill.datalog.presence import BEGINNING, ErrorPresence, Interval, clip, normalise
 
 Span = tuple[int, int]
 

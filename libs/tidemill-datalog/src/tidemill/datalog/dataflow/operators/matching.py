@@ -40,8 +40,8 @@ from tidemill.datalog.dataflow.plan import (
     Untick,
 )
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of
-from tidemill.datalog.failures import fact_text
 from tidemill.datalog.logical.forms import Expression, Type
+from tidemill.datalog.presence import fact_text
 from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed
 
 PIECE_ROWS = 1 << 15

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tidemill.client.alignment import aligned
 from tidemill.client.following import changes_written
 from tidemill.client.formats import Rows
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.proofs import drawn
-from tidemill.client.rendering import cell
+from tidemill.client.rendering import aligned, cell
 from tidemill.client.rows import format_of, parse_row, read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
 from tidemill.datalog.proofs import Kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill_query.progress import progress_of
+from tidemill_query.resource_status import progress_of
 
 REMAP = {"offsetsKnown": {"0": 900, "1": 300}, "arrivesPerSecond": 10.0}
 RECLOCK = {"offsetsWritten": {"0": 700, "1": 300}, "writesPerSecond": 60.0, "backfilled": 0}

@@ -7,14 +7,25 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tidemill.errors import Corrupt, Indeterminate, Unavailable
 from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.shard.compaction import Merge
-from tidemill_compaction.bulk import BulkMerge
 from tidemill_compaction.settings import CompactionSettings
+
+
+class BulkMerge(Protocol):
+    """Does merges that are too big for this process."""
+
+    async def merge(self, merge: Merge) -> bool:
+        """Do it and put it in place; whether it was taken.
+
+        A merge whose inputs have changed meanwhile is not taken, and changes nothing. Raises:
+        Unavailable if it could not be done.
+        """
 
 
 @dataclass(slots=True)

@@ -24,12 +24,10 @@ from tidemill.runtime.ids import random_id
 from tidemill.runtime.lifecycle import keep_loaded
 from tidemill.shard.stores import open_blob
 from tidemill_compute.actions.part import ActionPart
-from tidemill_compute.arrangement_part import ArrangementPart
 from tidemill_compute.events.part import StageContext, StagePart
-from tidemill_compute.hold_part import HoldPart
 from tidemill_compute.observing import watch
+from tidemill_compute.parts import ArrangementPart, HoldPart, TablePart
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.table_part import TablePart
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.part import ViewPart
 from tidemill_compute.views.windows.session import WindowSession

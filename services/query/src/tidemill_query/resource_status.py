@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any, TypedDict
 
 from tidemill.catalog.entry import SYSTEM, read_name
 from tidemill.catalog.made.making import made_by
@@ -22,6 +23,7 @@ from tidemill.errors import (
 from tidemill.host.context import Context
 from tidemill.host.reports import PartReports, Reports, combined
 from tidemill.host.roles import parts_for
+from tidemill.host.speed import time_left_ms
 from tidemill.host.supervised import RUNNING, Health
 from tidemill.rpc.messages import Json, ResourceStatus
 from tidemill.runtime.breaking import told
@@ -35,8 +37,34 @@ from tidemill.runtime.resources import (
 )
 from tidemill.time import Frontier, sole_time
 from tidemill_query.listing import NOTHING_BOUND
-from tidemill_query.progress import progress_of
 from tidemill_query.retention_report import who_holds, why_kept
+
+
+class Progress(TypedDict, total=False):
+    """Fields of the status of a source or view; none of other resources."""
+
+    records_per_s: float
+    records_behind: int
+    left_ms: int | None
+
+
+def progress_of(details: Mapping[str, Any]) -> Progress:  # details are any JSON
+    """The progress that the details of a resource tell of; empty where a part tells of none.
+
+    Details of a source come from two parts, remap and reclock.
+    """
+    if "changesBehind" in details:
+        behind, per_s = details["changesBehind"], details["changesPerSecond"]
+        arriving = 0.0
+    elif "offsetsWritten" in details and "offsetsKnown" in details:
+        written, per_s = details["offsetsWritten"], details["writesPerSecond"]
+        known = details["offsetsKnown"]
+        behind = sum(max(0, offset - written.get(p, 0)) for p, offset in known.items())
+        arriving = details["arrivesPerSecond"]
+    else:
+        return {}
+    left_ms = time_left_ms(behind, per_s, arriving)
+    return {"records_per_s": per_s, "records_behind": behind, "left_ms": left_ms}
 
 
 class ResourceStatuses:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined]  # typer's own, not re-exported
 
-from tidemill.client import commands_catalog, commands_read, completion
+from tidemill.client import commands_catalog, commands_read
 from tidemill.client.plugins import PluginGroup
 from tidemill.client.settings import (
     ADDRESS_VARIABLE,
@@ -51,7 +53,31 @@ app = typer.Typer(
 )
 commands_catalog.add_to(app)
 commands_read.add_to(app)
-completion.add_to(app)
+
+
+class Shell(StrEnum):
+    """A shell that typer can complete for."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+    powershell = "powershell"
+
+
+@app.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell to complete in.")],
+) -> None:
+    """Print the completion script of a shell.
+
+    \b
+        tidemill completion bash > ~/.local/share/bash-completion/completions/tidemill
+        tidemill completion zsh > ~/.zfunc/_tidemill
+    """
+    script = get_completion_script(
+        prog_name="tidemill", complete_var="_TIDEMILL_COMPLETE", shell=shell.value
+    )
+    typer.echo(script)
 
 
 @app.callback()

@@ -4,25 +4,58 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tidemill.arrangement.column_types import column_type, shown_as_text
-from tidemill.client.alignment import aligned, printable
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.client.multiplicity import DIFF
 from tidemill.errors import UsageError
 from tidemill.time import Frontier
 from tidemill.time.typed import write_instant, write_span
+
+GAP = "  "
+
+
+def printable(text: str) -> str:
+    """The text on one line; what would move the cursor or colour the terminal is written out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def aligned(columns: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
+    """A line per row; column i to the right if `right[i]`. All columns have the same length.
+
+    Cost: two passes over the cells, O(1) memory beyond them and one line.
+    """
+    widths = [max(map(_width, column), default=0) for column in columns]
+    last = len(columns) - 1
+    for row in zip(*columns, strict=True):
+        cells = []
+        for index, (text, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - _width(text))
+            if right[index]:
+                cells.append(space + text)
+            else:
+                cells.append(text if index == last else text + space)
+        yield GAP.join(cells)
+
+
+def _width(text: str) -> int:
+    """Columns of the terminal; signs of East Asia have two."""
+    return len(text) if text.isascii() else cell_len(text)
+
 
 _SUMS = pa.decimal128(38, 0)
 """SQL has whole numbers of 128 bits, and Arrow has not."""

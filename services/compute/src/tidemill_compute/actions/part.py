@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import PlannedView, state_of
 from tidemill.catalog.firing import proves, refuse_forgotten
 from tidemill.catalog.made.actions import ActionCollections
 from tidemill.catalog.made.views import spec_of
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.eager import inputs_below
+from tidemill.datalog.limits import Limits
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.claimed_sink import ClaimedSink
 from tidemill_compute.actions.eager import EagerDriver
-from tidemill_compute.actions.early import EarlyEvents
-from tidemill_compute.actions.early_targets import early_target
+from tidemill_compute.actions.early import EarlyEvents, EarlyTarget
 from tidemill_compute.actions.outbox import Sink
 from tidemill_compute.actions.proving import Proofs, ProvingSink
 from tidemill_compute.actions.sinks import open_sink
+from tidemill_compute.events.source_streams import stream_of
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.part import bounds_of
 
@@ -146,3 +152,16 @@ class ActionPart:
     async def release(self) -> None:
         """Close the outbox, give up the holds on what is watched."""
         await self._made.release()
+
+
+def early_target(
+    view: PlannedView, predicate: str, catalog: Catalog, limits: Limits, allowance: Allowance
+) -> EarlyTarget:
+    """Target of an eager action over a predicate of the view."""
+    inputs = {}
+    for name in inputs_below(view.program, predicate):
+        stored = catalog.applied_source(view.inputs[name].name)
+        assert stored is not None, "what is no source was refused"
+        shape = replace(view.inputs[name].shape, predicate=name)
+        inputs[name] = (*stream_of(stored), shape)
+    return EarlyTarget(predicate, view.program, inputs, state_of(view), limits, allowance)

@@ -4,7 +4,6 @@ definite.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_told
-from tidemill_compute.actions.early import EarlyEvents
+from tidemill_compute.actions.early import EarlyEvents, first_of
 from tidemill_compute.actions.outbox import Firing, Sink
 from tidemill_compute.settings import ComputeSettings
 
@@ -79,18 +78,7 @@ class EagerDriver(ActionDriver):
 
     async def _more(self) -> None:
         """Return once there is more that is definite, or more has come."""
-        waits = [
-            asyncio.create_task(self._definite(self.counts.frontier)),
-            asyncio.create_task(self.early.wait()),
-        ]
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in waits:
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of((self._definite(self.counts.frontier), self.early.wait()))
 
     async def _read_reached(self) -> int:
         """Up to where what is watched is definite."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -232,15 +233,7 @@ class EarlyEvents:
         """Return once more may have come."""
         if self.given_up or not self._feeds:
             await asyncio.Event().wait()
-        waits = [asyncio.create_task(feed.wait()) for feed in self._feeds.values()]
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in waits:
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of([feed.wait() for feed in self._feeds.values()])
 
     async def advance(self) -> None:
         """Take in what has come."""
@@ -318,3 +311,16 @@ class EarlyEvents:
             lower=upper - 1 if upper else None, state=state,
         )  # fmt: skip
         return found.get(predicate, [])
+
+
+async def first_of(waits: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Return once one has returned, and end the others. Raises: what that one raises."""
+    tasks = [asyncio.create_task(each) for each in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -97,7 +97,6 @@ class DataflowEngine:
         plan: LogicalPlan | None = None,
         strategy: Strategy = "strata",
         texts: Texts | None = None,
-        watch: Iterable[str] = (),
         limits: Limits | None = None,
         ticked: bool = False,
         allowance: Allowance | None = None,
@@ -108,7 +107,7 @@ class DataflowEngine:
         timer: Callable[[], float] = lambda: 0.0,
         shares: bool = False,
     ) -> None:
-        """Changes are told of `told`, by default all derived predicates, and of `watch`.
+        """Changes are told of `told`, by default all derived predicates.
 
         Facts of the inputs in `carrying` may carry any lattice, those of others what their schema
         says. Those of `whole` keep the contributions to their tallies.
@@ -151,7 +150,7 @@ class DataflowEngine:
         self._clocked = [rule for rule in self._rules if rule.clocked]
         self._sampling: list[tuple[int, int]] = []
         self._covers = self._find_covers()
-        watched = dict.fromkeys([*(self.checked.derived if told is None else told), *watch])
+        watched = dict.fromkeys(self.checked.derived if told is None else told)
         self._outputs = Outputs({n: self.schemas[n].columns for n in watched if n in self.schemas})
         self._pending = self._make_pending(strategy)
         self._upper = BEGIN_WORD

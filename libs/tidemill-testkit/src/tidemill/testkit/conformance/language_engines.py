@@ -56,8 +56,8 @@ def _in_one_process(
     told: dict[str, list[tuple[Instant, Record, int]]] = {}
     try:
         engine = DataflowEngine(
-            checked, plan=plan, strategy=strategy_of(options), watch=checked.inputs,
-            carrying=carrying,
+            checked, plan=plan, strategy=strategy_of(options), carrying=carrying,
+            told=(*checked.derived, *checked.inputs),
         )  # fmt: skip
         for frontier, delivered in (*deliveries, (upper, {})):
             if frontier > engine.upper:

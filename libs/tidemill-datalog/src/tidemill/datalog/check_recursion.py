@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemill.datalog.ast import (
-    Binary,
-    Call,
-    Expression,
-    Literal,
-    Unary,
-    Variable,
-    Wildcard,
-    walk,
-)
+from tidemill.datalog.ast import Binary, Call, Expression, Literal, Unary, Variable, Wildcard, walk
 from tidemill.datalog.checked import SEMILATTICES, ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.monotonicity import Unfinished

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeAlias
 
 from tidemill.arrangement.looks import with_looks
@@ -14,13 +15,7 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan, plan_below
-from tidemill.datalog.matching import (
-    Bindings,
-    Match,
-    Matcher,
-    derived_time,
-    own_expiry,
-)
+from tidemill.datalog.matching import Bindings, Match, Matcher, derived_time, own_expiry
 from tidemill.datalog.presence import (
     BEGINNING,
     END,
@@ -31,7 +26,7 @@ from tidemill.datalog.presence import (
     normalise,
     subtract,
 )
-from tidemill.datalog.records import Record, Value
+from tidemill.datalog.records import Record
 from tidemill.datalog.rounds import Living, ranks_of
 from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, TIME, Fact, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, widen
@@ -126,7 +121,7 @@ class History:
         for match in matcher.atoms_match(form, bound, range(len(form.atoms))):
             if not matcher.conditions_hold(form, match.bound):
                 continue
-            identity = match.keys, tuple(sorted(match.bound.items(), key=_first))
+            identity = match.keys, tuple(sorted(match.bound.items(), key=itemgetter(0)))
             _, together, staying = found.setdefault(identity, (match, [], []))
             both = [*zip(form.atoms, match.rows, strict=True)]
             together.append(_common(match.rows))
@@ -139,10 +134,6 @@ class History:
             living = living_in(stretches, form, match, matcher, point.at)
             if living is not None:
                 yield living
-
-
-def _first(item: tuple[str, Value]) -> str:
-    return item[0]
 
 
 def _common(rows: Sequence[Row]) -> Interval:

@@ -11,13 +11,7 @@ from typing import Any, TypeAlias
 
 from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.logical.forms import (
-    AbsentForm,
-    AtomForm,
-    Constant,
-    RuleForm,
-    Variable,
-)
+from tidemill.datalog.logical.forms import AbsentForm, AtomForm, Constant, RuleForm, Variable
 from tidemill.datalog.logical.scans import Scan, all_of, any_of, compared
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY

@@ -44,7 +44,7 @@ class Scope:
         self.file = file
         self.functions = functions
         self.lattices = lattices
-        self.bound = _bound_by_atoms(rule)
+        self.bound = bound_alone(rule, clocks=True)
 
     def report(self, code: str, message: str, span: Span, hint: str = "") -> Diagnostic:
         """A mistake at a place of this rule."""
@@ -63,11 +63,6 @@ class Scope:
     def unfolded(self, expression: Expression) -> frozenset[str]:
         """The variables of an expression once definitions are replaced by what they stand for."""
         return names_in(expression, self.rule.definitions)
-
-
-def _bound_by_atoms(rule: ResolvedRule) -> frozenset[str]:
-    """Variables that stand alone in a positive atom and are no definition."""
-    return bound_alone(rule, clocks=True)
 
 
 def bound_alone(rule: ResolvedRule, *, clocks: bool) -> frozenset[str]:

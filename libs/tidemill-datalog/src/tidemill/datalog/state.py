@@ -110,24 +110,17 @@ class EngineState:
 
 def established_row(rule: int, solution: EstablishedSolution) -> StateRow:
     """A solution with an expiry of its own as a row."""
-    return rule, ESTABLISHED, encode_fields(_established_fields(solution))
+    fields = (
+        solution.identity, solution.arguments, solution.time, solution.expires, solution.values,
+        solution.versions,
+    )  # fmt: skip
+    return rule, ESTABLISHED, encode_fields(fields)
 
 
 def lingering_row(rule: int, solution: LingeringSolution) -> StateRow:
     """A match that outlives some of its facts as a row."""
     fields = (solution.keys, solution.values, solution.versions)
     return rule, LINGERING, encode_fields(fields)
-
-
-def _established_fields(solution: EstablishedSolution) -> tuple[Any, ...]:
-    return (
-        solution.identity,
-        solution.arguments,
-        solution.time,
-        solution.expires,
-        solution.values,
-        solution.versions,
-    )
 
 
 def encode_fields(fields: tuple[Any, ...]) -> str:

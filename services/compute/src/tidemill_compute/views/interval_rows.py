@@ -15,12 +15,7 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.catalog.record_rows import (
-    PredicateShape,
-    endless,
-    record_of,
-    row_of,
-)
+from tidemill.catalog.record_rows import PredicateShape, endless, record_of, row_of
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.spelling import MOMENTS, SPELLED
 from tidemill.datalog.columns.texts import Texts

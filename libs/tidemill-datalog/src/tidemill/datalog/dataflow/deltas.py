@@ -10,18 +10,8 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates import AT_MOST, DIFFERENT, EQUAL, LESS, JoinShape
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.dataflow.plan import (
-    Clock,
-    Compute,
-    Filter,
-    Join,
-    Operator,
-    Subtract,
-    Untick,
-)
-from tidemill.datalog.dataflow.schema import (
-    TIME,
-)
+from tidemill.datalog.dataflow.plan import Clock, Compute, Filter, Join, Operator, Subtract, Untick
+from tidemill.datalog.dataflow.schema import TIME
 from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,

@@ -39,12 +39,7 @@ from tidemill.datalog.dataflow.operators.sampling import Agenda
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan
 from tidemill.datalog.dataflow.rule_state import RuleState
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
-from tidemill.datalog.dataflow.schema import (
-    Schema,
-    instant_of,
-    rows_of_presences,
-    rows_of_records,
-)
+from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presences, rows_of_records
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told

@@ -10,21 +10,11 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.lingering import MET, Lives, lives_apart
 from tidemill.datalog.dataflow.ordering import Ordered, ordered_in
-from tidemill.datalog.dataflow.plan import (
-    UNIT,
-    CollectionPlan,
-    DataflowPlan,
-    RulePlan,
-)
+from tidemill.datalog.dataflow.plan import UNIT, CollectionPlan, DataflowPlan, RulePlan
 from tidemill.datalog.dataflow.representation import Representation, groups_apart
 from tidemill.datalog.dataflow.rewrites import rewritten
 from tidemill.datalog.dataflow.rules import RuleLowering
-from tidemill.datalog.dataflow.schema import (
-    COLUMNS_MAX,
-    NotInDataflow,
-    Schema,
-    word_of,
-)
+from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema, word_of
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -265,19 +266,15 @@ def record_of(schema: Schema, row: Sequence[int], texts: Texts) -> Record:
     seen: list[tuple[str, Any]] = []
     if schema.carrying:
         parafacts = values.value(row[expiry + 1])
-        seen = sorted(observe_parafacts(parafacts, values.lattices), key=_name_of)
+        seen = sorted(observe_parafacts(parafacts, values.lattices), key=itemgetter(0))
     elif schema.lattices:
         for at, (name, kind) in enumerate(schema.lattices, expiry + 1):
             null = nulls >> at & 1
             seen.append((name, None if null else value_of(row[at], kind, texts, values)))
-        seen.sort(key=_name_of)
+        seen.sort(key=itemgetter(0))
     expires = None if row[expiry] == END_WORD else row[expiry]
     time = None if nulls & 1 else row[TIME]
     return Record(schema.name, arguments, time, expires, tuple(seen))
-
-
-def _name_of(item: tuple[str, Any]) -> str:
-    return item[0]
 
 
 def column_of(words: I64Array, kind: Type, nulls: I64Array | None) -> Column:

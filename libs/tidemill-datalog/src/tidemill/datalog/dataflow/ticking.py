@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -333,12 +334,9 @@ class DataflowTicker:
         for text, at, diff in found:
             changes[int(np.searchsorted(instants, at))][text] += diff
         return [
-            sorted((item for item in each.items() if item[1]), key=_ends_first) for each in changes
+            sorted((item for item in each.items() if item[1]), key=itemgetter(1, 0))
+            for each in changes
         ] or [[] for _ in instants]
-
-
-def _ends_first(change: tuple[str, int]) -> tuple[int, str]:
-    return change[1], change[0]
 
 
 def _as_sent(record: Record) -> Record:

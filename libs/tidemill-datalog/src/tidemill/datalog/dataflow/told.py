@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import itemgetter
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.looks import THINGS_A_LOOK, look, with_looks
@@ -35,7 +35,7 @@ class Told:
                 shown = dict(record.parafacts)
                 inner = schema.values.value(move[schema.carried]) or ()
                 shown.update((name, each) for name, each in inner if isinstance(each, Tally))
-                record = replace(record, parafacts=tuple(sorted(shown.items(), key=_name_of)))
+                record = replace(record, parafacts=tuple(sorted(shown.items(), key=itemgetter(0))))
             yield instant_of(move[-2]), record, move[-1]
 
     def records(self) -> Iterable[tuple[Instant, Record, int]]:
@@ -64,7 +64,3 @@ class Told:
         """A change as it shows: its words but for the number of its parafacts, and these."""
         words = (*move[: self.schema.carried], *move[self.schema.nulls : -1])
         return (words, record.parafacts)
-
-
-def _name_of(item: tuple[str, Any]) -> str:
-    return item[0]

@@ -105,7 +105,7 @@ class TypeEnvironment:
 def type_of(expression: Expression, types: Mapping[str, Type]) -> Type:
     """The type of an expression, ANY where only the values can tell."""
     if isinstance(expression, Constant):
-        return _type_of_value(expression.value)
+        return TYPE_OF.get(type(expression.value), Type.ANY)
     if isinstance(expression, Variable):
         return types.get(expression.name, Type.ANY)
     name = expression.name
@@ -136,10 +136,6 @@ def _typed(name: str, given: list[str]) -> Type:
     if name in FUNCTIONS:
         return Type(called(FUNCTIONS[name], given) or FUNCTIONS[name].gives)
     return Type(operated(name, *given) or "any") if len(given) == 2 else Type.ANY
-
-
-def _type_of_value(value: values.Value) -> Type:
-    return TYPE_OF.get(type(value), Type.ANY)
 
 
 def source_of(expression: Expression, scope: TypeEnvironment) -> str:

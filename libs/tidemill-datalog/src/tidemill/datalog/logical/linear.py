@@ -12,14 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tidemill.datalog.logical.expressions import TypeEnvironment, source_of, type_of
-from tidemill.datalog.logical.forms import (
-    Call,
-    Constant,
-    Expression,
-    Type,
-    Variable,
-    variables_of,
-)
+from tidemill.datalog.logical.forms import Call, Constant, Expression, Type, Variable, variables_of
 
 
 @dataclass(frozen=True, slots=True)

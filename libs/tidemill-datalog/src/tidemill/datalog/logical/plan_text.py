@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.formatter import format_expression
-from tidemill.datalog.logical.forms import (
-    WIDEN,
-    Constant,
-    Expression,
-    Variable,
-    Wildcard,
-)
+from tidemill.datalog.logical.forms import WIDEN, Constant, Expression, Variable, Wildcard
 from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.logical.scans import AllOf, AnyOf, Scan, Test
 

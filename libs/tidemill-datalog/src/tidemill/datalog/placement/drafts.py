@@ -9,13 +9,7 @@ from itertools import combinations, islice, product
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import Component
 from tidemill.datalog.placement.carrying import Carrying
-from tidemill.datalog.placement.matching import (
-    KEY_MAX,
-    Divided,
-    divided,
-    head_keys,
-    keys_of,
-)
+from tidemill.datalog.placement.matching import KEY_MAX, Divided, divided, head_keys, keys_of
 from tidemill.datalog.placement.places import Positions, Way
 from tidemill.datalog.placement.sizes import Sizes
 from tidemill.datalog.placement.splitting import CROSSING

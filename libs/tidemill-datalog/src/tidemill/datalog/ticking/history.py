@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Generic, TypeAlias, TypeVar
 
 from tidemill.datalog.allowance import Allowance, found_bytes
@@ -235,7 +236,7 @@ def recorded(
     from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
 
     nodes = [NodeHistory(number) for number in range(plan.nodes)]
-    moves = {name: sorted(moved, key=_at) for name, moved in changes.items()}
+    moves = {name: sorted(moved, key=itemgetter(1, 2)) for name, moved in changes.items()}
     carrying = {name for name, moved in moves.items() if any(r.parafacts for r, _, _ in moved)}
     carrying |= {name for name, each in start.present.items() if any(r.parafacts for r in each)}
     history = TickHistory(
@@ -265,7 +266,3 @@ def recorded(
                 if allowance is not None:  # what was said and sent is written down
                     told = len(each.answer.facts) + len(each.answer.messages)
                     allowance.take((1 + told) * found_bytes(4))
-
-
-def _at(moved: tuple[Record, int, int]) -> tuple[int, int]:
-    return moved[1], moved[2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,8 @@ class Opening:
         A life that began and ended since the last call is in neither.
         """
         gone, come = list[StateRow](), dict[_Key, StateRow]()
-        for move in sorted(self._state.tell(upper + 1).tolist(), key=_instant_and_sign):
+        # Ends come before the beginnings of their instant.
+        for move in sorted(self._state.tell(upper + 1).tolist(), key=itemgetter(-2, -1)):
             key = self._life(move)
             if move[-1] < 0:
                 if come.pop(key, None) is None:
@@ -278,8 +280,3 @@ class Opening:
                 words[place - 1] = word
                 nulls |= null << place
         return words, nulls
-
-
-def _instant_and_sign(move: Sequence[int]) -> tuple[int, int]:
-    """A key that puts ends before the beginnings of their instant."""
-    return move[-2], move[-1]

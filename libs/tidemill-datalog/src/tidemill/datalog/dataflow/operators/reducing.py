@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -291,7 +292,7 @@ class Reduction:
         alive, later = rows[there], rows[~there]
         moves = [(row[-2], row, 1) for row in later.tolist()]
         moves += [(row[-1], row, -1) for row in rows[ends].tolist()]
-        moves.sort(key=_instant_of_move)
+        moves.sort(key=itemgetter(0))
         leaving = bool(ends.any()) or bool((later[:, place] < 0).any())
         time = Most(True, alive[:, groups], alive[:, place], leaving)
         expiry = Most(False, alive[:, groups + 1], alive[:, place], leaving)
@@ -491,7 +492,3 @@ class Most:
         while self._counts[self._heap[0]] <= 0:
             heappop(self._heap)
         return self._heap[0] ^ self._flip
-
-
-def _instant_of_move(move: tuple[int, Any, int]) -> int:
-    return move[0]

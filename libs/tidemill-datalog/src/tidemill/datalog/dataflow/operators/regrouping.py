@@ -9,13 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import (
-    END_WORD,
-    Change,
-    JoinShape,
-    Merged,
-    join,
-)
+from tidemill.arrangement.interval_updates import END_WORD, Change, JoinShape, Merged, join
 from tidemill.arrangement.kernels import I64Array
 
 Alive = tuple[list[list[int]], int, int]

@@ -23,7 +23,7 @@ from tidemill.shard import Appended, Collections, Description, MemoryBlob, Memor
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.takeover import Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -315,7 +315,7 @@ async def test_d5_a_changed_program_takes_over_from_outputs_at_rest() -> None:
         decided.append(instant)
 
     new = "both(n) := s(n) ^ t(n); alone(n) := s(n); some(1) := s(_);"
-    change = Change(world.target, target_of(new, "v", "v@2"), target_of(new, "v@2", "v@2"))
+    change = VersionChange(world.target, target_of(new, "v", "v@2"), target_of(new, "v@2", "v@2"))
     settings = ComputeSettings(hold_interval_s=0.0)
     takeover = Takeover(change, world.process(Fuse(None)), world.clock, settings, make, record)
     task = asyncio.create_task(takeover.run())

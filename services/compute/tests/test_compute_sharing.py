@@ -35,7 +35,7 @@ from tidemill_compute.views import shared_inputs
 from tidemill_compute.views.dataflow import DataflowMaintainer
 from tidemill_compute.views.input_state import InputState
 from tidemill_compute.views.shared_inputs import SharedInput, SharedInputs
-from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.takeover import Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start
@@ -260,8 +260,8 @@ class World:
             at.append(upper)
 
         takeover = Takeover(
-            Change(kept.target, after, beside), collections, self.clock, kept.settings, make, record,
-            shared,
+            VersionChange(kept.target, after, beside), collections, self.clock, kept.settings, make,
+            record, shared,
         )  # fmt: skip
         others = [
             (each, asyncio.create_task(each.maintain_forever()))

@@ -30,7 +30,7 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.outputs import written
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.takeover import Change, Differs, Takeover
+from tidemill_compute.views.takeover import Differs, Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -98,8 +98,8 @@ class World:
             TickPlan(1) if program.ticked else None,
         )  # fmt: skip
 
-    def change(self) -> Change:
-        return Change(
+    def change(self) -> VersionChange:
+        return VersionChange(
             self.target("v", self.old, "v", "v/state"),
             self.target("v@2", self.new, "v", "v@2/state"),
             self.target("v@2", self.new, "v@2", "v@2/state"),

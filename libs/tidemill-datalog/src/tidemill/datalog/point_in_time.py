@@ -70,7 +70,7 @@ def given_rows(
     return found
 
 
-class History:
+class FactHistory:
     """The facts that a question can depend on, up to an instant."""
 
     def __init__(

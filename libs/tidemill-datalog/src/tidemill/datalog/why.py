@@ -29,7 +29,7 @@ from tidemill.datalog.matching import (
     derives,
     head_bindings,
 )
-from tidemill.datalog.point_in_time import History, PointInTime
+from tidemill.datalog.point_in_time import FactHistory, PointInTime
 from tidemill.datalog.presence import BEGINNING, Instant, Presence, fact_text
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
@@ -77,7 +77,7 @@ def why(
     deriving = plan
     if not tells_ends(plan):
         deriving = magic_plan(plan, record.predicate, record.arguments)
-    history = History(plan, relevant, patterns, at + 1, allowance, deriving)
+    history = FactHistory(plan, relevant, patterns, at + 1, allowance, deriving)
     try:
         return proved(Builder(plan, history.point, allowance), record, at)
     except TooCyclic:

@@ -15,7 +15,7 @@ from tidemill_compute.actions.corrections import Correction, changed_after_firin
 from tidemill_compute.actions.limiting import Limiter
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 
-Change: TypeAlias = "tuple[Record, int, int]"
+RecordChange: TypeAlias = "tuple[Record, int, int]"
 """A record, the instant at which it comes or goes, and ±1."""
 
 
@@ -43,7 +43,7 @@ class Firings:
         self.repeated = 0
         """Returns of what has fired."""
 
-    def take(self, changes: Iterable[Change]) -> tuple[list[Firing], list[Correction]]:
+    def take(self, changes: Iterable[RecordChange]) -> tuple[list[Firing], list[Correction]]:
         """Firings, and corrections of earlier ones, by instant.
 
         All changes of an instant come in one call. Cost: O(n log n) for n changes.

@@ -22,7 +22,7 @@ from tidemill_compute.views.bulk import HISTORY_BYTES
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.engines import Engines, Windows
-from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.takeover import Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.write_back import WriteBack
@@ -161,7 +161,7 @@ class ViewPart:
 
     def _take_over(self, changed: PlannedView) -> Takeover:
         made, context, host = self._made, self._context, self._context.host
-        change = Change(
+        change = VersionChange(
             self._target(made.view, made.base),
             self._target(changed, made.newest),
             self._target(changed, made.newest, beside=True),

@@ -46,7 +46,7 @@ Record = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class VersionChange:
     """The version that is read, the new one in its place, and the new one beside it.
 
     `before` and `after` write the same outputs, `after` perhaps more; `after` and `beside` have one
@@ -79,7 +79,7 @@ class Takeover:
 
     def __init__(
         self,
-        change: Change,
+        change: VersionChange,
         collections: Collections,
         clock: Clock,
         settings: ComputeSettings,

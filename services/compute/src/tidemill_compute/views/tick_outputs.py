@@ -15,7 +15,7 @@ from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.ticks import Message, TickAnswer
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import Change, Row, Start, update_table
+from tidemill_compute.views.view_updates import Row, RowChange, Start, update_table
 
 Told = tuple[str, Row]
 """An output and a row of it."""
@@ -34,8 +34,8 @@ class TickOutputs:
         self._many = target.ticks.nodes > 1
         self._endless = matches_ends(target.program)
         self._writers = {name: row_of(shape) for name, (_, shape) in target.outputs.items()}
-        self._facts: dict[str, list[Change]] = {name: [] for name in target.outputs}
-        self._failed: list[Change] = []
+        self._facts: dict[str, list[RowChange]] = {name: [] for name in target.outputs}
+        self._failed: list[RowChange] = []
         self._written: dict[int, dict[Told, None]] = {}
         self._errors_written: dict[int, set[str]] = {}
         self._expiring: set[Told] = set()

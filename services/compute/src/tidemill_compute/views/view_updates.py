@@ -15,7 +15,7 @@ from tidemill.shard.parts import Part
 from tidemill_compute.views.input_state import InputState
 
 Row: TypeAlias = "tuple[object, ...]"
-Change: TypeAlias = "tuple[Row, int, int]"
+RowChange: TypeAlias = "tuple[Row, int, int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Maintainer(Protocol):
         """
 
 
-def update_table(changes: Sequence[Change], schema: pa.Schema) -> pa.Table:
+def update_table(changes: Sequence[RowChange], schema: pa.Schema) -> pa.Table:
     """Changes as updates of a collection."""
     rows = table_of([row for row, _, _ in changes], schema)
     times = pa.array([time for _, time, _ in changes], pa.uint64())
@@ -106,6 +106,6 @@ def update_table(changes: Sequence[Change], schema: pa.Schema) -> pa.Table:
     return rows.append_column(TIME, times).append_column(DIFF, diffs)
 
 
-def moved_rows(gone: Iterable[Row], come: Iterable[Row], time: int) -> list[Change]:
+def moved_rows(gone: Iterable[Row], come: Iterable[Row], time: int) -> list[RowChange]:
     """Rows that leave and rows that come, all at one instant."""
     return [(row, time, -1) for row in gone] + [(row, time, 1) for row in come]

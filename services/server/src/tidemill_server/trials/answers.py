@@ -22,7 +22,7 @@ from tidemill.datalog.strategy import Strategy
 from tidemill.errors import UsageError
 from tidemill.runtime.resources import ActionSpec, Resource, SourceSpec, TableSpec, ViewSpec
 from tidemill_compute.actions.corrections import Correction
-from tidemill_compute.actions.firings import Change, Firings
+from tidemill_compute.actions.firings import Firings, RecordChange
 from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import Firing
 from tidemill_server.trials.staging import renamed
@@ -202,7 +202,7 @@ def told_by(action: ActionSpec, view: PlannedView, derived: Facts) -> Told:
     return Told([each for each in firings if not each.limited], corrections)
 
 
-def _changes(derived: Facts, predicate: str) -> Iterator[Change]:
+def _changes(derived: Facts, predicate: str) -> Iterator[RecordChange]:
     for each in derived.get(predicate, ()):
         yield each.record, int(max(each.start, 0)), 1
         if each.end != END:

@@ -10,7 +10,7 @@ from tidemill.datalog.goals import goal_over
 from tidemill.datalog.presence import END, Presence
 from tidemill.errors import UnknownCollection
 from tidemill_compute.actions.corrections import Correction
-from tidemill_compute.actions.firings import Change, Firings
+from tidemill_compute.actions.firings import Firings, RecordChange
 from tidemill_compute.actions.grouping import grouping_of
 from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import Firing
@@ -62,7 +62,7 @@ def replay(
     return Replay(stretch, firings, corrections, messages)
 
 
-def _changes(facts: Sequence[Presence], before: int | None) -> Iterator[Change]:
+def _changes(facts: Sequence[Presence], before: int | None) -> Iterator[RecordChange]:
     """Beginnings and ends of facts; those of `before` and earlier are history."""
     for fact in facts:
         if before is None or fact.start > before:

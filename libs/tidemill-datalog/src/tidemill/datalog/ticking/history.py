@@ -24,7 +24,7 @@ from tidemill.datalog.ticking.run import TickRun, TickStart
 from tidemill.datalog.ticks import Given, Message, TickAnswer, TickNode
 
 What = TypeVar("What")
-Place: TypeAlias = int
+TickNumber: TypeAlias = int
 """The number of a tick in a history: 0 for the first that ran at any node."""
 
 
@@ -61,7 +61,7 @@ class NodeHistory:
     number: int
     instants: list[int] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[TickNumber] = field(default_factory=list)
     seen: Stretches[Record] = field(default_factory=Stretches)
     """Input records, those of messages among them."""
     handed: Stretches[StateRow] = field(default_factory=Stretches)
@@ -69,7 +69,7 @@ class NodeHistory:
     said: Stretches[Record] = field(default_factory=Stretches)
     """Derived records."""
 
-    def before(self, number: int) -> Place | None:
+    def before(self, number: int) -> TickNumber | None:
         """The end of the tick before, None for the first tick."""
         first = self.first[number]
         return self.places[first - 1] if first else None
@@ -109,19 +109,19 @@ class TickHistory:
     nodes: list[NodeHistory]
     inputs: frozenset[str]
     ran: list[tuple[int, int]] = field(default_factory=list)
-    sent: dict[Place, tuple[Message, ...]] = field(default_factory=dict)
+    sent: dict[TickNumber, tuple[Message, ...]] = field(default_factory=dict)
 
-    def instant(self, place: Place) -> int:
+    def instant(self, place: TickNumber) -> int:
         """When the tick ran."""
         node, number = self.ran[place]
         return self.nodes[node].instants[number]
 
-    def name(self, place: Place) -> str:
+    def name(self, place: TickNumber) -> str:
         """When, and if there are several nodes, where a tick ran."""
         node = f"of node {self.ran[place][0]} " if len(self.nodes) > 1 else ""
         return f"{node}at {self.instant(place)}"
 
-    def senders(self, place: Place) -> list[Place]:
+    def senders(self, place: TickNumber) -> list[TickNumber]:
         """The ticks, of any node, whose messages could come in at this one."""
         node, number = self.ran[place]
         instants, first = self.nodes[node].instants, self.nodes[node].first

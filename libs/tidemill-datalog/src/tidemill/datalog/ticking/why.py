@@ -33,7 +33,7 @@ from tidemill.datalog.state import (
 )
 from tidemill.datalog.tables import Fact, Key, Row, Table
 from tidemill.datalog.tick_state import CARRIED
-from tidemill.datalog.ticking.history import Place, TickHistory
+from tidemill.datalog.ticking.history import TickHistory, TickNumber
 from tidemill.datalog.ticks import Message, Support
 from tidemill.datalog.values import equal
 from tidemill.datalog.why import Builder, Context, Solution, TooCyclic
@@ -74,7 +74,7 @@ def why_in_ticks(
         return _proved(_TickBuilder(plan, allowance, known, exact=False), record, at, place)
 
 
-def _proved(builder: _TickBuilder, record: Record, at: int, place: Place) -> Proof | None:
+def _proved(builder: _TickBuilder, record: Record, at: int, place: TickNumber) -> Proof | None:
     key = builder.key_of(record, place)
     if key is None:
         return None
@@ -135,32 +135,32 @@ class _Known:
             self._carried.append(carried)
             self._solutions.append(solutions)
 
-    def inputs_at(self, place: Place) -> list[Record]:
+    def inputs_at(self, place: TickNumber) -> list[Record]:
         """The input records of a tick that have not expired, those of messages among them."""
         return self._present(self._seen, place)
 
-    def said_at(self, place: Place) -> list[Record]:
+    def said_at(self, place: TickNumber) -> list[Record]:
         """The derived records of a tick that have not expired."""
         return self._present(self._said, place)
 
-    def _present(self, found: Sequence[_ByTick[Record]], place: Place) -> list[Record]:
+    def _present(self, found: Sequence[_ByTick[Record]], place: TickNumber) -> list[Record]:
         (node, number), at = self.ticks.ran[place], self.ticks.instant(place)
         records = found[node].at(number)
         return [each for each in records if each.expires is None or each.expires > at]
 
-    def carried_to(self, place: Place) -> list[Fact]:
+    def carried_to(self, place: TickNumber) -> list[Fact]:
         """The facts that were carried to a tick and have not expired."""
         (node, number), at = self.ticks.ran[place], self.ticks.instant(place)
         carried = self._carried[node].at(number)
         return [fact for fact, told in carried if any(ends > at for ends, _ in told)]
 
-    def carried_since(self, place: Place, fact: Fact) -> int:
+    def carried_since(self, place: TickNumber, fact: Fact) -> int:
         """First of the ticks to all of which, up to this one, the fact was carried alike."""
         node, number = self.ticks.ran[place]
         stretches = self._since[node].get(fact, ())
         return min((b for b, ended in stretches if b <= number < ended), default=number)
 
-    def handed_to(self, place: Place, rule: int, kind: str) -> Iterator[tuple[Any, Instant]]:
+    def handed_to(self, place: TickNumber, rule: int, kind: str) -> Iterator[tuple[Any, Instant]]:
         """The solutions of a rule that were handed to a tick: fields, and when each was written."""
         (node, number), instants = self.ticks.ran[place], self.ticks.nodes
         for row, begun in self._solutions[node].at(number):
@@ -178,9 +178,9 @@ class _TickBuilder(Builder):
         super().__init__(plan, self._found, allowance, exact=exact)
         self._known = known
         self._ticks = known.ticks
-        self._inputs: dict[Place, set[Fact]] = {}
+        self._inputs: dict[TickNumber, set[Fact]] = {}
         self._later = [form for form in plan.rules if not form.deductive]
-        self._above: list[tuple[int, Fact, Place, Proof]] = []
+        self._above: list[tuple[int, Fact, TickNumber, Proof]] = []
         """Carried facts above the open one, each with how many were open below, and its tick."""
 
     def _found(self, at: Instant) -> PointInTime:
@@ -299,7 +299,7 @@ class _TickBuilder(Builder):
             raise AssertionError(f"no derivation of {node.text} in the tick before {place}")
 
     def _kept(
-        self, node: Proof, carrying: list[RuleForm], predicate: str, key: Key, place: Place
+        self, node: Proof, carrying: list[RuleForm], predicate: str, key: Key, place: TickNumber
     ) -> bool:
         """Whether a later tick was handed the fact because of itself; then both have one proof.
 
@@ -323,7 +323,7 @@ class _TickBuilder(Builder):
             break
         return False
 
-    def _sent(self, node: Proof, predicate: str, key: Key, place: Place) -> bool:
+    def _sent(self, node: Proof, predicate: str, key: Key, place: TickNumber) -> bool:
         """Whether a message brought the fact; then prove that it was sent."""
         owner = self._ticks.ran[place][0]
         sending = [f for f in self._later if f.sends and f.head.predicate == predicate]
@@ -341,7 +341,7 @@ class _TickBuilder(Builder):
         predicate: str,
         key: Key,
         to: Key,
-        place: Place,
+        place: TickNumber,
     ) -> bool:
         """Prove the fact by the rules of another tick, if one of them derives it there."""
         point = self.point(place)

@@ -11,7 +11,7 @@ from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.point_in_time import rows_of
 from tidemill.datalog.records import Record
 from tidemill.datalog.tables import Table
-from tidemill.datalog.ticking.history import NodeHistory, Place, TickHistory
+from tidemill.datalog.ticking.history import NodeHistory, TickHistory, TickNumber
 from tidemill.datalog.why_not import Reason, Search, absent_input, rank
 
 
@@ -80,7 +80,7 @@ class _Asked:
         if form.deductive:
             search = self.search(node, record, at)
             return search.reason(form) if search.can_be(form) else None
-        places: list[Place] = []
+        places: list[TickNumber] = []
         if number is not None:
             before = mine.places[: mine.first[number]][-1:]
             place = mine.places[number]
@@ -92,7 +92,7 @@ class _Asked:
             return Reason(form.number, "no_tick")
         return max(reasons, key=rank, default=None)
 
-    def _reason_in(self, form: RuleForm, record: Record, place: Place) -> Reason | None:
+    def _reason_in(self, form: RuleForm, record: Record, place: TickNumber) -> Reason | None:
         """Why a rule does not give the record in an earlier tick."""
         instant, node = self._history.instant(place), self._history.ran[place][0]
         search = self.search(node, record, instant)

@@ -26,19 +26,13 @@ from tidemill.datalog.logical.forms import (
 from tidemill.datalog.logical.ranges import Bounds, bounds_of
 from tidemill.datalog.signatures import called, negated, operated
 
+_NAMES = {
+    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder", "neg": "negate",
+    "==": "equal", "!=": "differ",
+    "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
+}  # fmt: skip
 OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "+": values.add,
-    "-": values.subtract,
-    "*": values.multiply,
-    "/": values.divide,
-    "%": values.remainder,
-    "neg": values.negate,
-    "==": values.equal,
-    "!=": values.differ,
-    "<": values.less,
-    "<=": values.less_equal,
-    ">": values.greater,
-    ">=": values.greater_equal,
+    sign: getattr(values, name) for sign, name in _NAMES.items()
 }
 """The checked operators, by their signs."""
 _ORDERS = frozenset({"<", "<=", ">", ">="})
@@ -49,7 +43,7 @@ _PLAIN = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL, Type.SET, Type.A
 _BOOL_SIGNS = _ORDERS | {"==", "!=", "&&", "||"}
 
 RUNTIME: Mapping[str, Any] = {
-    **{operator.__name__: operator for operator in OPERATORS.values()},
+    **{name: OPERATORS[sign] for sign, name in _NAMES.items()},
     "widen": values.widen,
     "among_floats": sums.among_floats,
     "inf": math.inf,
@@ -185,7 +179,7 @@ def _widened(call: Call, scope: TypeEnvironment) -> list[str]:
 
 def _arithmetic(call: Call, scope: TypeEnvironment) -> str:
     arguments = [source_of(argument, scope) for argument in call.arguments]
-    checked = f"{OPERATORS[call.name].__name__}({', '.join(arguments)})"
+    checked = f"{_NAMES[call.name]}({', '.join(arguments)})"
     if scope.nullable(call) or scope.fallible(call):
         return checked
     kinds = {type_of(argument, scope.types) for argument in call.arguments}
@@ -206,7 +200,7 @@ def _arithmetic(call: Call, scope: TypeEnvironment) -> str:
 def _comparison(call: Call, scope: TypeEnvironment) -> str:
     left, right = call.arguments
     sources = [source_of(left, scope), source_of(right, scope)]
-    checked = f"{OPERATORS[call.name].__name__}({sources[0]}, {sources[1]})"
+    checked = f"{_NAMES[call.name]}({sources[0]}, {sources[1]})"
     kinds = {type_of(left, scope.types), type_of(right, scope.types)}
     if Type.ANY in kinds or Type.SET in kinds or len(kinds) > 1:
         return checked

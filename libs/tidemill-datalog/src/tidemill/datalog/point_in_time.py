@@ -13,9 +13,10 @@ from typing import TypeAlias
 from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.fixed_point import Living, ranks_of
+from tidemill.datalog.interpreter import Bindings, Match, Matcher, derived_time, own_expiry
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import LogicalPlan, plan_below
-from tidemill.datalog.matching import Bindings, Match, Matcher, derived_time, own_expiry
 from tidemill.datalog.presence import (
     BEGINNING,
     END,
@@ -27,7 +28,6 @@ from tidemill.datalog.presence import (
     subtract,
 )
 from tidemill.datalog.records import Record
-from tidemill.datalog.rounds import Living, ranks_of
 from tidemill.datalog.tables import EXPIRES, PARAFACTS, START, STOP, TIME, Fact, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, widen
 

@@ -18,10 +18,7 @@ from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
-from tidemill.datalog.logical.forms import AbsentForm, RuleForm
-from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.magic_sets import magic_plan, tells_ends
-from tidemill.datalog.matching import (
+from tidemill.datalog.interpreter import (
     Bindings,
     Match,
     clock_row,
@@ -29,6 +26,9 @@ from tidemill.datalog.matching import (
     derives,
     head_bindings,
 )
+from tidemill.datalog.logical.forms import AbsentForm, RuleForm
+from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
+from tidemill.datalog.magic_sets import magic_plan, tells_ends
 from tidemill.datalog.point_in_time import FactHistory, PointInTime
 from tidemill.datalog.presence import BEGINNING, Instant, Presence, fact_text
 from tidemill.datalog.proofs import Kind, Proof

@@ -15,6 +15,14 @@ from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.instants import ticks, usable_clock
+from tidemill.datalog.interpreter import (
+    Bindings,
+    Match,
+    Matcher,
+    clock_row,
+    derived_time,
+    head_bindings,
+)
 from tidemill.datalog.logical.forms import (
     AbsentForm,
     AtomForm,
@@ -25,14 +33,6 @@ from tidemill.datalog.logical.forms import (
     variables_of,
 )
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.matching import (
-    Bindings,
-    Match,
-    Matcher,
-    clock_row,
-    derived_time,
-    head_bindings,
-)
 from tidemill.datalog.point_in_time import derived
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, fact_text, normalise
 from tidemill.datalog.records import ANY, Record, Value, format_record, format_value

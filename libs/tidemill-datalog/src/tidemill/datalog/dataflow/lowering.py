@@ -16,10 +16,10 @@ from tidemill.datalog.dataflow.rewrites import rewritten
 from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema, word_of
 from tidemill.datalog.dataflow.ticked_plan import plan_of
+from tidemill.datalog.logical.bounds import UNBOUNDED
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.logical.plan import Component, LogicalPlan
-from tidemill.datalog.logical.ranges import UNBOUNDED
 
 
 def lower(

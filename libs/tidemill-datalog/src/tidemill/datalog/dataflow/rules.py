@@ -34,6 +34,7 @@ from tidemill.datalog.dataflow.schema import (
     Schema,
 )
 from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.logical.bounds import Bounds
 from tidemill.datalog.logical.expressions import TypeEnvironment, type_of
 from tidemill.datalog.logical.forms import (
     TYPE_OF,
@@ -51,7 +52,6 @@ from tidemill.datalog.logical.forms import (
     clock_time,
 )
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of, merges
-from tidemill.datalog.logical.ranges import Bounds
 
 if TYPE_CHECKING:
     from tidemill.datalog.dataflow.lowering import ProgramLowering

@@ -14,6 +14,7 @@ from typing import Any
 from tidemill.datalog import sums, values
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import Lattice
+from tidemill.datalog.logical.bounds import Bounds, bounds_of
 from tidemill.datalog.logical.forms import (
     TYPE_OF,
     WIDEN,
@@ -23,7 +24,6 @@ from tidemill.datalog.logical.forms import (
     Type,
     Variable,
 )
-from tidemill.datalog.logical.ranges import Bounds, bounds_of
 from tidemill.datalog.signatures import called, negated, operated
 
 _NAMES = {

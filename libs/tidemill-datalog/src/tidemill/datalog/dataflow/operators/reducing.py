@@ -41,7 +41,6 @@ from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
 from tidemill.datalog.logical.forms import Expression, Type
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
-from tidemill.datalog.presence import END
 from tidemill.datalog.presence import END, fact_text
 from tidemill.datalog.sums import among_floats, exact_average, exact_sum
 from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed, whole

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import proxy
 
+from tidemill.datalog.interpreter import Match, Matcher, derived_time, observed, own_expiry
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts, observe_parafacts
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import reads_any
-from tidemill.datalog.matching import Match, Matcher, derived_time, observed, own_expiry
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.tables import FIRST, PARAFACTS, Fact, Key, Row, Table
 from tidemill.datalog.values import INT_MIN, Failed, Value

@@ -54,27 +54,6 @@ from tidemill.errors import Corrupt, UsageError
 _FEW = 16
 
 
-class _Grown:
-    """One predicate of a recursion whose facts carry lattices."""
-
-    def __init__(self, collection: str, engine: DataflowEngine) -> None:
-        self._collection = collection
-        self._engine = engine
-
-    @property
-    def facts(self) -> Facts:
-        """The facts."""
-        return self._engine._facts[self._collection]
-
-    def take(self, change: Change) -> Change:
-        """Take in what rules derive; see `DataflowEngine.merge`."""
-        return self._engine.merge(self._collection, change)
-
-    def cut(self, first: int) -> Change:
-        """Forget what holds from an instant on; see `Growth`."""
-        return self._engine.cut(self._collection, first)
-
-
 class DataflowEngine:
     """At every instant below `upper`, the derived facts are what the program says of the inputs.
 
@@ -226,9 +205,9 @@ class DataflowEngine:
                 if rule.remembers:
                     rule.keep_rows()
             remembers = [rule.remembers for rule in mine]
-            grown = {name: _Grown(name, engine) for name in loop}
             self._iterations[loop[0]] = Growth(
-                grown, [(plan.form.head.predicate, plan.deltas) for plan in rules], derive, forget,
+                loop, [(plan.form.head.predicate, plan.deltas) for plan in rules], derive,
+                lambda *of: engine.merge(*of), lambda *of: engine.cut(*of), forget,
                 lambda number, first: mine[number].kept(first), remembers, rounds,
             )  # fmt: skip
         else:

@@ -9,7 +9,6 @@ an end of its own. It is told of all facts that go, and says which of its rows g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -20,51 +19,40 @@ from tidemill.datalog.dataflow.plan import DeltaPlan
 from tidemill.datalog.limits import LimitPassed
 
 
-class Grown(Protocol):
-    """One predicate of the recursion: derivations are taken in, and facts change."""
-
-    @property
-    def facts(self) -> Facts:
-        """The facts."""
-        ...
-
-    def take(self, change: Change) -> Change:
-        """Take what rules derive; what that changes of the facts."""
-        ...
-
-    def cut(self, first: int) -> Change:
-        """Forget what holds from an instant on; what says how lives go on that it has cut."""
-        ...
-
-
 class Growth:
     """The facts of a recursive component in which some carry lattices, or some rules remember.
 
-    `rules` are the predicate and the delta plans of each rule. `forget` takes back from an instant
-    on the errors of a rule. `kept` are the rows that a rule which `remembers` derives from then on.
+    `rules` are the predicate and the delta plans of each rule. `merge` takes in what rules derive of
+    a predicate, and gives the change of its facts. `cut` forgets what holds of one from an instant
+    on, and gives rows of lives that this has cut. `forget` takes back from an instant on the errors
+    of a rule. `kept` are the rows that a rule which `remembers` derives from then on.
     """
 
     def __init__(
         self,
-        grown: Mapping[str, Grown],
+        predicates: Sequence[str],
         rules: Sequence[tuple[str, Sequence[DeltaPlan]]],
         derive: Derive,
+        merge: Callable[[str, Change], Change],
+        cut: Callable[[str, int], Change],
         forget: Callable[[int, int], None],
         kept: Callable[[int, int], Change],
         remembers: Sequence[bool],
         rounds_max: int,
     ) -> None:
-        self._grown = grown
+        self._predicates = predicates
+        self._merge = merge
+        self._cut = cut
         self._rules = rules
         self._derive = derive
         self._forget = forget
         self._kept = kept
         self._remembers = remembers
         self._rounds_max = rounds_max
-        self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in grown}
+        self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in predicates}
         self._outer: list[tuple[int, DeltaPlan]] = []
         for number, (_, deltas) in enumerate(rules):
-            mine = [delta for delta in deltas if delta.source in grown]
+            mine = [delta for delta in deltas if delta.source in predicates]
             for delta in mine:
                 self._inner[delta.source].append((number, delta))
             if not mine and not remembers[number]:
@@ -107,17 +95,17 @@ class Growth:
             before = self._begin_again(anew, facts)
         told = self._grow()
         if anew is not None:
-            for name, grown in self._grown.items():
-                after = from_instant(grown.facts.living(), anew, 1)
+            for name in self._predicates:
+                after = from_instant(facts[name].living(), anew, 1)
                 told[name] = [before[name], after]
         return [(name, net_moves(np.concatenate(parts))) for name, parts in told.items()]
 
     def _begin_again(self, first: int, facts: Mapping[str, Facts]) -> dict[str, Change]:
         """Forget what holds from an instant on, and what waits, and match the inputs again."""
         before, living = {}, {}
-        for name, grown in self._grown.items():
-            before[name] = from_instant(grown.facts.living(), first, -1)
-            living[name] = grown.cut(first)
+        for name in self._predicates:
+            before[name] = from_instant(facts[name].living(), first, -1)
+            living[name] = self._cut(name, first)
             for number, delta in self._inner[name]:
                 if self._remembers[number]:
                     self._derive(number, delta, before[name])
@@ -135,13 +123,13 @@ class Growth:
         rounds, told = 0, dict[str, list[Change]]()
         while self._waiting:
             rounds += 1
-            if rounds > self._rounds_max * len(self._grown):
+            if rounds > self._rounds_max * len(self._predicates):
                 raise LimitPassed(
                 f"evaluation given up: a recursion took more than {self._rounds_max} rounds",
                 reason="LimitPassed", limit="rounds",
             )  # fmt: skip
             name = next(iter(self._waiting))
-            change = self._grown[name].take(np.concatenate(self._waiting.pop(name)))
+            change = self._merge(name, np.concatenate(self._waiting.pop(name)))
             if len(change):
                 told.setdefault(name, []).append(change)
                 for number, delta in self._inner[name]:

@@ -19,7 +19,6 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
-from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.logical.partial import PARTIAL, plan_in
 from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
 from tidemill.datalog.placement.sizes import bytes_of
@@ -244,13 +243,8 @@ class RangeHistory:
 
     def require_rows(self, counts: Mapping[str, int]) -> None:
         """Raises: LimitPassed where predicates have too many rows in all ranges together."""
-        most = self.history.target.limits.rows
         for name, count in counts.items():
-            if count > most:
-                raise LimitPassed(
-                    f"evaluation given up: {name} has more than {most} rows",
-                    reason="LimitPassed", limit="rows", predicate=name,
-                )  # fmt: skip
+            self.history.target.limits.require_rows(name, count)
 
     def _feed(
         self, engine: DataflowEngine, name: str, shape: PredicateShape, payloads: Sequence[bytes],

@@ -43,7 +43,7 @@ from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presenc
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
 from tidemill.datalog.dataflow.told import Told
-from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
@@ -199,7 +199,6 @@ class DataflowEngine:
         def forget(number: int, first: int) -> None:
             engine.all_errors.forget(mine[number].plan.form.number, first)
 
-        rounds = self._limits.rounds
         if not self.schemas[loop[0]].aged:
             for rule in mine:
                 if rule.remembers:
@@ -208,14 +207,14 @@ class DataflowEngine:
             self._iterations[loop[0]] = Growth(
                 loop, [(plan.form.head.predicate, plan.deltas) for plan in rules], derive,
                 lambda *of: engine.merge(*of), lambda *of: engine.cut(*of), forget,
-                lambda number, first: mine[number].kept(first), remembers, rounds,
+                lambda number, first: mine[number].kept(first), remembers, self._limits,
             )  # fmt: skip
         else:
             merged = {n: m for n, m in self._merged.items() if n in loop and isinstance(m, Merged)}
             schemas = {name: self.schemas[name] for name in loop}
             self._iterations[loop[0]] = Iteration(
                 merged, schemas, rules, derive, again, lambda *of: engine._lost(*of),
-                lambda *of: engine._tell_round(*of), rounds,
+                lambda *of: engine._tell_round(*of), self._limits,
             )  # fmt: skip
         for number, rule in enumerate(mine):
             self._place[rule] = loop[0], number
@@ -517,12 +516,8 @@ class DataflowEngine:
         return told
 
     def _limit_rows(self, collection: str) -> None:
-        most = self._limits.rows
-        if count_of(self._merged[collection]) > most and collection not in self.plan.inputs:
-            raise LimitPassed(
-                f"evaluation given up: {collection} has more than {most} rows",
-                reason="LimitPassed", limit="rows", predicate=collection,
-            )  # fmt: skip
+        if collection not in self.plan.inputs:
+            self._limits.require_rows(collection, count_of(self._merged[collection]))
 
     def cut(self, collection: str, first: int) -> Change:
         """Forget what holds of a collection from an instant on; rows of lives that this has cut."""

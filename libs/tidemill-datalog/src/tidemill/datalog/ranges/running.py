@@ -15,7 +15,7 @@ from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.schema import instant_word
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.lattices import Tally
-from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import PARTIAL, flat
 from tidemill.datalog.placement.places import Fragment, Placement
 from tidemill.datalog.presence import ErrorMove, Instant
@@ -173,13 +173,9 @@ class Ranges:
 
     def _limit(self, fragment: Fragment, found: Sequence[Worked]) -> None:
         """Raises: LimitPassed where ranges have too many rows together."""
-        most = (self._settings.limits or Limits()).rows
+        limits = self._settings.limits or Limits()
         for name in fragment.placed:
-            if sum(worked.rows.get(name, 0) for worked in found) > most:
-                raise LimitPassed(
-                    f"evaluation given up: {name} has more than {most} rows",
-                    reason="LimitPassed", limit="rows", predicate=name,
-                )  # fmt: skip
+            limits.require_rows(name, sum(worked.rows.get(name, 0) for worked in found))
 
 
 def _at(move: Move) -> float:

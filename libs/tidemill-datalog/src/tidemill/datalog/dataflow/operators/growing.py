@@ -16,7 +16,7 @@ from tidemill.arrangement.interval_updates import Change, Facts, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.operators.iterating import Derive
 from tidemill.datalog.dataflow.plan import DeltaPlan
-from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.limits import Limits
 
 
 class Growth:
@@ -38,7 +38,7 @@ class Growth:
         forget: Callable[[int, int], None],
         kept: Callable[[int, int], Change],
         remembers: Sequence[bool],
-        rounds_max: int,
+        limits: Limits,
     ) -> None:
         self._predicates = predicates
         self._merge = merge
@@ -48,7 +48,7 @@ class Growth:
         self._forget = forget
         self._kept = kept
         self._remembers = remembers
-        self._rounds_max = rounds_max
+        self._limits = limits
         self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in predicates}
         self._outer: list[tuple[int, DeltaPlan]] = []
         for number, (_, deltas) in enumerate(rules):
@@ -123,11 +123,7 @@ class Growth:
         rounds, told = 0, dict[str, list[Change]]()
         while self._waiting:
             rounds += 1
-            if rounds > self._rounds_max * len(self._predicates):
-                raise LimitPassed(
-                f"evaluation given up: a recursion took more than {self._rounds_max} rounds",
-                reason="LimitPassed", limit="rounds",
-            )  # fmt: skip
+            self._limits.require_rounds(rounds, len(self._predicates))
             name = next(iter(self._waiting))
             change = self._merge(name, np.concatenate(self._waiting.pop(name)))
             if len(change):

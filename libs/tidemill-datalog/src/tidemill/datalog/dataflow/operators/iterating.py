@@ -28,7 +28,7 @@ from tidemill.arrangement.interval_updates import (
 from tidemill.arrangement.looks import look
 from tidemill.datalog.dataflow.plan import DeltaPlan, RulePlan
 from tidemill.datalog.dataflow.schema import Schema
-from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.limits import Limits
 
 Derive = Callable[[int, DeltaPlan, Change], Change]
 """The rows that a rule, by its number in the recursion, derives from a change."""
@@ -56,7 +56,7 @@ class Iteration:
         again: Callable[[int, Change], Change],
         lost: Callable[[str, Change], Change],
         tell: Callable[[str, Change], None],
-        rounds_max: int,
+        limits: Limits,
     ) -> None:
         self._merged = merged
         self._schemas = schemas
@@ -67,7 +67,7 @@ class Iteration:
         self._heads = [rule.form.head.predicate for rule in rules]
         self._derive = derive
         self._again = again
-        self._rounds_max = rounds_max
+        self._limits = limits
         self._inner: dict[str, list[tuple[int, DeltaPlan]]] = {name: [] for name in merged}
         for number, rule in enumerate(rules):
             for delta in rule.deltas:
@@ -141,7 +141,7 @@ class Iteration:
                         gains.setdefault(self._heads[number], []).append(rows)
                 self._tell_ageless(name, change)
             rounds += 1
-            self._limit(rounds)
+            self._limits.require_rounds(rounds)
             look()
 
     def _derived(self, rule: int, delta: DeltaPlan, change: Change) -> Change:
@@ -185,7 +185,7 @@ class Iteration:
                         losses.setdefault(self._heads[number], []).append(rows)
                 self._tell_ageless(name, change)
             rounds += 1
-            self._limit(rounds)
+            self._limits.require_rounds(rounds)
         for name, parts in gains.items():
             if name in lost:
                 self._without(name, parts, joined(lost[name]), gone)
@@ -255,13 +255,6 @@ class Iteration:
         found = np.ones((len(rows), rows.shape[1] + 1), np.int64)
         found[:, :-1] = rows
         return found
-
-    def _limit(self, rounds: int) -> None:
-        if rounds > self._rounds_max:
-            raise LimitPassed(
-                f"evaluation given up: a recursion took more than {self._rounds_max} rounds",
-                reason="LimitPassed", limit="rounds",
-            )  # fmt: skip
 
 
 def joined(parts: Sequence[Change]) -> Change:

@@ -41,7 +41,7 @@ from tidemill.datalog.ast import (
     expressions_of,
 )
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
-from tidemill.datalog.syntax_errors import explain_syntax
+from tidemill.datalog.syntax_errors import Mistake, explain_syntax
 from tidemill.errors import UsageError
 from tidemill.time import MARKS_MAX, normal
 from tidemill.time.typed import READ
@@ -66,7 +66,7 @@ def parse(text: str, file: str = "<program>") -> Program:
         rules: tuple[Rule, ...] = _grammar().parse(text)
     except UnexpectedInput as error:
         raise ProgramErrors(explain_syntax(_grammar(), text, file, error), text) from None
-    except _Refused as refused:
+    except Mistake as refused:
         mistake = Diagnostic(refused.code, refused.message, refused.span, file, refused.hint)
         raise ProgramErrors([mistake], text) from None
     mistakes = [mistake for rule in rules for mistake in _oversized(rule, file)]
@@ -117,17 +117,6 @@ def _beyond_range(literal: Literal, file: str) -> Iterator[Diagnostic]:
         yield Diagnostic("E009", "this float is beyond the finite ones", literal.span, file)
 
 
-class _Refused(Exception):
-    """A construct that the grammar takes and the language refuses."""
-
-    def __init__(self, code: str, message: str, span: Span, hint: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.span = span
-        self.hint = hint
-
-
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -135,7 +124,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def unescaped(body: str, span: Span) -> str:
-    """Text of the characters between two quotes, in normal form C. Raises: _Refused."""
+    """Text of the characters between two quotes, in normal form C. Raises: Mistake."""
     if "\\" not in body:
         return _normal(body, span)
 
@@ -144,7 +133,7 @@ def unescaped(body: str, span: Span) -> str:
         if len(escape) == 5:
             return chr(int(escape[1:], 16))
         if escape not in _ESCAPED:
-            raise _Refused(
+            raise Mistake(
                 "E010",
                 f"the escape \\{escape} is not known",
                 span,
@@ -157,18 +146,18 @@ def unescaped(body: str, span: Span) -> str:
         _ESCAPE.sub(replaced, body),
     )
     if _HALF.search(whole):
-        raise _Refused(
+        raise Mistake(
             "E010", "half of a surrogate pair is no character", span, "write the character itself"
         )
     return _normal(whole, span)
 
 
 def _normal(text: str, span: Span) -> str:
-    """The text in normal form C. Raises: _Refused."""
+    """The text in normal form C. Raises: Mistake."""
     try:
         return normal(text)
     except UsageError:
-        raise _Refused(
+        raise Mistake(
             "E010",
             f"a text has at most {MARKS_MAX} combining marks in a row",
             span,
@@ -188,10 +177,10 @@ _FORMS: Mapping[str, str] = {
 
 
 def _typed(kind: str, written: str, span: Span) -> Literal:
-    """A literal of a type, by its text. Raises: _Refused."""
+    """A literal of a type, by its text. Raises: Mistake."""
     found = READ[kind](written)
     if found is None:
-        raise _Refused("E015", f"this text is no {kind}", span, _FORMS[kind])
+        raise Mistake("E015", f"this text is no {kind}", span, _FORMS[kind])
     return Literal(found, span)
 
 
@@ -220,7 +209,7 @@ class _Construction:
         moves = [mark for mark in marks if isinstance(mark, NextTick | AsyncTo)]
         if len(moves) > 1:
             hint = "write one of @next and @async(n)"
-            raise _Refused("E004", "a head moves once", moves[1].span, hint)
+            raise Mistake("E004", "a head moves once", moves[1].span, hint)
         return Head(
             application,
             tuple(mark for mark in marks if isinstance(mark, Application)),

@@ -44,7 +44,9 @@ class _Token:
         )
 
 
-class _Mistake(Exception):
+class Mistake(Exception):
+    """A place of a text that the grammar or the language refuses."""
+
     def __init__(self, code: str, message: str, span: Span, hint: str) -> None:
         super().__init__(message)
         self.code = code
@@ -65,7 +67,7 @@ def explain_syntax(
     while not reader.at(_END):
         try:
             reader.rule()
-        except _Mistake as mistake:
+        except Mistake as mistake:
             found.append(
                 Diagnostic(mistake.code, mistake.message, mistake.span, file, mistake.hint)
             )
@@ -102,7 +104,7 @@ _EXPONENT_HINT = "a number with an exponent has a point: 1.0e5"
 
 
 class _Reader:
-    """Reads tokens as the grammar does and raises _Mistake at the first that does not fit."""
+    """Reads tokens as the grammar does and raises Mistake at the first that does not fit."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -137,7 +139,7 @@ class _Reader:
             return True
         return False
 
-    def skip_rule(self, mistake: _Mistake) -> bool:
+    def skip_rule(self, mistake: Mistake) -> bool:
         """Go to where the next rule likely begins; False if nothing readable follows."""
         self._open = 0
         forgotten_end = (
@@ -158,7 +160,7 @@ class _Reader:
         doubled = token.text + following.text if token.touches(following) else ""
         number = before.text if joined and before.kind in ("INT", "FLOAT") else ""
         known = habit(token.text, doubled, number, begins=began)
-        raise _Mistake(code, message, (at or token).span, known or hint)
+        raise Mistake(code, message, (at or token).span, known or hint)
 
     def _refuse_stray(self, *, operand: bool = False) -> None:
         """Raise for what is wrong wherever it stands, whatever was expected instead."""

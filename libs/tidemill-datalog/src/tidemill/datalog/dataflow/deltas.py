@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from tidemill.datalog.logical.linear import NO_LIMITS, limits_of
 if TYPE_CHECKING:
     from tidemill.datalog.dataflow.rules import RuleLowering
 
+
+Pair: TypeAlias = "tuple[int, int]"
 
 _SIGNS = {
     "<": (LESS, False), "<=": (AT_MOST, False), ">": (LESS, True), ">=": (AT_MOST, True),
@@ -62,19 +64,11 @@ class Steps:
             if not isinstance(term, Wildcard)
         )
 
-    def atom(self, number: int) -> JoinShape:
-        """The shape of a match with an atom; its columns are bound then."""
-        of = self._of
-        atom = of.atoms[number]
-        schema = of.schema(atom.predicate)
-        keys, copies, checks = [], [], []
-        known = 1 << TIME if any(name == "time" for name, _ in atom.lattices) else 0
-        before = set(self._bound)
-        asked = {place: term for place, term, _ in of.places(number)}
-        for place, term in asked.items():
-            if isinstance(term, Wildcard):
-                continue
-            column = of.own[number, place]
+    def _bind(self, columns: Iterable[Pair], known: Iterable[int]) -> tuple[list[Pair], ...]:
+        """Pairs (match, fact) of columns that are looked up, copied and compared; all are bound."""
+        before = set(known)
+        keys, copies, checks = list[Pair](), list[Pair](), list[Pair]()
+        for column, place in columns:
             if column in before:
                 keys.append((column, place))
             elif column in self._bound:
@@ -82,6 +76,17 @@ class Steps:
             else:
                 copies.append((column, place))
                 self._bound.add(column)
+        return keys, copies, checks
+
+    def atom(self, number: int) -> JoinShape:
+        """The shape of a match with an atom; its columns are bound then."""
+        of = self._of
+        atom = of.atoms[number]
+        schema = of.schema(atom.predicate)
+        known = 1 << TIME if any(name == "time" for name, _ in atom.lattices) else 0
+        asked = {place: term for place, term, _ in of.places(number)}
+        matched = [at for at, term in asked.items() if not isinstance(term, Wildcard)]
+        keys, copies, checks = self._bind(((of.own[number, at], at) for at in matched), self._bound)
         older: list[tuple[int, int, int, int]] = []
         if of.recurs(number) and self._older:
             copies.append((of.ages[1], schema.age))
@@ -104,16 +109,9 @@ class Steps:
     def cover(self, number: int) -> JoinShape:
         """The shape of a match that begins with the values of an atom under `not`."""
         of = self._of
-        keys, copies, checks = [], [], []
-        for at, (place, _) in enumerate(of.rule.absent[number].columns(), 1):
-            column = of.asked[number, place]
-            if column in of.constants.values():
-                keys.append((column, at))
-            elif column in self._bound:
-                checks.append((column, at))
-            else:
-                copies.append((column, at))
-                self._bound.add(column)
+        places = [place for place, _ in of.rule.absent[number].columns()]
+        asked = [(of.asked[number, place], at) for at, place in enumerate(places, 1)]
+        keys, copies, checks = self._bind(asked, of.constants.values())
         return JoinShape(pairs(keys), pairs(copies), pairs(checks), False, -1)
 
     def begin_with(self, changed: Sequence[int], absent: int | None) -> None:
@@ -132,15 +130,7 @@ class Steps:
         of = self._of
         schema = of.schema(of.rule.head.predicate)
         self._older = True
-        keys, taken, checks = [], [], []
-        for column, place in copies:
-            if column in of.constants.values():
-                keys.append((column, place))
-            elif column in self._bound:
-                checks.append((column, place))
-            else:
-                taken.append((column, place))
-                self._bound.add(column)
+        keys, taken, checks = self._bind(copies, of.constants.values())
         known = sum(1 << place for _, place in copies if place == TIME)
         taken.append((of.ages[0], schema.expiry))
         self.begin = JoinShape(pairs(keys), pairs(taken), pairs(checks), False, -1, known)

@@ -36,10 +36,10 @@ def look() -> None:
     LOOK.get()()
 
 
-def with_looks(things: Iterable[T]) -> Iterator[T]:
-    """The same things in order, with a look now and then. Raises: as `look`."""
+def with_looks(things: Iterable[T], count: int = THINGS_A_LOOK) -> Iterator[T]:
+    """The same things in order, with a look before each `count` of them. Raises: as `look`."""
     left = iter(things)
-    while some := list(islice(left, THINGS_A_LOOK)):
+    while some := list(islice(left, count)):
         look()
         yield from some
 

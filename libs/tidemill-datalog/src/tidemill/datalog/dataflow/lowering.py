@@ -38,7 +38,7 @@ def lower(
     ordered = ordered_in(logical, Representation(logical, carrying), {*lives, *whole})
     represented = groups_apart(logical, ordered)
     found = Representation(represented, carrying, whole, ordered)
-    return ProgramLowering(represented, texts, found, lives, ordered).plan()
+    return _Lowering(represented, texts, found, lives, ordered).plan()
 
 
 def missing_in(checked: CheckedProgram) -> str | None:
@@ -50,7 +50,7 @@ def missing_in(checked: CheckedProgram) -> str | None:
     return None
 
 
-class ProgramLowering:
+class _Lowering:
     """Lowers one program: its collections first, then each rule."""
 
     def __init__(
@@ -68,7 +68,6 @@ class ProgramLowering:
         self.schemas: dict[str, Schema] = {}
 
     def plan(self) -> DataflowPlan:
-        """The dataflow of the program."""
         checked = self._checked
         if self._logical.later:
             raise NotInDataflow("rules with @next or @async")
@@ -148,10 +147,7 @@ class ProgramLowering:
         return self._represented.passed(rule, atom)
 
     def cover(self, predicate: str, columns: tuple[int, ...], nth: int) -> str:
-        """The collection that says when a fact with given values in some columns is present.
-
-        Atoms of one rule have different collections, by `nth`: they change one after the other.
-        """
+        """The collection that says when a fact with given values in some columns is present."""
         name = f"#has:{predicate}:{','.join(map(str, columns))}{'+' * (nth - 1)}"
         if name not in self._collections:
             schema = self.schemas[predicate]
@@ -171,7 +167,6 @@ class ProgramLowering:
         return TypeEnvironment(rule.types, bounds, vocabulary.functions, vocabulary.lattices)
 
     def word(self, value: object, kind: Type) -> tuple[int, bool]:
-        """The word of a literal, and whether it is null."""
         return word_of(value, kind, self._texts, self.values)
 
     def timed(self, predicate: str) -> bool:

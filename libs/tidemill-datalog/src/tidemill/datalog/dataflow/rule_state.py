@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates import Change, Facts, Latch, Merged, no_change
+from tidemill.arrangement.kernels import I64Array
+from tidemill.datalog.allowance import Allowance
+from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.figures import Figures
-from tidemill.datalog.dataflow.holdings import StatePart
-from tidemill.datalog.dataflow.operators.errors import Unheard
+from tidemill.datalog.dataflow.holdings import Holdings, StatePart
+from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
 from tidemill.datalog.dataflow.operators.growing import from_instant
 from tidemill.datalog.dataflow.operators.iterating import joined
 from tidemill.datalog.dataflow.operators.matching import Matches
@@ -19,17 +22,47 @@ from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Sampled
 from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
+from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.state import StateRow
 from tidemill.errors import Corrupt
 
-if TYPE_CHECKING:
-    from tidemill.datalog.dataflow.engine import DataflowEngine
+
+class RuleEngine(Protocol):
+    """The engine, as its rules know it."""
+
+    schemas: dict[str, Schema]
+    texts: Texts
+    all_errors: Errors
+    allowance: Allowance
+    timer: Callable[[], float]
+    holdings: Holdings
+    keeps_state: bool
+    ticked: bool
+    ticks: I64Array
+    sampled: set[str]
+
+    @property
+    def lower(self) -> int:
+        """The word of the instant from which the step under way goes on."""
+        ...
+
+    def merged_of(self, collection: str) -> StatePart:
+        """The derivations of a collection."""
+        ...
+
+    def note(self, change: Change) -> None:
+        """Remember when a change begins and ends to hold after the ticks under way."""
+        ...
+
+    def sample(self, at: int, rule: RuleState) -> None:
+        """A rule has matches that begin or end by themselves at an instant."""
+        ...
 
 
 class RuleState:
     """A rule with its state: established solutions, groups."""
 
-    def __init__(self, plan: RulePlan, engine: DataflowEngine) -> None:
+    def __init__(self, plan: RulePlan, engine: RuleEngine) -> None:
         self.plan = plan
         schemas, name = engine.schemas, plan.form.head.predicate
         self.predicate = name

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.deltas import Steps, pairs
 from tidemill.datalog.dataflow.lingering import INSTANTS, MET
 from tidemill.datalog.dataflow.plan import (
@@ -53,21 +54,50 @@ from tidemill.datalog.logical.forms import (
 )
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of, merges
 
-if TYPE_CHECKING:
-    from tidemill.datalog.dataflow.lowering import ProgramLowering
-
 _UNIT_ATOM = AtomForm(UNIT, ())
 _SUMS = frozenset({"sum", "average", UPPER, LOWER})
 
 
+class LoweredCollections(Protocol):
+    """The collections of the program, as rules are lowered one after the other."""
+
+    schemas: dict[str, Schema]
+    values: NumberedValues
+
+    def cover(self, predicate: str, columns: tuple[int, ...], nth: int) -> str:
+        """The collection that says when a fact with given values in some columns is present.
+
+        Atoms of one rule have different collections, by `nth`: they change one after the other.
+        """
+        ...
+
+    def scope(self, rule: RuleForm) -> TypeEnvironment:
+        """Types and bounds of the variables of a rule."""
+        ...
+
+    def word(self, value: object, kind: Type) -> tuple[int, bool]:
+        """The word of a literal, and whether it is null."""
+        ...
+
+    def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
+        """The lattices that may be passed from a fact of an atom to the head of its rule."""
+        ...
+
+    def lattice_type(self, predicate: str, lattice: str, at: int = 0) -> Type:
+        """The declared type of a lattice's values."""
+        ...
+
+    def timed(self, predicate: str) -> bool:
+        """Whether facts of a collection may have a time."""
+        ...
+
+
 class RuleLowering:
-    """Lowers one rule: its columns, a delta plan for each change, its head.
+    """Lowers one rule: its columns, a delta plan for each change, its head."""
 
-    `own` are the columns of matched facts, by atom and column of the collection. Atoms under `not`
-    are asked for the columns in `asked`; `constants` hold literals.
-    """
-
-    def __init__(self, program: ProgramLowering, rule: RuleForm, loop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, program: LoweredCollections, rule: RuleForm, loop: Sequence[str] = ()
+    ) -> None:
         """`loop` are the predicates of the recursion that the rule belongs to."""
         self.program = program
         self._loop = loop
@@ -84,14 +114,9 @@ class RuleLowering:
         self.own: dict[tuple[int, int], int] = {}
         self.asked: dict[tuple[int, int], int] = {}
         self.widened: dict[int, list[tuple[str, str]]] = {}
-        """Whole numbers of an atom that are floats elsewhere: their variables."""
         self.typed: dict[int, list[tuple[int, str]]] = {}
         self._passes_into = -1
         self.ages = -1, -1
-        """Columns of the age of a fact that is asked for, and of one that it is derived from.
-
-        In the change of an ordered fact, the second has the order of what it is derived from.
-        """
         self._number = -1
 
     def plan(self) -> RulePlan:

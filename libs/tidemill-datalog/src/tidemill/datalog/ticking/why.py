@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from tidemill.datalog.allowance import Allowance
-from tidemill.datalog.fixed_point import Living
 from tidemill.datalog.interpreter import Bindings, Match
 from tidemill.datalog.logical.forms import RuleForm, carried_variables, matched_variables
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
-from tidemill.datalog.point_in_time import PointInTime, given_rows, living_in
+from tidemill.datalog.point_in_time import Living, PointInTime, given_rows, living_in
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record

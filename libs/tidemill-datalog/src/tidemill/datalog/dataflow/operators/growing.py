@@ -22,10 +22,10 @@ from tidemill.datalog.limits import Limits
 class Growth:
     """The facts of a recursive component in which some carry lattices, or some rules remember.
 
-    `rules` are the predicate and the delta plans of each rule. `merge` takes in what rules derive of
-    a predicate, and gives the change of its facts. `cut` forgets what holds of one from an instant
-    on, and gives rows of lives that this has cut. `forget` takes back from an instant on the errors
-    of a rule. `kept` are the rows that a rule which `remembers` derives from then on.
+    `rules` are the predicate and the delta plans of each rule. `merge` takes in what rules derive
+    of a predicate, and gives the change of its facts. `cut` forgets what holds of one from an
+    instant on, and gives rows of lives that this has cut. `forget` takes back from an instant on
+    the errors of a rule. `kept` are the rows that a rule which `remembers` derives from then on.
     """
 
     def __init__(

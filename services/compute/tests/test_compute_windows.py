@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import msgspec
@@ -9,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tidemill.datalog.placement import Live
+from tidemill.datalog.state import StateRow
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow
 from tidemill.time import frontier, sole_time
 from tidemill_compute.views.engines import Engine, Engines, Windows
+from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows import work as window_work
@@ -55,6 +58,10 @@ IN_WINDOWS = {
         all(h) @max(n) := either(n, h);
         both(h) := all(h) ^ host(h);
     """,
+    "a stated fact beside groups": """
+        load("z");
+        load(h) @count(n) := ping(h, n) ^ host(h);
+    """,
     "aggregates and clocks": PROGRAMS["aggregates and clocks"],
     "facts of a later time": """
         later(h, n) @time(t + 9) := ping(h, n) @time(t) ^ host(h);
@@ -65,10 +72,27 @@ IN_WINDOWS = {
         most(h, m) := load(h) @max(m) ^ host(h);
     """,
 }
-NOT_IN_WINDOWS = {
-    "solutions that outlive what established them": "an end of their own",
-    "solutions that outlive one of their facts": "~expires",
+REMEMBER = {
+    "solutions that outlive what established them": PROGRAMS[
+        "solutions that outlive what established them"
+    ],
+    "solutions that outlive one of their facts": PROGRAMS[
+        "solutions that outlive one of their facts"
+    ],
+    "lives after an exchange, and ends of their own": """
+        named(n, h) @expires(t + 5) := ping(h, n) @time(t) ^ host(h);
+        held(n) := named(n, h) ~expires ^ ping(h, n);
+        much(n) @count(h) := named(n, h);
+        gone(h) ~expires := host(h) ^ not ping(h, _);
+    """,
 }
+IN_WINDOWS |= REMEMBER
+NOT_IN_WINDOWS = {
+    "an end of its own, and one of a fact": (
+        "met(h, n) @expires(t + 9) := host(h) ^ ping(h, n) @time(t) ~expires;",
+        "an end of its own",
+    ),
+}  # fmt: skip
 
 
 class Asked:
@@ -119,7 +143,30 @@ async def test_windows_that_die_at_any_write_and_change_hands_say_what_the_twin_
     assert deaths > 0
     assert windows > 0
     state = await world.process(Fuse(None)).read_updates("v/state")
-    assert not state.num_rows
+    assert name in REMEMBER or not state.num_rows
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+async def test_a_window_that_forgets_the_state_is_found_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same comparison fails where no range goes on with solutions."""
+
+    async def nothing(*given: object) -> list[StateRow]:
+        return []
+
+    world = World(IN_WINDOWS[name], 1)
+    await world.create()
+    monkeypatch.setattr(window_work.WindowWork, "_state_before", nothing)
+
+    async def live() -> None:
+        for upper in range(4, END + 1, 4):
+            await world.feed(upper - 4, upper)
+            await follow(world, spark_view(world)[0], upper)
+        assert await world.contents() == expected(world.program, world.history)
+
+    with pytest.raises(AssertionError):
+        await live()
 
 
 @pytest.mark.parametrize("name", ["join and absence", "two fragments"])
@@ -176,6 +223,28 @@ async def test_a_view_that_changes_by_itself_is_looked_at_when_it_does_and_not_b
     assert later.num_rows <= pings.num_rows
     # One window to begin, and one for each instant at which something happens, at most.
     assert 0 < len(asked.windows) <= 1 + len({*later["_time"].to_pylist()})
+
+
+async def test_the_state_forgets_solutions_that_end_while_nothing_else_changes() -> None:
+    """The facts go on by another rule, and only rows of the state say that solutions ended."""
+    ends = "up(1) @time(0) @expires(t + 15) := ping(h, n) @time(t) ^ host(h);"
+    world = World(f"{ends} up(1) @time(0);", 1)
+    await world.create()
+    await world.feed(0, END)
+    await follow(world, spark_view(world)[0], END)
+    assert present_rows(await world.now.read_updates("v/state")).num_rows
+    view, _ = spark_view(world)
+    task = asyncio.create_task(view.maintain_forever())
+    for upper in range(END + 1, END + 20):
+        for name in world.target.inputs:
+            held = (await world.now.status(name)).upper
+            await world.now.compare_and_append(name, held, frontier(upper), None, writer="test")
+        while not task.done() and view.progress.lower < upper:
+            await asyncio.sleep(0)
+            world.clock.move(0.1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not present_rows(await world.now.read_updates("v/state")).num_rows
 
 
 async def test_an_interval_without_a_change_asks_nobody_and_the_next_one_looks_at_few_keys() -> (
@@ -247,7 +316,8 @@ async def test_one_window_evaluated_twice_writes_the_same_bytes_under_the_same_n
 
 @pytest.mark.parametrize("name", NOT_IN_WINDOWS)
 async def test_a_program_without_windows_stays_in_one_process_and_says_why(name: str) -> None:
-    world = World(PROGRAMS[name], 1)
+    text, said = NOT_IN_WINDOWS[name]
+    world = World(text, 1)
     await world.create()
     await world.feed(0, END)
     view, asked = spark_view(world)
@@ -255,5 +325,5 @@ async def test_a_program_without_windows_stays_in_one_process_and_says_why(name:
     assert asked.windows == []
     assert view.engines is not None
     assert view.engines.running == "local"
-    assert NOT_IN_WINDOWS[name] in view.engines.why.said
+    assert said in view.engines.why.said
     assert await world.contents() == expected(world.program, world.history)

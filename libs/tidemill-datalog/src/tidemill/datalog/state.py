@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -28,6 +28,26 @@ ESTABLISHED = "established"
 LINGERING = "lingering"
 OPEN = "open"
 """Solutions of the dataflow, many in one row, which the other engines cannot read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The solutions of a rule with which one range goes on: by the key of one of their facts.
+
+    `atom` is the place of the fact in the body, `columns` are those of the key, 0 the time.
+    `holds` says whether a key is one of the range, `held` the same of many as columns of Arrow.
+    """
+
+    atom: int
+    columns: tuple[int, ...]
+    holds: Callable[[Sequence[Any]], bool]
+    held: Callable[[Sequence[Any]], Any]
+
+
+Shares: TypeAlias = "Mapping[int, Share]"
+"""The shares of a range by the numbers of rules; a rule without one is not divided."""
+WHOLE: Shares = {}
+"""All solutions of a state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,8 @@ class Engines:
         """Outputs that windows read as they are just before them."""
         if self._plan is None or self._plan.lacking:
             return []
-        written = self._plan.divided.history.written
-        return [name for name in self._plan.collections(whole=False) if name in written]
+        outputs = {name for name, _ in self._plan.divided.history.target.outputs.values()}
+        return [name for name in self._plan.collections(whole=False) if name in outputs]
 
     @property
     def _first_choice(self) -> Engine:

@@ -163,7 +163,7 @@ def updates_of(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
 def _updates_of_records(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
     """Begins and ends of facts that carry lattices or have sets, one by one; see `updates_of`."""
     make = row_of(shape)
-    moves = [(make(record), max(int(at), lower), diff) for at, record, diff in told.records()]
+    moves = [(make(record), int(max(at, lower)), diff) for at, record, diff in told.records()]
     return update_table(moves, shape.schema)
 
 

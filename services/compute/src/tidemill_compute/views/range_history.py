@@ -23,6 +23,8 @@ from tidemill.datalog.logical.partial import PARTIAL, plan_in
 from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill.datalog.presence import ErrorMove
+from tidemill.datalog.ranges.shares import shares_of, state_of
+from tidemill.datalog.state import StateRow
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import changes_of, updates_of
 from tidemill_compute.views.present_rows import present_rows
@@ -155,13 +157,14 @@ class RangeHistory:
 
     def evaluate(
         self, fragment: Fragment, number: int, rows: Mapping[str, Sequence[bytes]],
-        before: Mapping[str, pa.Table] | None = None, *, whole: bool = False,
+        before: Mapping[str, pa.Table] | None = None, state: Sequence[StateRow] = (), *,
+        whole: bool = False,
     ) -> RangeFound:  # fmt: skip
         """The answer of one range of a fragment, by its `number`, to all that was dealt to it.
 
-        `before` are the updates below `lower` of what it reads, by name, for a view that was there
-        before; None is its beginning. With `whole` it hands on to later fragments what was there
-        before, too. Raises: Exhausted, LimitPassed, Corrupt.
+        `before` are the updates below `lower` of what it reads, by name. `state` are the rows of
+        the state there. The beginning of a view has None `before`. With `whole` it hands on to
+        later fragments what was there before, too. Raises: Exhausted, LimitPassed, Corrupt.
         """
         target, texts = self.history.target, Texts()
         crossing = self.placement.crossing(fragment)
@@ -176,6 +179,8 @@ class RangeHistory:
         failing: list[ErrorMove] = []
         if before is not None:
             handed_on = crossing if whole else ()
+            shares = shares_of(fragment, number, self.ranges_of(fragment))
+            engine.restore(state_of(fragment, state), self.history.lower, shares)
             crossed = self._restart(engine, fragment, rows, before, texts, handed_on)
             failing = engine.tell_errors()
         had = {name: engine.rows(name) for name in fragment.placed}

@@ -47,7 +47,7 @@ from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import LINGERING, StateRow
+from tidemill.datalog.state import LINGERING, WHOLE, Shares, StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import Corrupt, UsageError
 
@@ -399,8 +399,10 @@ class DataflowEngine:
 
     @property
     def turn(self) -> int:
-        """The first instant, as a word, at which something told or an error changes by itself."""
-        return min(self._next_tick, self._outputs.soonest, self.all_errors.soonest)
+        """The first instant, as a word, at which outputs, errors or the state change alone."""
+        kept = [each.soonest for each in self._rules]
+        kept += [each.soonest for each in self._openings.values()]
+        return min(self._next_tick, self._outputs.soonest, self.all_errors.soonest, *kept)
 
     @property
     def _next_tick(self) -> int:
@@ -414,8 +416,8 @@ class DataflowEngine:
         """The error collection below `upper`."""
         return self.all_errors.presences(self._upper)
 
-    def restore(self, rows: Iterable[StateRow], lower: int) -> None:
-        """Restore the solutions of a state that was written just before `lower`.
+    def restore(self, rows: Iterable[StateRow], lower: int, shares: Shares = WHOLE) -> None:
+        """Restore the solutions of a state that was written just before `lower`, or shares of it.
 
         Raises: Corrupt for rows that cannot be read.
         """
@@ -430,16 +432,15 @@ class DataflowEngine:
             living = [row for row in mine if row[1] == LINGERING] if number in openings else []
             if living:
                 name, opening = openings[number]
-                self._restore_lives(name, opening, living, lower)
+                met = opening.restore(living, lower, shares.get(number))
+                self._restore_lives(name, opening, met, lower)
             others = [row for row in mine if row not in living]
             if others:
-                self._put(rules[number], rules[number].restore(others, lower))
+                share = shares.get(number)
+                self._put(rules[number], rules[number].restore(others, lower, share))
 
-    def _restore_lives(
-        self, name: str, opening: Opening, rows: Sequence[StateRow], lower: int
-    ) -> None:
+    def _restore_lives(self, name: str, opening: Opening, met: Change, lower: int) -> None:
         """Matches of a rule lived before `lower`; the step tells which of them go on."""
-        met = opening.restore(rows, lower)
         self._pending.put(opening.lives.met, met)
         schema = self.schemas[name]
         touched = np.zeros((len(met), schema.columns + 3), np.int64)

@@ -7,7 +7,14 @@ from typing import Protocol
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import Change, Facts, Latch, Merged, no_change
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    Change,
+    Facts,
+    Latch,
+    Merged,
+    no_change,
+)
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.texts import Texts
@@ -23,7 +30,7 @@ from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Sampled
 from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
 from tidemill.datalog.dataflow.schema import Schema
-from tidemill.datalog.state import StateRow
+from tidemill.datalog.state import Share, StateRow
 from tidemill.errors import Corrupt
 
 
@@ -179,13 +186,13 @@ class RuleState:
                 self.open.take(matches)
         return self._rows(matches)
 
-    def restore(self, rows: Sequence[StateRow], lower: int) -> Change:
+    def restore(self, rows: Sequence[StateRow], lower: int, share: Share | None = None) -> Change:
         """The change of the predicate of the head by solutions that lived before `lower`."""
         if self.latch is None or self.open is None:
             raise Corrupt(
                 f"the state has solutions of rule {self.plan.form.number}, which has none"
             )
-        return self._rows(self.latch.take(self.open.restore(rows, lower)))
+        return self._rows(self.latch.take(self.open.restore(rows, lower, share)))
 
     def _rows(self, matches: Change) -> Change:
         return self._noted(self._finished(matches))
@@ -202,6 +209,11 @@ class RuleState:
         if self._told is not None:
             self._told.take(rows)
         return rows
+
+    @property
+    def soonest(self) -> int:
+        """The first instant at which rows of the state go by themselves."""
+        return END_WORD if self.open is None else self.open.soonest
 
     @property
     def nbytes(self) -> int:

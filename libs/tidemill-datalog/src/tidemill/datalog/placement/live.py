@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tidemill.datalog.carrying import matches_ends
-from tidemill.datalog.logical.forms import RuleForm
+from tidemill.datalog.logical.forms import RuleForm, Type
 from tidemill.datalog.placement.places import Fragment, Placement
 
 
@@ -15,12 +15,14 @@ class Live:
     """The windows of a view.
 
     `lacking` is a sentence if it has none, and is kept by one process. `whole` is one if each
-    window looks at all keys. `moves` says that facts may change without a change of an input.
+    window looks at all keys. `moves` says that facts may change without a change of an input. With
+    `remembers` each window goes on from the state of the view.
     """
 
     lacking: str = ""
     whole: str = ""
     moves: bool = False
+    remembers: bool = False
 
 
 def live_of(placement: Placement, outputs: Collection[str]) -> Live:
@@ -28,14 +30,18 @@ def live_of(placement: Placement, outputs: Collection[str]) -> Live:
     lacking = _lacking(placement)
     if lacking:
         return Live(lacking)
-    whole, moving = "", [rule for rule in placement.plan.rules if _moves_by_itself(rule)]
+    whole, rules = "", placement.plan.rules
+    moving = [rule for rule in rules if _moves_by_itself(rule)]
+    remembering = [rule for rule in rules if rule.outlives or rule.lingers]
     nowhere = sorted(n for f in placement.fragments for n in kept_nowhere(placement, f, outputs))
     if moving:
         whole = f"facts of rule {moving[0].number} change by themselves"
+    elif remembering:
+        whole = f"matches of rule {remembering[0].number} may outlive their facts"
     elif nowhere:
         name = nowhere[0].rpartition(":")[2]
         whole = f"no collection has {name} as it crosses to another fragment"
-    return Live("", whole, bool(moving))
+    return Live("", whole, bool(moving or remembering), bool(remembering))
 
 
 def kept_nowhere(
@@ -67,12 +73,20 @@ def _lacking(placement: Placement) -> str:
         fragment = placement.fragments[0]
         advice = f"; {fragment.advice}" if fragment.advice else ""
         return f"the program is one task: {fragment.reason}{advice}"
-    for rule in placement.plan.rules:
-        if rule.outlives:
-            return f"rule {rule.number} gives its facts an end of their own: one process keeps them"
-        if rule.lingers:
-            return f"rule {rule.number} has ~expires in its body: one process keeps its matches"
+    for fragment in placement.fragments:
+        for rule, key in zip(fragment.plan.rules, fragment.keys, strict=True):
+            said = _kept_in_one(rule, key)
+            if said:
+                return f"rule {rule.number} {said}: one process keeps its matches"
     return ""
+
+
+def _kept_in_one(rule: RuleForm, key: Sequence[str]) -> str:
+    """Why matches of a rule that outlive their facts cannot be divided among ranges, if so."""
+    if rule.outlives and rule.lingers:
+        return "has ~expires in its body, and an end of its own"
+    loose = rule.outlives and any(rule.types[name] in (Type.ANY, Type.SET) for name in key)
+    return "has an end of its own, and is divided by values of any type" if loose else ""
 
 
 def _moves_by_itself(rule: RuleForm) -> bool:

@@ -23,14 +23,16 @@ class WindowPlan:
     lacking: str
 
     def collections(self, *, whole: bool) -> list[str]:
-        """The collections whose rows a window reads; of a `whole` one the inputs alone."""
+        """The collections whose rows a window reads; of a `whole` one the inputs and the state."""
         find = self.divided.input_of if whole else self.divided.stored
         found = [
             find(read.predicate)
             for fragment in self.divided.placement.fragments
             for read in fragment.reads
         ]
-        return list(dict.fromkeys(each[0] for each in found if each is not None))
+        names = [each[0] for each in found if each is not None]
+        names += [self.divided.history.target.state] if self.live.remembers else []
+        return list(dict.fromkeys(names))
 
 
 def plan_windows(history: History) -> WindowPlan:

@@ -12,16 +12,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangement.updates import between, concatenate
+from tidemill.arrangement.updates import DIFF, between, concatenate
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment, Placement, placement_of
 from tidemill.datalog.placement.places import Read
+from tidemill.datalog.state import StateRow
 from tidemill.errors import Corrupt, Exhausted
 from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.ports import Blob
+from tidemill.shard.state import Description
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
+from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.range_history import RangeFound, RangeHistory, key_of
 from tidemill_compute.views.range_wire import LAST, Dealt, decoded, spots_in
 from tidemill_compute.views.windows.part_rows import PartRows, Spots, Wanted
@@ -44,6 +47,7 @@ class WindowWork:
         history, placement = _placed(window.view, tuple(sorted(window.rows.items())))
         history = replace(history, lower=window.lower, upper=window.upper)
         self.divided = RangeHistory(history, placement, window.ranges)
+        self._state: Sequence[StateRow] | None = None
 
     @property
     def fragments(self) -> Sequence[Fragment]:
@@ -84,7 +88,8 @@ class WindowWork:
         self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
     ) -> AsyncIterator[Dealt]:
         before = await self._before(fragment, at, given)
-        found = self.divided.evaluate(fragment, at, given, before, whole=self.window.whole)
+        state = await self._state_before()
+        found = self.divided.evaluate(fragment, at, given, before, state, whole=self.window.whole)
         for dealt in found.crossing:
             yield dealt
         for collection, updates in found.updates.items():
@@ -122,6 +127,26 @@ class WindowWork:
             if read.place.everywhere or read.place.positions or at == 0
             if not (self.window.whole and self.divided.input_of(read.predicate) is None)
         }
+
+    async def _state_before(self) -> Sequence[StateRow]:
+        """The state just before the window, of all ranges; a window without one reads nothing."""
+        if self._state is None:
+            history = self.divided.history
+            description = history.written[history.target.state]
+            table = await self._updates_below(history.target.state, description)
+            rows = present_rows(table).drop_columns([DIFF]).to_pylist()
+            self._state = [(row["rule"], row["kind"], row["solution"]) for row in rows]
+        return self._state
+
+    async def _updates_below(self, collection: str, description: Description) -> pa.Table:
+        """The updates of a collection below the window."""
+        lower = self.divided.history.lower
+        tables = [description.update_schema().empty_table()]
+        for packed in self.window.parts.get(collection, ()):
+            part = unpack_part(packed).before(lower)
+            if part is not None:
+                tables.append(await self._parts.whole(part, description))
+        return between(concatenate(tables), 0, lower)
 
     def _touched(self, fragment: Fragment, given: Mapping[str, Sequence[bytes]]) -> Spots | None:
         """The hashes of the keys that changes touch; None for all of them."""

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
-from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.row_order import order_of
 from tidemill.datalog.columns.spelling import TEXTS
 from tidemill.datalog.columns.texts import Texts
@@ -27,6 +27,7 @@ from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.schema import (
     NUMBERED,
     Schema,
+    column_of,
     instant_of,
     record_of,
     value_of,
@@ -39,6 +40,7 @@ from tidemill.datalog.state import (
     ESTABLISHED,
     OPEN,
     EstablishedSolution,
+    Share,
     StateRow,
     decode_fields,
     encode_fields,
@@ -129,18 +131,25 @@ class OpenSolutions:
             heappush(self._blocks, each)
         return gone, [row for _, row in found]
 
-    def restore(self, rows: Iterable[StateRow], lower: int) -> Change:
+    @property
+    def soonest(self) -> int:
+        """The last instant at which all rows of the state are of use."""
+        return self._blocks[0][0] if self._blocks else END_WORD
+
+    def restore(self, rows: Iterable[StateRow], lower: int, share: Share | None = None) -> Change:
         """The solutions of rows, which are the state now, as matches that hold before `lower`.
 
-        Raises: Corrupt for a row that cannot be read.
+        Those of a `share` alone. A row is of the range that has its first solution, which says
+        when it is gone. Raises: Corrupt for a row that cannot be read.
         """
         found, self._since = [], lower - 1
         for row in rows:
             matches = self._unpacked(row) if row[1] == OPEN else self._established(row)
             ends = matches[:, self._plan.columns.expiry]
-            if len(matches):
+            mine = np.ones(len(matches), np.bool_) if share is None else self._held(matches, share)
+            if mine[:1].any():
                 heappush(self._blocks, (int(ends.max()), row))
-            found.append(matches[ends >= lower])
+            found.append(matches[(ends >= lower) & mine])
         matches = np.concatenate(found) if found else self._matches(0)
         matches[:, -3], matches[:, -2], matches[:, -1] = lower - 1, lower, 1
         return matches
@@ -149,6 +158,16 @@ class OpenSolutions:
         matches = np.zeros((count, self._plan.columns.width + 3), np.int64)
         matches[:, :-3] = self._template
         return matches
+
+    def _held(self, matches: Change, share: Share) -> BoolArray:
+        """Which matches are of a share."""
+        nulls, key = matches[:, self._plan.columns.nulls], []
+        for at in share.columns:
+            column, kind = self._keys[share.atom][at]
+            words = np.ascontiguousarray(matches[:, column])
+            key.append(column_of(words, kind, nulls >> column & 1).to_arrow(self._texts))
+        found: BoolArray = share.held(key)
+        return found
 
     # Rows of the state.
 

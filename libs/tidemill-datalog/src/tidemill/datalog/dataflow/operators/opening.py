@@ -30,7 +30,7 @@ from tidemill.datalog.dataflow.operators.output import Output
 from tidemill.datalog.dataflow.schema import Schema, value_of, word_of
 from tidemill.datalog.logical.forms import Constant
 from tidemill.datalog.presence import BEGINNING, END
-from tidemill.datalog.state import LINGERING, StateRow, decode_fields, encode_fields
+from tidemill.datalog.state import LINGERING, Share, StateRow, decode_fields, encode_fields
 from tidemill.datalog.values import Failed
 from tidemill.errors import Corrupt
 
@@ -238,15 +238,22 @@ class Opening:
         fields = keys, tuple(map(value, lives.values)), (version,)
         return lives.rule, LINGERING, encode_fields(fields)
 
-    def restore(self, rows: Iterable[StateRow], lower: int) -> Change:
+    @property
+    def soonest(self) -> int:
+        """The first instant at which a row of the state is known to go or to come."""
+        return END_WORD if self._state.soonest is None else self._state.soonest
+
+    def restore(self, rows: Iterable[StateRow], lower: int, share: Share | None = None) -> Change:
         """Matches that have lived before `lower`, as rows of those that are met just then.
 
-        Raises: Corrupt for a row that cannot be read.
+        Those of a `share` alone. Raises: Corrupt for a row that cannot be read.
         """
         schema, values, found = self._schemas[self.lives.met], self._schema.values, []
         for row in rows:
             try:
                 keys, carried, versions = decode_fields(row[2])
+                if share and not share.holds([keys[share.atom][at] for at in share.columns]):
+                    continue
                 words, nulls = self._words(keys, carried)
             except (ValueError, TypeError) as error:
                 raise Corrupt(f"the state of rule {row[0]} cannot be read: {error}") from error

@@ -177,7 +177,7 @@ class RuleState:
         if self.sampled is not None:
             self.sampled.take(matches)
             self._engine.note(matches)
-            matches = self.sampled.tell(self._engine.ticks)
+            matches = self.sampled.tell_at(self._engine.ticks)
             if self.sampled.soonest is not None:
                 self._engine.sample(self.sampled.soonest, self)
         if self.latch is not None and len(matches):

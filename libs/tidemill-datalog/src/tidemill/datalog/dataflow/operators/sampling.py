@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -16,40 +15,17 @@ from tidemill.datalog.presence import Instant
 _FEW = 16
 
 
-def at_ticks(moves: I64Array, ticks: I64Array) -> Change:
-    """Moves at or before the last tick as changes from the first tick on that sees them.
-
-    Shapes: (n, columns + 2) moves, instants ascending; the changes have no end.
-    """
-    change = np.empty((len(moves), moves.shape[1] + 1), np.int64)
-    change[:, :-3] = moves[:, :-2]
-    change[:, -3] = ticks[np.searchsorted(ticks, moves[:, -2])]
-    change[:, -2], change[:, -1] = END_WORD, moves[:, -1]
-    return change
-
-
-class Sampled:
+class Sampled(Output):
     """Matches that hold at ticks: a match between two of them has never been."""
 
-    def __init__(self, columns: int) -> None:
-        self._moves = Output(columns)
-
-    def take(self, change: Change) -> None:
-        """Add matches on their intervals, or take them away."""
-        self._moves.take(change)
-
-    def words(self, columns: Sequence[int]) -> set[int]:
-        """The words that stand in some columns of the matches to come."""
-        return self._moves.words(columns)
-
-    @property
-    def soonest(self) -> int | None:
-        """The instant at which a match begins or ends by itself, None for none."""
-        return self._moves.soonest
-
-    def tell(self, ticks: I64Array) -> Change:
-        """Matches that begin or end for the ticks, each once."""
-        return at_ticks(self._moves.tell(int(ticks[-1]) + 1), ticks)
+    def tell_at(self, ticks: I64Array) -> Change:
+        """Matches that begin or end for the ticks, each once, from the first one that sees it."""
+        moves = self.tell(int(ticks[-1]) + 1)
+        change = np.empty((len(moves), moves.shape[1] + 1), np.int64)
+        change[:, :-3] = moves[:, :-2]
+        change[:, -3] = ticks[np.searchsorted(ticks, moves[:, -2])]
+        change[:, -2], change[:, -1] = END_WORD, moves[:, -1]
+        return change
 
 
 class Agenda:

@@ -16,7 +16,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
 from tidemill.datalog.dataflow.schema import TIME, rows_of_presences
-from tidemill.datalog.dataflow.ticking import DataflowTicker
+from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.inputs import ColumnType, InputKind, InputSchema, InputSchemas
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.parser import parse

@@ -18,7 +18,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import NotInDataflow, lower
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.dataflow.ticking import DataflowTicker, TickGiven
+from tidemill.datalog.dataflow.ticker import DataflowTicker, TickGiven
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse

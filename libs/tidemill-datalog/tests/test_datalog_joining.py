@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import missing_in
-from tidemill.datalog.dataflow.ticking import DataflowTicker
+from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.joining import joining_inputs
 from tidemill.datalog.limits import LimitPassed, Limits

@@ -16,7 +16,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, missing_in
 from tidemill.datalog.dataflow.scheduler import NOTHING
-from tidemill.datalog.dataflow.ticking import DataflowTicker
+from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import missing_in
-from tidemill.datalog.dataflow.ticking import DataflowTicker
+from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record

@@ -505,7 +505,7 @@ async def test_an_event_waits_until_a_later_one_says_how_late_it_is(way: dict[st
 async def test_a_program_that_never_rests_over_closed_inputs_is_given_up(
     monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("tidemill_compute.views.ticking._ALONE_MAX", 50)
+    monkeypatch.setattr("tidemill_compute.views.ticked._ALONE_MAX", 50)
     text = "on() @next := put(_, _) ^ not on();"
     world = World(text, TickPlan(1), {"put": table([("a", 1, 5, 1)], PUT)})
     await world.create()

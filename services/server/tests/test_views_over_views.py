@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.record_rows import row_of, shape_of_output, table_of
 from tidemill.datalog.ast import Program, Rule
-from tidemill.datalog.carrying import surely_carried
+from tidemill.datalog.carried_lattices import surely_carried
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import InputSchema, InputSchemas

@@ -15,7 +15,7 @@ from tidemill.catalog.entry import SYSTEM, CatalogEntry, located
 from tidemill.catalog.record_rows import NODE, PredicateShape, shape_of_output
 from tidemill.catalog.store import Stored
 from tidemill.datalog.ast import Span, Variable
-from tidemill.datalog.carrying import MARK, endless_names, surely_carried
+from tidemill.datalog.carried_lattices import MARK, endless_names, surely_carried
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.errors import UsageError

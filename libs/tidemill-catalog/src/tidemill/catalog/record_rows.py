@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from tidemill.arrangement.column_types import arrow_type, column_type
-from tidemill.datalog.carrying import MARK, NEVER_NULL, surely_carried
+from tidemill.datalog.carried_lattices import MARK, NEVER_NULL, surely_carried
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.presence import fact_text

@@ -16,7 +16,7 @@ from itertools import islice
 from random import Random  # noqa: TID251  the type of what is handed in
 from typing import Any, TypeAlias
 
-from tidemill.datalog.carrying import MARK
+from tidemill.datalog.carried_lattices import MARK
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.inputs import ColumnType

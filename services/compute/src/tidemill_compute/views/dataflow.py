@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD, Change, Sharing
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.schema import renumbered

@@ -15,7 +15,7 @@ from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.arrangement.updates import between, concatenate
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.catalog.schemas import STATE_SCHEMA
-from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN

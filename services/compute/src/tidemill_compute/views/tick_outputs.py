@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemill.catalog.record_rows import endless, record_of, row_of
 from tidemill.catalog.schemas import ERROR_SCHEMA
-from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.ticks import Message, TickAnswer

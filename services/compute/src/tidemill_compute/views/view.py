@@ -31,7 +31,7 @@ from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.engines import Engines
 from tidemill_compute.views.input_state import InputState, no_rows
 from tidemill_compute.views.shared_inputs import SharedInputs
-from tidemill_compute.views.ticking import Ticked
+from tidemill_compute.views.ticked import TickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import (
     Maintainer,
@@ -537,7 +537,7 @@ def maintainer_of(
 ) -> Maintainer:
     """The maintainer of a view, by its ticks. Cost: the import of numba."""
     if target.ticks is not None:
-        return Ticked(target, settings, shared)
+        return TickedMaintainer(target, settings, shared)
     from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
 
     return DataflowMaintainer(target, settings, shared)

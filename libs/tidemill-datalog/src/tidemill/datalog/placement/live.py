@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tidemill.datalog.carrying import matches_ends
+from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.logical.forms import RuleForm, Type
 from tidemill.datalog.placement.places import Fragment, Placement
 

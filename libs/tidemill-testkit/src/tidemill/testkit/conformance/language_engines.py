@@ -110,7 +110,7 @@ class Ticks:
 
     def __init__(self, options: Options, checked: CheckedProgram) -> None:
         from tidemill.datalog.dataflow import NotInDataflow  # imports numba
-        from tidemill.datalog.dataflow.ticking import DataflowTicker
+        from tidemill.datalog.dataflow.ticker import DataflowTicker
 
         try:
             self._ticker = DataflowTicker(checked, strategy=strategy_of(options))

@@ -37,7 +37,7 @@ _FEWER = 4
 """A step that ran out of memory begins again with this part of its ticks and changes."""
 
 
-class Ticked:
+class TickedMaintainer:
     """At each instant the outputs are what the last tick at or before it said.
 
     The state is what one tick hands to the next; kept facts that stay are written once.
@@ -97,7 +97,7 @@ class Ticked:
         return False
 
     def _node(self, number: int, handed: Handed) -> TickNode:
-        from tidemill.datalog.dataflow.ticking import DataflowTicker  # imports numba
+        from tidemill.datalog.dataflow.ticker import DataflowTicker  # imports numba
 
         target, allowance = self._target, self._allowance.apart()
         self._of_nodes.append(allowance)

@@ -19,6 +19,7 @@ from tidemill.datalog.logical.plan_text import scan_lines
 from tidemill.datalog.logical.scans import AllOf, AnyOf, Comparison, Scan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
 from tidemill.testkit import tidelog
 from tidemill.testkit.held import Held
 from tidemill.testkit.seeded_backend import seeded_backend
@@ -50,7 +51,12 @@ def scans(text: str) -> list[str]:
          ["sale: all columns where price >= 2.0 && time > 100"]),
         ("f(s) := sale(s, i, _, _);", ["sale: (shop)"]),
         ("f(s) @count(i) := sale(s, i, _, 1);", ["sale: all columns where n == 1"]),
-        ("f(s) @max(n) := sale(s, _, _, n);", ["sale: (shop, n)"]),
+        ("f(s) @max(n) := sale(s, _, _, n);", ["sale: all columns"]),
+        ("f(c) @min(s) := shop(s, c) ^ shop(s, _);", ["shop: all columns"]),
+        ("f(1) @min(s) := shop(s, _);", ["shop: (name)"]),
+        ("f(s) := sale(s, _, _, _) @expires(e) if e < 9;", ["sale: all columns"]),
+        ("f(s) := shop(s, _) ^ not sale(s, _, _, _) @expires(9);",
+         ["sale: all columns", "shop: all columns"]),
         ("f(s) := sale(s, _, _, n) if 10 / n > 2 ^ n > 3;", ["sale: all columns"]),
         ("f(s) := sale(s, _, _, n) if n > 3 ^ 10 / n > 2;", ["sale: all columns where n > 3"]),
         ("f(s) := sale(s, _, _, n) if n > 3 || n == 0; f(s) := sale(s, i, _, _) if i == null;",
@@ -139,6 +145,31 @@ def test_no_answer_and_no_error_changes_without_what_scans_leave_out() -> None:
     agree()
     assert seen["rows"] > EXAMPLES / 20  # of two in three
     assert seen["columns"] > EXAMPLES / 20  # of one in four
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q(x) @min(u) := b(_, x) @time(u);", "p(x) := b(_, x) @expires(w) if w < 9;",
+        "q(x) := a(x) ^ not b(_, x) @expires(6);",
+    ],
+)  # fmt: skip
+def test_each_end_counts_of_rows_that_differ_in_a_column_that_nobody_names(text: str) -> None:
+    ends = (None, 6)
+    rows = [
+        Presence(Record("b", (n, 2), 1, end), 1, 20 if end is None else end)
+        for n, end in enumerate(ends)
+    ]
+    example, given_ = read(text), {"b": rows, "a": [Presence(Record("a", (2,), 1), 1, 20)]}
+    less = {
+        name: narrowed(scan, given_[name])
+        for name, scan in logical_plan(example.checked).scans.items()
+    }
+    held = Held(example.checked)
+    held.feed(less)
+    for at, expected in enumerate(answers_from_scratch(example, given_), -1):
+        held.step(at + 1)
+        assert held.now() == expected, at
 
 
 def test_tests_read_a_row_with_its_time_first() -> None:

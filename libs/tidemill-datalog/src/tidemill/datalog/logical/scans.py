@@ -173,11 +173,11 @@ class _Readings:
         return not _known_functions(expression) or self._scope.fallible(expression)
 
     def _counts_rows(self) -> bool:
-        """Whether a count, a life or an error tells rows apart by columns nobody names."""
+        """Whether a count, an end or an error tells rows apart by columns nobody names."""
         rule = self._rule
         if rule.outlives or rule.lingers or not rule.deductive:
             return True
-        if any(name in TALLIES for name, _ in rule.head.lattices):
+        if any(name in TALLIES for name, _ in rule.head.lattices) or self._sees_ends():
             return True
         clocks = [argument for atom in rule.atoms for argument in atom.clock or ()]
         if any(atom.clock is not None and not _ticks(atom.clock) for atom in rule.atoms):
@@ -185,6 +185,18 @@ class _Readings:
         expressions: list[Expression] = [*rule.conditions, *_of_head(rule), *clocks]
         expressions += [term for absent in rule.absent for term in absent.expressions()]
         return any(self._fallible(expression) for expression in expressions)
+
+    def _sees_ends(self) -> bool:
+        """Whether the end of each single row matters: that of merged rows is the last one.
+
+        A group ends with the first of its rows, and an atom may name the end or a lattice of a row.
+        """
+        rule, inputs = self._rule, self._checked.inputs
+        atoms: list[AtomForm | AbsentForm] = [*rule.atoms, *rule.absent]
+        if any(name != "time" for atom in atoms for name, _ in atom.lattices):
+            return True
+        read = [inputs[atom.predicate] for atom in rule.atoms if atom.predicate in inputs]
+        return rule.head.aggregates and any(each.kind == "events" for each in read)
 
     def _uses(self) -> Mapping[str, int]:
         """Number of occurrences of each variable of the rule."""

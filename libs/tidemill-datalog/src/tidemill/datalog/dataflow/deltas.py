@@ -64,6 +64,14 @@ class RuleColumns(Protocol):
     widened: dict[int, list[tuple[str, str]]]
     """Whole numbers of an atom that are floats elsewhere: their variables."""
 
+    def named(self, number: int) -> Sequence[int]:
+        """The columns of an atom's terms but for wildcards."""
+        ...
+
+    def judged(self, at: int) -> tuple[bool, frozenset[int]]:
+        """Whether a condition may fail, and the columns of its variables."""
+        ...
+
     def seen(self, number: int) -> Iterable[See]:
         """The steps that show lattices of an atom's fact."""
         ...
@@ -116,12 +124,7 @@ class Steps:
 
     def bound_places(self, number: int) -> int:
         """Number of columns of an atom that are known."""
-        of = self._of
-        return sum(
-            of.own[number, place] in self._bound
-            for place, term, _ in of.places(number)
-            if not isinstance(term, Wildcard)
-        )
+        return sum(column in self._bound for column in self._of.named(number))
 
     def _bind(self, columns: Iterable[Pair], known: Iterable[int]) -> tuple[list[Pair], ...]:
         """Pairs (match, fact) of columns that are looked up, copied and compared; all are bound."""
@@ -226,8 +229,7 @@ class Steps:
         for at, condition in enumerate(of.rule.conditions):
             if at in self._done:
                 continue
-            fallible = of.scope.fallible(condition)
-            columns = {of.variables[name][0] for name in variables_of(condition)}
+            fallible, columns = of.judged(at)
             if all_ or (not fallible and columns <= self._bound):
                 self._done.add(at)
                 if not self._guarded(condition):

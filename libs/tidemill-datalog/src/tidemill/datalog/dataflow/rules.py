@@ -51,6 +51,7 @@ from tidemill.datalog.logical.forms import (
     Variable,
     Wildcard,
     clock_time,
+    variables_of,
 )
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of, merges
 
@@ -116,6 +117,8 @@ class RuleLowering:
         self.widened: dict[int, list[tuple[str, str]]] = {}
         self.typed: dict[int, list[tuple[int, str]]] = {}
         self._passes_into = -1
+        self._known: dict[int, list[int]] = {}
+        self._judged: dict[int, tuple[bool, frozenset[int]]] = {}
         self.ages = -1, -1
         self._number = -1
 
@@ -221,6 +224,24 @@ class RuleLowering:
             if place is not None:
                 found.append((place, terms[0], schema.kind(place)))
         return found
+
+    def named(self, number: int) -> Sequence[int]:
+        """The columns of an atom's terms but for wildcards, once all columns are allocated."""
+        if number not in self._known:
+            self._known[number] = [
+                self.own[number, place]
+                for place, term, _ in self.places(number)
+                if not isinstance(term, Wildcard)
+            ]
+        return self._known[number]
+
+    def judged(self, at: int) -> tuple[bool, frozenset[int]]:
+        """Whether a condition may fail, and the columns of its variables."""
+        if at not in self._judged:
+            condition = self.rule.conditions[at]
+            columns = frozenset(self.variables[name][0] for name in variables_of(condition))
+            self._judged[at] = self.scope.fallible(condition), columns
+        return self._judged[at]
 
     def _allocate(self, number: int, atom: AtomForm, full: bool) -> None:
         if atom.is_clock:

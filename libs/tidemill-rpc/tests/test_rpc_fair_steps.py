@@ -63,6 +63,29 @@ async def test_a3_a_question_waits_for_two_steps_of_a_flood_at_most() -> None:
     assert fair <= 2
 
 
+async def test_a3_calls_that_are_given_up_clean_up_in_their_turn() -> None:
+    """Hundreds of subscriptions may end at one moment: others wait for the credit of a user."""
+    work = Work()
+    steps = FairSteps(lambda: work.now_s)
+
+    async def subscribed() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            work.step("eve")
+
+    flood = [asyncio.ensure_future(steps.steps_of("eve", subscribed())) for _ in range(FLOOD)]
+    question = asyncio.ensure_future(steps.steps_of("ann", work.hops("ann", HOPS)))
+    await asyncio.sleep(0)
+    for each in flood:
+        each.cancel()
+    assert await question == HOPS
+    await asyncio.wait(flood)
+    assert all(each.cancelled() for each in flood)
+    own = [at for at, user in enumerate(work.done) if user == "ann"]
+    assert max(b - a - 1 for a, b in pairwise(own)) <= CREDIT_S / STEP_S + 2 < FLOOD / 4
+
+
 async def test_a3_without_turns_the_same_question_waits_for_the_whole_flood() -> None:
     def unordered(work: Work) -> Order[int]:
         async def as_it_comes(user: str, call: Awaitable[int]) -> int:

@@ -13,8 +13,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-CREDIT_S = 0.1
-"""A user who asks for little goes before others until it has had so much more than its share."""
+CREDIT_S = 0.01
+"""A user who asks for little goes before others until it has had so much more than its share.
+
+It is the burst for which others wait; a question takes some milliseconds of the event loop.
+"""
 
 CROWDED_S = 1.0
 """Users share the loop for so long after two of them have taken turns; a lone user is never queued.
@@ -121,7 +124,9 @@ class _Queued(Generic[T]):
         thrown: BaseException | None = None
         while True:
             turn: asyncio.Future[None] | None = None
-            if not steps.goes_at_once(user) and thrown is None:
+            # A cancelled call cleans up in its turn; who waits for that is cancelled at once.
+            waits = thrown is None or isinstance(thrown, asyncio.CancelledError)
+            if not steps.goes_at_once(user) and waits:
                 turn = steps.queue(user)
                 try:
                     yield from turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import sys
 import threading
@@ -10,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,11 +20,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill.arrangement.looks import let_go
+from tidemill.arrangement.looks import LOOK, let_go
 from tidemill.catalog.apply import documents
 from tidemill.catalog.apply.turns import TURN
 from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.programs import CHARS_KEPT, Programs
 from tidemill.catalog.store import Stored
+from tidemill.datalog.dataflow import missing_in
 from tidemill.errors import TidemillError
 from tidemill.host.observing import expect_refusals, watch_loop
 from tidemill.host.questions import histories
@@ -52,6 +57,7 @@ READINGS = f"""{HEAD}kind: Source
 metadata: {{name: readings}}
 spec: {{http: {{}}, columns: [{{name: n, type: int}}], timestampInterval: 50ms}}
 """
+LONG = "p(n) := numbers(n);" + " " * CHARS_KEPT
 EVEN = f"""{HEAD}kind: View
 metadata: {{name: even}}
 spec: {{program: "two(n) := numbers(n) if n % 2 == 0;"}}
@@ -303,6 +309,28 @@ def test_a3_the_names_in_a_long_program_are_gathered_once() -> None:
         return calls(lambda: catalog.reads_of(stored))
 
     assert cost(80) == cost(20)
+
+
+@pytest.mark.parametrize("what", ["plan", "program"])
+def test_a3_what_a_long_program_leaves_is_freed_in_parts(what: str) -> None:
+    """To free a plan of a thousand rules at once holds the interpreter for 10 ms."""
+    catalog, stored = checked(400)
+    program = catalog.plan_view(stored).program
+    programs = Programs()
+    programs.read(program.program.text, "again")
+    work = partial(missing_in, program) if what == "plan" else partial(programs.read, LONG, "long")
+    objects: list[int] = []
+    token = LOOK.set(lambda: objects.append(len(gc.get_objects())))
+    gc.disable()
+    try:
+        work()
+        objects.append(len(gc.get_objects()))
+    finally:
+        gc.enable()
+        LOOK.reset(token)
+    freed = [before - after for before, after in pairwise(objects) if after < before]
+    assert sum(freed) > 1_000
+    assert max(freed) < sum(freed) / 4
 
 
 def planned(rules: int) -> Callable[[], object]:

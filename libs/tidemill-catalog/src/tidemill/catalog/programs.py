@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
+from tidemill.arrangement.looks import let_go
 from tidemill.arrangement.machine_code import has_compiler
 from tidemill.datalog.ast import Program
 from tidemill.datalog.check import check
@@ -24,6 +25,9 @@ CHARS_KEPT = 250_000
 
 Each full collection of garbage walks through all of these objects, and holds the interpreter.
 """
+
+RULES_A_LOOK = 20
+"""Rules that are freed between two looks: at once a thousand are some milliseconds."""
 
 T = TypeVar("T")
 
@@ -65,8 +69,13 @@ class _Remembered:
         """Forget the oldest of too many; what was read last stays, however long it is."""
         chars = sum(len(text) for text, _ in list(self._found))
         while len(self._found) > KEPT or (chars > CHARS_KEPT and len(self._found) > 1):
-            (text, _), _ = self._found.popitem(last=False)
+            (text, _), found = self._found.popitem(last=False)
             chars -= len(text)
+            rules: list[object] = (
+                [*found.rules] if isinstance(found, Program | CheckedProgram) else []
+            )
+            del found
+            let_go(rules, RULES_A_LOOK)
 
 
 class Programs:

@@ -68,13 +68,13 @@ async def test_a3_calls_that_are_given_up_clean_up_in_their_turn() -> None:
     work = Work()
     steps = FairSteps(lambda: work.now_s)
 
-    async def subscribed() -> None:
+    async def follow() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             work.step("eve")
 
-    flood = [asyncio.ensure_future(steps.steps_of("eve", subscribed())) for _ in range(FLOOD)]
+    flood = [asyncio.ensure_future(steps.steps_of("eve", follow())) for _ in range(FLOOD)]
     question = asyncio.ensure_future(steps.steps_of("ann", work.hops("ann", HOPS)))
     await asyncio.sleep(0)
     for each in flood:

@@ -13,10 +13,11 @@ from tidemill.errors import Exhausted
 from tidemill.host.settings import LimitSettings
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, World, expected, follow
+from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill_compute.views.auto import BACK_S, GROWING_S, GROWING_STEPS, AutoRule
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.part import room_of_range
-from tidemill_compute.views.windows.collecting import answer, evaluate_here
+from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.spec import WindowResult
 
 TEXT = """

@@ -29,9 +29,10 @@ from tidemill.shard import MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import World, follow, table
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, programs_alike
+from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill_compute.views.engines import Engine, Engines, Windows
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.windows.collecting import answer, evaluate_here
+from tidemill_compute.views.windows.collecting import answer
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "15")),

@@ -13,13 +13,14 @@ from tidemill.datalog.placement import Live
 from tidemill.datalog.state import StateRow
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow
+from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill.time import frontier, sole_time
 from tidemill_compute.views.engines import Engine, Engines, Windows
 from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows import work as window_work
-from tidemill_compute.views.windows.collecting import answer, evaluate_here
+from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.spec import unpack_window
 
 IN_WINDOWS = {

@@ -14,7 +14,7 @@ from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.shard.ports import Blob
 from tidemill_compute.views.interval_rows import error_moves
-from tidemill_compute.views.range_wire import LAST, Dealt
+from tidemill_compute.views.range_wire import Dealt
 from tidemill_compute.views.view_updates import update_table
 from tidemill_compute.views.windows.spec import (
     Failure,
@@ -110,15 +110,3 @@ class _Gathered:
             found | ({errors: parts} if parts else {}), dict(self._rows), whole, self._touched,
             self._turn,
         )  # fmt: skip
-
-
-async def evaluate_here(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
-    """All ranges of a window in this process, one after the other: the twin of its tasks."""
-    waiting: list[Dealt] = []
-    for fragment in work.fragments:
-        mine = [each for each in waiting if each.stage == fragment.number]
-        async for dealt in work.stage(fragment.number, 0, 1, mine):
-            if dealt.stage == LAST:
-                yield dealt
-            else:
-                waiting.append(dealt)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.lattices import Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import typed_of
 from tidemill.datalog.sums import Wide
-from tidemill.errors import Corrupt, UsageError
+from tidemill.errors import Corrupt
 from tidemill.time.typed import READ, TYPE_NAMES, write_typed
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
@@ -27,7 +27,7 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 ESTABLISHED = "established"
 LINGERING = "lingering"
 OPEN = "open"
-"""Solutions of the dataflow, many in one row, which the other engines cannot read."""
+"""Many solutions in one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,55 +79,6 @@ class LingeringSolution:
     versions: tuple[tuple[Instant, tuple[tuple[Instant, Parafacts], ...]], ...]
 
 
-Solution = TypeVar("Solution", EstablishedSolution, LingeringSolution)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """The living solutions at the end of a window, by rule number."""
-
-    established: Mapping[int, Sequence[EstablishedSolution]] = field(default_factory=dict)
-    lingering: dict[int, tuple[LingeringSolution, ...]] = field(default_factory=dict)
-
-    def to_rows(self) -> tuple[StateRow, ...]:
-        """The state as rows (rule, kind, JSON), sorted; equal states give equal rows.
-
-        Cost: O(size); a passed count, sum or average is written with all its contributions.
-        """
-        rows = [
-            established_row(rule, solution)
-            for rule, solutions in self.established.items()
-            for solution in solutions
-        ]
-        rows += [
-            lingering_row(rule, solution)
-            for rule, solutions in self.lingering.items()
-            for solution in solutions
-        ]
-        return tuple(sorted(rows))
-
-    @classmethod
-    def from_rows(cls, rows: Iterable[StateRow]) -> EngineState:
-        """The state that `to_rows` wrote, in any order. Raises: UsageError for an unknown kind."""
-        established: dict[int, list[EstablishedSolution]] = {}
-        lingering: dict[int, list[LingeringSolution]] = {}
-        for rule, kind, text in rows:
-            fields = () if kind == OPEN else decode_fields(text)
-            if kind == ESTABLISHED:
-                established.setdefault(rule, []).append(EstablishedSolution(*fields))
-            elif kind == LINGERING:
-                lingering.setdefault(rule, []).append(LingeringSolution(*fields))
-            else:
-                ask = "; the view needs the engine dataflow" if kind == OPEN else ""
-                raise UsageError(
-                    f"state refused: unknown kind {kind!r}{ask}", reason="InvalidState"
-                )
-        return cls(
-            {rule: tuple(solutions) for rule, solutions in established.items()},
-            {rule: tuple(solutions) for rule, solutions in lingering.items()},
-        )
-
-
 def established_row(rule: int, solution: EstablishedSolution) -> StateRow:
     """A solution with an expiry of its own as a row."""
     fields = (
@@ -135,12 +86,6 @@ def established_row(rule: int, solution: EstablishedSolution) -> StateRow:
         solution.versions,
     )  # fmt: skip
     return rule, ESTABLISHED, encode_fields(fields)
-
-
-def lingering_row(rule: int, solution: LingeringSolution) -> StateRow:
-    """A match that outlives some of its facts as a row."""
-    fields = (solution.keys, solution.values, solution.versions)
-    return rule, LINGERING, encode_fields(fields)
 
 
 def encode_fields(fields: tuple[Any, ...]) -> str:

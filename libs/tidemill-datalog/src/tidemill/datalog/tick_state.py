@@ -1,8 +1,7 @@
 """State between ticks, as rows that can be kept: an engine goes on from them with equal answers.
 
 Three kinds: facts that rules with `@next` carry, solutions that live until their own expiry, and
-messages that no tick has taken in yet. Rows of equal states are equal, whichever engine ran the
-tick.
+messages that no tick has taken in yet. Rows of equal states are equal.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import EngineState, StateRow, decode_fields, encode_fields
+from tidemill.datalog.state import StateRow, decode_fields, encode_fields
 from tidemill.datalog.tables import Fact
 from tidemill.datalog.ticks import Message, Support
 
@@ -33,7 +32,7 @@ class Handed:
     """
 
     carried: Mapping[Fact, Sequence[Support]] = field(default_factory=dict)
-    solutions: EngineState = field(default_factory=EngineState)
+    solutions: tuple[StateRow, ...] = ()
     entered: frozenset[StateRow] = frozenset()
     left: frozenset[StateRow] = frozenset()
 
@@ -82,19 +81,19 @@ def as_carried(row: StateRow) -> StateRow:
 
 
 def handed_of(rows: Iterable[StateRow]) -> Handed:
-    """The content of the rows of one node. Raises: UsageError for an unknown kind."""
+    """The content of the rows of one node. Raises: Corrupt for rows of facts that are none."""
     by_kind: dict[str, list[StateRow]] = {CARRIED: [], ENTERED: [], LEFT: []}
     solutions: list[StateRow] = []
     for row in rows:
         by_kind.get(row[1], solutions).append(row)
     entered, left = (frozenset(map(as_carried, by_kind[kind])) for kind in (ENTERED, LEFT))
     carried = dict(map(fact_of, by_kind[CARRIED]))
-    return Handed(carried, EngineState.from_rows(solutions), entered, left)
+    return Handed(carried, tuple(sorted(solutions)), entered, left)
 
 
 def rows_of(handed: Handed) -> set[StateRow]:
     """Facts and solutions that are handed on, as rows."""
-    rows = set(handed.solutions.to_rows())
+    rows = set(handed.solutions)
     for fact, values in handed.carried.items():
         row = carried_row(fact, values)
         if row is not None:

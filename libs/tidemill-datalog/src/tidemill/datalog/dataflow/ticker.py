@@ -185,7 +185,7 @@ class DataflowTicker:
             self._owed.subtract(handed.entered)
             self._owed.update(handed.left)
             handed = handed.begun()
-        self.engine.restore(handed.solutions.to_rows(), at)
+        self.engine.restore(handed.solutions, at)
         present: dict[str, list[Presence]] = {}
         for fact, values in handed.carried.items():
             (name, key), row = fact, carried_row(fact, values)

@@ -3,7 +3,7 @@
 A solution may outlive the facts that established it, so they do not give it back. The solutions
 that one step establishes are one row: a *block* of columns. A block is gone when all of them are.
 The bytes of a block depend on its solutions, and not on the order in which they came. In a ticked
-program each is a row by itself, as the other engines write it.
+program each is a row by itself.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class OpenSolutions:
     # Rows of the state.
 
     def _singly(self, rows: I64Array) -> list[StateRow]:
-        """Solutions of matches (columns, instant, diff), each as the other engines write it."""
+        """Solutions of matches (columns, instant, diff), each as a row by itself."""
         matches = self._matches(len(rows))
         matches[:, :-3], matches[:, -3] = rows[:, :-2], rows[:, -2]
         heads = self._finds.rows(matches).tolist()
@@ -282,7 +282,7 @@ class OpenSolutions:
         matches[:, nulls] = matches[:, nulls] & ~(1 << column) | null << column
 
     def _established(self, row: StateRow) -> Change:
-        """A solution as the engines on rows and columns write it."""
+        """A solution that is a row by itself."""
         if row[1] != ESTABLISHED:
             raise Corrupt(f"the state of rule {row[0]} has a row of the kind {row[1]}")
         identity, _, time, expires, _, versions = decode_fields(row[2])

@@ -51,6 +51,7 @@ from tidemill.testkit.conformance.language_events import Arrived, check_events, 
 from tidemill.testkit.conformance.values import Json
 from tidemill.testkit.evaluated import evaluated
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.turns import Turns
 from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.outbox import Firing, Took, untold
@@ -290,11 +291,11 @@ async def live(world: World, fuse: Fuse, upper: int) -> None:
     view, actions = world.drivers(fuse)
     tasks = [asyncio.create_task(view.maintain_forever())]
     tasks += [asyncio.create_task(action.fire_forever()) for action in actions]
+    turns = Turns(world.clock, 0.01)
     while not any(task.done() for task in tasks):
         if min(view.progress.lower, *(a.counts.frontier for a in actions)) >= upper:
             break
-        await asyncio.sleep(0)
-        world.clock.move(0.01)
+        await turns.take()
     for task in tasks:
         task.cancel()
     for ended in await asyncio.gather(*tasks, return_exceptions=True):

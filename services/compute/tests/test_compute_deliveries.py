@@ -37,6 +37,7 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.http_endpoints import served
 from tidemill.testkit.pages import defined_in
+from tidemill.testkit.turns import Turns
 from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.outbox import Firing, Sink, Took, key_in, untold
@@ -185,10 +186,9 @@ class World:
 
 async def follow(world: World, action: ActionDriver, upper: int) -> None:
     """Run an action until it has carried out everything before `upper`, dies, or is refused."""
-    task = asyncio.create_task(action.fire_forever())
+    task, turns = asyncio.create_task(action.fire_forever()), Turns(world.clock, 0.01)
     while not task.done() and action.counts.frontier < upper:
-        await asyncio.sleep(0)
-        world.clock.move(0.01)
+        await turns.take()
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)
     if not isinstance(ended, Killed | asyncio.CancelledError | Unavailable):
@@ -435,7 +435,7 @@ async def test_an_endpoint_has_each_effect_as_often_as_its_class_says(delivery: 
         await world.create()
         async with target.served() as url:
             ask = f"{url}/{{key}}" if delivery is Delivery.ASKABLE else ""
-            sink = partial(HttpSink, Endpoint(url, delivery, ask=ask), SystemClock())
+            sink = partial(HttpSink, Endpoint(url, delivery, ask=ask), world.clock)
             deaths += await survive(world, sink, Random(seed), target.calm)
         fired = set(keys(await world.now.read_updates("calls/outbox")))
         assert len(fired) == len(world.changes)

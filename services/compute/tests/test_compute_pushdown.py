@@ -21,6 +21,7 @@ from tidemill.datalog.pushdown import reading_of
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.part_store import Limits
+from tidemill.testkit.turns import Turns
 from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
@@ -97,10 +98,9 @@ class World:
         with pytest.MonkeyPatch.context() as patched:
             if not scans:
                 patched.setattr("tidemill_compute.views.view.logical_plan", plan_without_scans)
-            task = asyncio.create_task(view.maintain_forever())
+            task, turns = asyncio.create_task(view.maintain_forever()), Turns(self.clock, 0.1)
             while not task.done() and view.progress.lower < BATCHES * 10:
-                await asyncio.sleep(0)
-                self.clock.move(0.1)
+                await turns.take()
         self.read = len(self.blob.read)
         self.alive = view._inputs["sale"].alive
         task.cancel()

@@ -28,6 +28,7 @@ from tidemill.errors import AlreadyUsed, Exhausted
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.turns import PAUSE_S, Turns
 from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
@@ -211,14 +212,13 @@ class World:
 
         for name in self.views:
             begin(name)
-        restarts = random.randrange(3)
+        restarts, turns = random.randrange(3), Turns(self.clock, 0.1)
         while any(view.progress.lower < upper for view, _ in running.values()):
             self.counts.crowd = max([self.counts.crowd, *(s.readers for s in shared.inputs())])
             if any(task.done() for _, task in running.values()):
                 break
-            await asyncio.sleep(0)
-            self.clock.move(0.1)
-            if restarts and random.random() < 0.01:
+            await turns.take()
+            if restarts and random.random() < 0.05:
                 restarts -= 1
                 name = random.choice(sorted(running))
                 await self.stop(*running.pop(name))
@@ -274,9 +274,9 @@ class World:
         task = asyncio.create_task(takeover.run())
         fed = self.fed
         while not task.done():
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
             await self.clock.advance(0.05)
-            waits = self.fed < fed + 3 and self.random.random() < 0.05
+            waits = self.fed < fed + 3 and self.random.random() < 0.1
             if self.fed <= at[0] if at else waits:
                 await self.feed(self.fed + 1)
         await task
@@ -431,12 +431,12 @@ async def test_a_view_stopped_while_it_evaluates_takes_nothing_from_others(
 
 async def reach(world: World, upper: int, *running: tuple[ViewDriver, asyncio.Task[None]]) -> None:
     """Time passes until views have come to an instant. Raises: what ends one before that."""
+    turns = Turns(world.clock, 0.1)
     while any(view.progress.lower < upper for view, _ in running):
         for _, task in running:
             if task.done():
                 task.result()
-        await asyncio.sleep(0)
-        world.clock.move(0.1)
+        await turns.take()
 
 
 async def alone(world: World, text: str, hosts: int) -> ViewTarget:

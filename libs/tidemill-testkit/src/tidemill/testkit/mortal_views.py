@@ -21,6 +21,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Blob
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.turns import PAUSE_S
 from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
@@ -207,14 +208,14 @@ class World:
         return {name: consolidate(await reader.read_updates(name)) for name in [*names, "v/errors"]}
 
 
-async def follow(world: World, view: ViewDriver, upper: int, pause_s: float = 0.0) -> None:
+async def follow(world: World, view: ViewDriver, upper: int, pause_s: float = PAUSE_S) -> None:
     """Run a view until it has written everything before `upper`, or dies.
 
-    Others wait for real servers, and look again after `pause_s`.
+    It is evaluated on threads: who looks again after `pause_s` leaves them the processor.
     """
     task = asyncio.create_task(view.maintain_forever())
     while not task.done() and view.progress.lower < upper:
-        await asyncio.sleep(pause_s)  # noqa: TID251  lets the view go on
+        await asyncio.sleep(pause_s)  # noqa: TID251  as said
         world.clock.move(0.1)
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)

@@ -26,6 +26,7 @@ from tidemill.datalog.tick_plan import TickPlan
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.turns import Turns
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
@@ -125,10 +126,9 @@ class World:
 
     async def follow(self, view: ViewDriver, upper: int) -> None:
         """Run a view until it has written everything before `upper`, or dies."""
-        task = asyncio.create_task(view.maintain_forever())
+        task, turns = asyncio.create_task(view.maintain_forever()), Turns(self.clock, 0.1)
         while not task.done() and view.progress.lower < upper:
-            await asyncio.sleep(0)  # noqa: TID251  # gives way; no time is waited for
-            self.clock.move(0.1)
+            await turns.take()
         task.cancel()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         if not isinstance(ended, Killed | asyncio.CancelledError):

@@ -20,7 +20,6 @@ from tidemill_compute.actions.sink_email import EmailSink, Mailbox
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.actions.sink_log import LogSink
-from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 
 LASTING = 4
@@ -42,6 +41,8 @@ def open_sink(made: ActionCollections, host: Context, link: str) -> Sink:
     if sink.log is not None:
         return LogSink(host.log, sink.log.topic, name)
     if sink.redis is not None:
+        from tidemill_compute.actions.sink_redis import RedisSink
+
         redis, secret = sink.redis, sink.redis.secret
         return RedisSink(
             redis.url, redis.stream, name, allow_non_durable=redis.allow_non_durable,

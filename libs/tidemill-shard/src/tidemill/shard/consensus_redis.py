@@ -25,10 +25,8 @@ from redis.exceptions import (
 
 from tidemill.errors import Indeterminate, TidemillError, Unavailable, UsageError
 from tidemill.shard.offloading import all_of
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import PREFIX, TIMEOUT_S, Version
 
-TIMEOUT_S = 10.0
-PREFIX = "tidemill"
 DURABLE: Mapping[str, str] = {
     "appendonly": "yes",
     "appendfsync": "always",

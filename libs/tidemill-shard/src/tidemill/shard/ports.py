@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+TIMEOUT_S = 10.0
+"""A store at the other end of a connection is given up after so long a silence."""
+PREFIX = "tidemill"
+"""In a store that many systems share, the names of one begin with it."""
+
 
 class Clock(Protocol):
     """Time of this machine; leases and polling depend on it, answers never do."""

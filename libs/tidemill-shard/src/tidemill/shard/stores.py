@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -12,8 +12,11 @@ import msgspec
 from tidemill.errors import UsageError
 from tidemill.shard.blob_directory import DirectoryBlob
 from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
-from tidemill.shard.consensus_redis import PREFIX, TIMEOUT_S, RedisConsensus
 from tidemill.shard.consensus_sqlite import SqliteConsensus
+from tidemill.shard.ports import PREFIX, TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tidemill.shard.consensus_redis import RedisConsensus
 
 StoredConsensus: TypeAlias = "SqliteConsensus | RedisConsensus"
 StoredBlob: TypeAlias = "DirectoryBlob | ObjectBlob"
@@ -50,6 +53,9 @@ def open_consensus(
     if (file := consensus_file(address)) is not None:
         return SqliteConsensus(file)
     if url.scheme in ("redis", "rediss") and url.hostname:
+        # Who keeps versions in a file starts a tenth sooner without this library.
+        from tidemill.shard.consensus_redis import RedisConsensus
+
         options = dict(parse_qsl(url.query))
         prefix = options.pop("prefix", PREFIX)
         plain = url._replace(query=urlencode(options)).geturl()

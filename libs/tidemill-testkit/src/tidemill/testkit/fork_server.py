@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from itertools import count
 from types import FrameType
 
@@ -50,6 +51,8 @@ def warm() -> None:
     """
     services_of(ServerSettings())
     load_engine()
+    for name in ("tidemill.shard.consensus_redis", "tidemill_compute.actions.sink_redis"):
+        import_module(name)  # loaded by those who use it
     columns = (("a", "text"), ("b", "int"))
     inputs = {name: InputSchema(name, "relation", columns) for name in ("q", "r")}
     held = Held(check(parse(PROGRAM, "warm"), InputSchemas(inputs)))

@@ -103,8 +103,8 @@ class Trial:
         package = Path(*parts[: 2 if parts[0] == "tidemill" else 1])
         target = self._folder / "path" / package
         if not target.exists():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(self._root / member / "src" / package, target, ignore=ignored)
+            # What was compiled of it, loops as well, is good for the copy: times are copied too.
+            shutil.copytree(self._root / member / "src" / package, target)
         return self._folder / "path" / inner
 
 
@@ -118,11 +118,7 @@ def trial(root: Path, environment: Mapping[str, str]) -> Iterator[Trial]:
         with subprocess.Popen(
             [sys.executable, "-m", "tidemill.testkit.mutants.forked"],
             cwd=root,
-            env={
-                **kept,
-                "PYTHONPATH": str(folder / "path"),
-                "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
-            },
+            env={**kept, "PYTHONPATH": str(folder / "path")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

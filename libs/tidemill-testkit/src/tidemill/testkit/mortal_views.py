@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from random import Random  # noqa: TID251
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -111,8 +114,9 @@ def outputs_of_the_other_view() -> CheckedProgram:
 VIEWED = outputs_of_the_other_view()
 
 
-def history(seed: int) -> dict[str, pa.Table]:
-    """Updates of the inputs: hosts come and go, pings begin and may end."""
+@cache
+def history(seed: int) -> Mapping[str, pa.Table]:
+    """Updates of the inputs: hosts come and go, pings begin and may end. The twin takes its time."""
     random = Random(seed)
     hosts: list[tuple[object, ...]] = []
     for name in "abc":
@@ -131,7 +135,7 @@ def history(seed: int) -> dict[str, pa.Table]:
             pings.append((*row, ends, -1))
     given_ = {"host": table(hosts, HOST), "ping": table(pings, PING)}
     viewed = expected(VIEWED, given_)
-    return {**given_, **{name: viewed[f"v/{name}"] for name in VIEWED.derived}}
+    return MappingProxyType({**given_, **{name: viewed[f"v/{name}"] for name in VIEWED.derived}})
 
 
 def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
@@ -141,7 +145,7 @@ def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return consolidate(pa.Table.from_arrays(columns, schema=updates))
 
 
-def expected(program: CheckedProgram, inputs: dict[str, pa.Table]) -> dict[str, pa.Table]:
+def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The outputs and errors as the twin says them."""
     given = {n: presences_of(inputs[n], INPUTS[n][1]) for n in program.inputs}
     found = written(program, given, END)

@@ -53,7 +53,7 @@ def open_consensus(
     if (file := consensus_file(address)) is not None:
         return SqliteConsensus(file)
     if url.scheme in ("redis", "rediss") and url.hostname:
-        # Who keeps versions in a file starts a tenth sooner without this library.
+        # A process with its versions in a file starts a sixth sooner without this library.
         from tidemill.shard.consensus_redis import RedisConsensus
 
         options = dict(parse_qsl(url.query))

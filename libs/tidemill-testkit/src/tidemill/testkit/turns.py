@@ -7,7 +7,7 @@ import asyncio
 from tidemill.runtime.clock import ManualClock
 
 AT_ONCE = 8
-"""Turns between two pauses. What waits for other tasks alone needs many, and no real time."""
+"""Turns between two pauses. A wait for other tasks alone needs many, and no real time."""
 PAUSE_S = 0.001
 
 

@@ -103,7 +103,7 @@ class Trial:
         package = Path(*parts[: 2 if parts[0] == "tidemill" else 1])
         target = self._folder / "path" / package
         if not target.exists():
-            # What was compiled of it, loops as well, is good for the copy: times are copied too.
+            # Compiled modules and loops of the original serve the copy: times are copied too.
             shutil.copytree(self._root / member / "src" / package, target)
         return self._folder / "path" / inner
 

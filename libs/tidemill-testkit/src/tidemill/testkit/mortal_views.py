@@ -116,7 +116,7 @@ VIEWED = outputs_of_the_other_view()
 
 @cache
 def history(seed: int) -> Mapping[str, pa.Table]:
-    """Updates of the inputs: hosts come and go, pings begin and may end. The twin takes its time."""
+    """Updates of the inputs: hosts come and go, pings begin and may end. The twin is slow."""
     random = Random(seed)
     hosts: list[tuple[object, ...]] = []
     for name in "abc":

@@ -78,14 +78,14 @@ GROUPS = {
     """,
     "groups by a computed key": "per(v % 2) @count(s) @max(s) @min(u) := reading(s, v, u);",
     "sets and extents": """
-        of(r) @set(v) := reading(s, v, _) ^ place(s, r);
-        wide(r) @extent(v, v, u) := reading(s, v, u) ^ place(s, r);
+        of(r % 2) @set(v) := reading(s, v, _) ^ place(s, r);
+        wide(r + 1) @extent(v, v, u) := reading(s, v, u) ^ place(s, r);
     """,
     "values that are counted once": """
         of(r) @count_distinct(v) @count(u) := reading(s, v, u) ^ place(s, r);
         kinds() @count_distinct(u) := reading(_, _, u);
     """,
-    "times": "of(r) @earliest(t) @latest(t) := reading(s, _, _) @time(t) ^ place(s, r);",
+    "times": "of(r % 2) @earliest(t) @latest(t) := reading(s, _, _) @time(t) ^ place(s, r);",
     "sums beyond a word, of parts alone": """
         zero() @sum(v) @average(v) := large(_, v);
         most(n % 2) @sum(v) @max(v) := large(n, v);
@@ -103,8 +103,11 @@ MATCHES = {
         "of(r) @count(v) := reading(s, v, _) ^ place(s, r); of(r) @count(s) := place(s, r);",
         "other rules add to it",
     ),
+    "extremes of groups that may be small": (
+        "of(r) @max(v) := reading(s, v, _) ^ place(s, r);", "may be small",
+    ),
     "sets that are counted, too": (
-        "of(r) @set(v) @count(v) := reading(s, v, _) ^ place(s, r);", "is passed on",
+        "of(r % 2) @set(v) @count(v) := reading(s, v, _) ^ place(s, r);", "is passed on",
     ),
 }  # fmt: skip
 

@@ -48,10 +48,11 @@ IN_WINDOWS = {
         often(n) := worth(n) @count(c) ^ pair(n, _) if c > 1;
     """,
     "groups of which each range has a part": """
-        worth(n) @sum(length(h)) @count(h) @max(h) := ping(h, n) ^ host(h);
+        worth(n) @sum(length(h)) @count(h) := ping(h, n) ^ host(h);
+        longest(n % 2) @count(h) @max(h) := ping(h, n) ^ host(h);
         total() @sum(n) @average(n) @count(1) := ping(_, n);
         kinds() @count_distinct(n) @set(h) := ping(h, n) ^ host(h);
-        often(n) ~sum ~count ~max := worth(n) @count(c) if c > 1;
+        often(n) ~sum ~count := worth(n) @count(c) if c > 1;
     """,
     "counts that are passed on, and meet again": """
         many(n) @count(h) := ping(h, n);

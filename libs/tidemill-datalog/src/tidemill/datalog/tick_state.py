@@ -6,8 +6,8 @@ messages that no tick has taken in yet. Rows of equal states are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
@@ -25,32 +25,30 @@ _NO_RULE = -1
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """State after the last tick of a node: what each reason says of facts, and living solutions.
+    """State after the last tick of a node, as rows: carried facts, and living solutions.
 
     `entered` and `left` are the rows of facts by which that differs from what the tick itself was
     handed, where it may go on.
     """
 
-    carried: Mapping[Fact, Sequence[Support]] = field(default_factory=dict)
+    carried: frozenset[StateRow] = frozenset()
     solutions: tuple[StateRow, ...] = ()
     entered: frozenset[StateRow] = frozenset()
     left: frozenset[StateRow] = frozenset()
 
     def begun(self) -> Handed:
         """The facts that the tick itself was handed, and the solutions."""
-        carried = dict(self.carried)
-        for row in self.entered:
-            carried.pop(fact_of(row)[0], None)
-        return replace(self, carried=carried | dict(map(fact_of, self.left)))
+        return replace(self, carried=self.carried - self.entered | self.left)
+
+    @property
+    def rows(self) -> set[StateRow]:
+        """Facts and solutions that are handed on."""
+        return {*self.carried, *self.solutions}
 
 
-def carried_row(fact: Fact, values: Iterable[Support]) -> StateRow | None:
-    """A carried fact as a row; None where nothing of it is carried."""
-    said = [(value[0], value[1]) for value in values]
-    if not said:
-        return None
-    said.sort(key=lambda value: encode_fields(value))
-    return _NO_RULE, CARRIED, encode_fields((*fact, *said))
+def carried_row(fact: Fact, support: Support) -> StateRow:
+    """A carried fact as a row."""
+    return _NO_RULE, CARRIED, encode_fields((*fact, support))
 
 
 def message_row(sent: Instant, message: Message) -> StateRow:
@@ -81,21 +79,10 @@ def as_carried(row: StateRow) -> StateRow:
 
 
 def handed_of(rows: Iterable[StateRow]) -> Handed:
-    """The content of the rows of one node. Raises: Corrupt for rows of facts that are none."""
+    """The content of the rows of one node."""
     by_kind: dict[str, list[StateRow]] = {CARRIED: [], ENTERED: [], LEFT: []}
     solutions: list[StateRow] = []
     for row in rows:
         by_kind.get(row[1], solutions).append(row)
-    entered, left = (frozenset(map(as_carried, by_kind[kind])) for kind in (ENTERED, LEFT))
-    carried = dict(map(fact_of, by_kind[CARRIED]))
+    carried, entered, left = (frozenset(map(as_carried, each)) for each in by_kind.values())
     return Handed(carried, tuple(sorted(solutions)), entered, left)
-
-
-def rows_of(handed: Handed) -> set[StateRow]:
-    """Facts and solutions that are handed on, as rows."""
-    rows = set(handed.solutions)
-    for fact, values in handed.carried.items():
-        row = carried_row(fact, values)
-        if row is not None:
-            rows.add(row)
-    return rows

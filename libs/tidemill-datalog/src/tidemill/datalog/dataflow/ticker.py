@@ -29,7 +29,7 @@ from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
-from tidemill.datalog.tick_state import ENTERED, LEFT, Handed, carried_row
+from tidemill.datalog.tick_state import ENTERED, LEFT, Handed, carried_row, fact_of
 from tidemill.datalog.ticks import Given, Message, TickAnswer
 from tidemill.errors import Corrupt
 
@@ -187,8 +187,8 @@ class DataflowTicker:
             handed = handed.begun()
         self.engine.restore(handed.solutions, at)
         present: dict[str, list[Presence]] = {}
-        for fact, values in handed.carried.items():
-            (name, key), row = fact, carried_row(fact, values)
+        for row in sorted(handed.carried):
+            (name, key), values = fact_of(row)
             records = []
             for expires, parafacts in values:
                 end = None if expires == END else int(expires)
@@ -196,10 +196,9 @@ class DataflowTicker:
                 records.append(Record(NEXT + name, tuple(key[1:]), key[0], end, seen))
             found = present.setdefault(NEXT + name, [])
             found += [Presence(record, at - 1, END) for record in records]
-            if row is not None:
-                # A state may have several reasons for a fact, which is one row here.
-                self._owed.update(map(self._row_of, records))
-                self._owed[row] -= 1
+            # A state may have several reasons for a fact, which is one row here.
+            self._owed.update(map(self._row_of, records))
+            self._owed[row] -= 1
         self._last = np.array([at - 1])
         self._handed, gone = {}, {}
         for name, presences in present.items():
@@ -256,9 +255,7 @@ class DataflowTicker:
         ends = END if record.expires is None else record.expires
         inner = inject_given(record, self._lattices) if record.parafacts else None
         fact = record.predicate.removeprefix(NEXT), (record.time, *record.arguments)
-        row = carried_row(fact, [(ends, inner)])
-        assert row is not None
-        return row
+        return carried_row(fact, (ends, inner))
 
     def _hand_on(self, name: str, moves: I64Array, ticks: I64Array) -> None:
         """Feed what some ticks say of the ones that follow them, each row one tick later."""

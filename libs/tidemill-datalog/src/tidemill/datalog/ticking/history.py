@@ -19,7 +19,7 @@ from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_plan import TickPlan
-from tidemill.datalog.tick_state import Handed, rows_of
+from tidemill.datalog.tick_state import Handed
 from tidemill.datalog.ticking.run import TickRun, TickStart
 from tidemill.datalog.ticks import Given, Message, TickAnswer, TickNode
 
@@ -146,7 +146,7 @@ class _Recording:
         self._inner = make(handed)
         self._handed = handed
         self._left: set[StateRow] = set()
-        self._entered = rows_of(handed)
+        self._entered = handed.rows
         self._counts: dict[Record, int] = {}
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
@@ -161,7 +161,7 @@ class _Recording:
     def go_on(self, at: int, come: Given) -> TickAnswer:
         mine = self._mine
         if not mine.first:
-            handed = rows_of(self._handed.begun())
+            handed = self._handed.begun().rows
             for row in handed:
                 mine.handed.come(row, 0)
             self._left, self._entered = handed - self._entered, self._entered - handed

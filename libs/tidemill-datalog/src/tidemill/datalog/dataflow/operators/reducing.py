@@ -36,20 +36,20 @@ from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.matching import PIECE_ROWS, Matches
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped, Touched, words_in
+from tidemill.datalog.dataflow.operators.stretches import Observed
 from tidemill.datalog.dataflow.plan import Reduce
 from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
 from tidemill.datalog.logical.forms import Expression, Type
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
 from tidemill.datalog.presence import END, fact_text
-from tidemill.datalog.sums import among_floats, exact_average, exact_sum
-from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed, whole
+from tidemill.datalog.sums import among_floats
+from tidemill.datalog.values import INT_MAX, INT_MIN, OVERFLOW, Failed
 
 _KINDS = {
     "count": COUNT, "sum": SUM, "average": MEAN,
     COUNTED: COUNT, UPPER: UPPER_SUM, LOWER: LOWER_SUM,
 }  # fmt: skip
-_HALF = 0xFFFF_FFFF
 
 
 class Reduction:
@@ -81,6 +81,7 @@ class Reduction:
             self._sums = Sums(self._groups, values)
         self._width = self._groups + 2 + values + 1
         self._contributions = Regrouped(self._width, self._groups)
+        self._observed = Observed(reduce, schema, self._groups, texts, lattices)
         self._failing = Failing(schema, errors, matches.plan.form.number, texts, self._first)
         self.contributes_ahead = False
         """Whether matches are shown to `ahead` before what that makes of them is taken."""
@@ -313,46 +314,33 @@ class Reduction:
     # Other lattices.
 
     def _read_again(self, touched: Touched) -> Change:
-        rows = [self._record(*alive) for alive in touched.stretches()]
+        rows = []
+        if self._plan.carried:
+            rows = [self._blended(*alive) for alive in touched.stretches()]
+        else:
+            for alive in touched.rows:
+                for row, failed in self._observed.rows(alive):
+                    if failed is None:
+                        rows.append(row)
+                    else:
+                        self._failing.note(row, failed)
         kept = [row for row in rows if row is not None]
         return np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
 
-    def _record(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
-        schema, groups = self._schema, self._groups
+    def _blended(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
+        """A row with the parafacts of solutions that hold together, which have to be seen."""
+        schema, groups, values = self._schema, self._groups, self._schema.values
         row = [0] * (schema.columns + 3)
         row[self._first : schema.expiry] = alive[0][:groups]
-        nulls = self._contributions.group_of(alive[0])[-1] << self._first
+        row[schema.nulls] = self._contributions.group_of(alive[0])[-1] << self._first
         if not self._plan.by_time:
             time = max(each[groups] for each in alive)
-            row[TIME], null = (0, 1) if time == BEGIN_WORD else (time, 0)
-            nulls |= null
+            row[TIME] = 0 if time == BEGIN_WORD else time
+            row[schema.nulls] |= int(time == BEGIN_WORD)
         row[schema.expiry] = min(each[groups + 1] for each in alive)
         row[-3:] = [start, end, 1]
-        if self._plan.carried:
-            row[schema.nulls] = nulls
-            return self._blended(row, [each[groups + 2] for each in alive])
-        place = groups + 2
-        for at, (name, terms) in enumerate(self._plan.lattices):
-            values = [self._values(alive, place + each) for each in range(len(terms))]
-            place += len(terms)
-            column = schema.expiry + 1 + at
-            try:
-                parts = self._plan.merges and name in TALLIES
-                seen = _added(name, *values) if parts else self._seen(name, values[0])
-            except Failed as failed:
-                row[schema.nulls] = nulls
-                self._failing.note(row, failed.reason)
-                return None
-            row[column], null = word_of(seen, schema.kind(column), self._texts, schema.values)
-            nulls |= null << column
-        row[schema.nulls] = nulls
-        return row
-
-    def _blended(self, row: list[int], carried: Sequence[int]) -> list[int] | None:
-        """A row with the parafacts of its solutions, which have to be seen."""
-        values = self._schema.values
         try:
-            number = values.merged(carried)
+            number = values.merged([each[groups + 2] for each in alive])
             for name, inner in values.value(number) or ():
                 (seen, *_) = values.lattices[name].observe(inner)
                 if seen == END and name in TALLIES:
@@ -360,49 +348,12 @@ class Reduction:
         except Failed as failed:
             self._failing.note(row, failed.reason)
             return None
-        row[self._schema.carried] = number
+        row[schema.carried] = number
         return row
-
-    def _values(self, alive: Sequence[list[int]], place: int) -> list[Any]:
-        """The values in a column of some contributions."""
-        kind = self._plan.kinds[place - self._groups - 2]
-        return [
-            None if each[self._width - 1] >> place & 1
-            else value_of(each[place], kind, self._texts, self._schema.values)
-            for each in alive
-        ]  # fmt: skip
-
-    def _seen(self, name: str, values: Sequence[Any]) -> Any:
-        """The value of a lattice over some solutions. Raises: Failed."""
-        if (kind := kind_of(name)) in (COUNTED, UPPER, LOWER):
-            known = [value for value in values if value is not None]
-            if kind == COUNTED:
-                return len(known)
-            return sum(value >> 32 if kind == UPPER else value & _HALF for value in known)
-        if name in TALLIES:
-            if name == "count":
-                return sum(value is not None for value in values)
-            return exact_sum(values) if name == "sum" else exact_average(values)
-        lattice = self._lattices[name]
-        inner = lattice.inject(values[0])
-        for value in values[1:]:
-            inner = lattice.merge(inner, lattice.inject(value))
-        return lattice.observe(inner)[0]
 
 
 def _terms_of(reduce: Reduce) -> tuple[Expression, ...]:
     return tuple(term for _, terms in reduce.lattices for term in terms)
-
-
-def _added(
-    name: str, counts: Sequence[int], upper: Sequence[int] = (), lower: Sequence[int] = ()
-) -> Any:
-    """A count, sum or average of all values by its parts. Raises: Failed."""
-    count = sum(counts)
-    if name == "count" or not count:
-        return count if name == "count" else None
-    total = (sum(upper) << 32) + sum(lower)
-    return whole(total) if name == "sum" else total / count
 
 
 class Failing:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.columns import texts as module
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import schema
-from tidemill.datalog.dataflow.carried import Values
+from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.records import Record
 from tidemill.errors import Exhausted
@@ -46,7 +46,7 @@ def test_rows_by_the_numbers_of_other_texts_are_the_rows_made_with_those(
         patch.setattr(schema, "_TEXTS_A_PART", 8)
         mine, others, kinds = Texts(), Texts(), (Type.TEXT, Type.INT, Type.TEXT)
         others.numbers(pa.array(["aaaaaaaab", "other", "a"]))
-        facts = schema.Schema("p", kinds, Values({}))
+        facts = schema.Schema("p", kinds, NumberedValues({}))
         records = [(Record("p", each), 1, 9, 1) for each in values]
         rows = schema.rows_of_records(facts, records, mine)
         found = schema.renumbered(facts, rows, mine, others)

@@ -1,4 +1,4 @@
-"""What holds together of a group is merged as one stretch after the other would merge it."""
+"""Solutions that hold together are merged as one stretch after the other would merge them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Stretches:
         return tree[size:]
 
     def summed(self, values: Sequence[Any], seen: Callable[[ExactSum], Any]) -> list[Any]:
-        """What is seen of the exact sum on each stretch. Cost: O(n log n) for n rows."""
+        """The exact sum on each stretch, as it is seen. Cost: O(n log n) for n rows."""
         moves: list[list[tuple[Any, int]]] = [[] for _ in self._borders]
         for value, (first, last) in zip(values, self._spans, strict=True):
             moves[first].append((value, 1))
@@ -83,7 +83,7 @@ class Stretches:
 
 
 def _tried(work: Callable[..., Any], *given: Any) -> Any:
-    """What some work gives, or how it failed."""
+    """The result of some work, or its failure."""
     try:
         return work(*given)
     except Failed as failed:
@@ -156,7 +156,7 @@ class Observed:
         return None
 
     def _seen(self, alive: Sequence[list[int]], stretches: Stretches) -> Iterator[list[Any]]:
-        """What is seen of each lattice on each stretch, or how it failed."""
+        """The value seen of each lattice on each stretch, or its failure."""
         place = self._groups + 2
         for name, terms in self._plan.lattices:
             columns = [self._values(alive, place + each) for each in range(len(terms))]

@@ -113,6 +113,38 @@ async def test_a_body_that_is_too_large_is_refused(server: HttpServer) -> None:
     assert (await ask(port, "POST", "/push", large))[0] == 413
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Content-Encoding: IDENTITY\r\n", 200),
+        ("Content-Encoding: identity\r\nContent-Encoding: gzip\r\n", 415),
+        ("Content-Encoding: identity, br\r\n", 415),
+    ],
+)
+async def test_a_body_is_taken_as_it_is_or_not_at_all(
+    server: HttpServer, header: str, status: int
+) -> None:
+    port, taken = await take_rows(server)
+    head = f"POST /push?token=1 HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: 3\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + b"abc")
+    assert (await reader.readline()).split()[1] == str(status).encode()
+    writer.close()
+    assert [request.body for request in taken] == [b"abc"] * (status == 200)
+
+
+async def test_a_body_packed_in_its_transfer_is_refused(server: HttpServer) -> None:
+    port, taken = await take_rows(server)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        b"POST /push?token=1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+        b"3\r\nabc\r\n0\r\n\r\n"
+    )
+    assert b" 415 " in await reader.readline()
+    writer.close()
+    assert not taken
+
+
 async def test_a_taken_address_is_named(server: HttpServer) -> None:
     port = await server.start()
     second = HttpServer("127.0.0.1", port, Metrics(ManualClock()))

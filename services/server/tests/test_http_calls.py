@@ -172,13 +172,49 @@ async def test_a_refusal_is_a_problem_that_says_what_to_do(
         assert problem["title"].endswith(".")
 
 
+async def test_head_has_the_headers_of_get_and_no_body(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        at = await asked.insert()
+        for path in (
+            "/v1/openapi.json", "/v1/resources", "/healthz", "/metrics", "/v1/nothing",
+            f"/v1/collections/late/late?as_of={at}&wait_s=60", "/v1/collections/none",
+            f"/v1/ask?goal=late(p,d)&as_of={at}", "/v1/subscribe?goal=late(p,d)",
+        ):  # fmt: skip
+            if path.startswith("/v1/subscribe"):
+                head = await asked.ask(path, "HEAD")
+                assert (head.status, head.headers["Content-Type"]) == (200, "text/event-stream")
+                continue
+            get, head = await asked.ask(path), await asked.ask(path, "HEAD")
+            assert (head.status, head.body) == (get.status, b""), path
+            if get.status == 200 and path not in ("/metrics", "/v1/resources"):  # they move on
+                volatile = {"Date"}
+                assert {n: v for n, v in head.headers.items() if n not in volatile} == {
+                    n: v for n, v in get.headers.items() if n not in volatile
+                }
+
+
+async def test_what_is_not_there_is_told_with_what_there_is(tmp_path: Path) -> None:
+    async with web(tmp_path) as asked:
+        near = await asked.ask("/v1/colections")
+        assert near.json["detail"] == "GET /v1/colections; did you mean /v1/collections?"
+        far = await asked.ask("/metrics/of/nothing/" + "x" * 5_000)
+        assert far.json["detail"].endswith("GET /v1/openapi.json lists every route")
+        assert len(far.json["detail"]) < 300
+        for path in ("/v1/collections/none", "/v1/ask?goal=none(x)", "/v1/resources/View/none"):
+            said = await asked.ask(path)
+            assert said.status == 404
+            assert "GET /v1/collections" in said.json["advice"]
+        later = await asked.ask("/v1/collections/delays?as_of=99999999999999")
+        assert (later.status, "wait_s" in later.json["advice"]) == (425, True)
+
+
 async def test_a_form_or_a_method_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         said = await asked.ask("/v1/collections/delays", headers={"Accept": "image/png"})
         assert said.status == 406
         assert "text/csv" in said.json["detail"]
         wrong = await asked.ask("/v1/collections/delays", "PUT")
-        assert (wrong.status, wrong.headers["Allow"]) == (405, "GET")
+        assert (wrong.status, wrong.headers["Allow"]) == (405, "GET,HEAD")
         form = await asked.ask(
             "/v1/apply", "POST", data=b"a,b", headers={"Content-Type": "text/csv"}
         )

@@ -129,6 +129,10 @@ async def test_ids_that_are_none_are_refused_and_an_end_is_one(tmp_path: Path) -
             said = await asked.ask(PATH, headers={"Last-Event-ID": hostile})
             assert said.status == 400, hostile
             assert "Last-Event-ID" in said.json["detail"]
+        for hostile in ("9" * 5_000, "0" * 19 + "1" * 5_000):  # more than Python reads as a number
+            for path in (PATH, f"{PATH}&until={at}"):
+                said = await asked.ask(path, headers={"Last-Event-ID": hostile})
+                assert (said.status, said.json["reason"]) == (400, "LastEventId")
         for path in ("/v1/subscribe?goal=none(x)", "/v1/subscribe?goal=late(p"):
             assert (await asked.ask(path)).status in (400, 404)
         ended = await asked.ask(f"{PATH}&until={at}", headers={"Last-Event-ID": str(at)})

@@ -35,7 +35,7 @@ async def _first_instant(
     except NotYet as error:
         raise NotYet(
             f"no instant of {collection} is definite yet, so there is nothing to answer from: its work has "
-            "just begun, or moves to another process; ask again in some seconds, or wait with --wait",
+            "just begun, or moves to another process; ask again in some seconds, or wait for it",
             **{**error.details, "reason": "first"},
         ) from None
 

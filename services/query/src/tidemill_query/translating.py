@@ -128,7 +128,7 @@ class Translator:
                 come = f"as of {latest.as_of} it has come to {shown_offsets(latest.offsets)}"
             raise NotYet(
                 f"{shown_offsets(wanted)} of {source.name} is not in any answer yet: {come}; "
-                "ask again later, or wait with --wait",
+                "ask again later, or wait for it",
                 **{**error.details, "collection": source.collection},
             ) from None
 

@@ -41,7 +41,7 @@ def advice(error: TidemillError, address: str) -> str:
     """The next act of the user; empty where the message names it already."""
     match error:
         case NotYet() if error.details.get("reason") == "first":
-            return ""
+            return "Wait for it with --wait."
         case NotYet():
             return (
                 f"The upper is {_frontier(error, 'upper')}: choose an earlier instant, leave "

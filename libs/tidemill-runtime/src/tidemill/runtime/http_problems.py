@@ -66,6 +66,15 @@ FORM_STATUSES: Mapping[int, str] = {
 }
 """Statuses of requests that no route is asked about, and when each is given."""
 
+ADVICE: Mapping[type[TidemillError], str] = {
+    UnknownCollection: "GET /v1/collections and GET /v1/resources list what there is.",
+    BeforeSince: "Choose a later instant; keep more history next time with `retain` or a Hold.",
+    NotYet: "Choose an earlier instant, leave it out for the latest, or wait with `wait_s`.",
+}
+"""What to write next, by the parameters and routes of HTTP, as the command line says it by its
+own.
+"""
+
 _ASK_LATER = frozenset({429, 503})
 
 
@@ -98,6 +107,8 @@ def refusal(error: TidemillError) -> HttpReply:
     kind, status = next((k, code) for k, code in STATUSES if isinstance(error, k))
     title = (inspect.getdoc(kind) or "").partition("\n")[0]
     more = {name: _plain(value) for name, value in error.details.items()}
+    if advice := ADVICE.get(kind):
+        more["advice"] = advice
     if callable(render := getattr(error, "render", None)):
         more["rendered"] = str(render())[:TEXT_CHARS_MAX]
     found = problem(status, f"error:{_dashed(kind)}", title, error.message, more)

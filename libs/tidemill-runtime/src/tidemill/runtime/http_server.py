@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from weakref import WeakSet
 
 from aiohttp import ClientError, web
@@ -40,6 +41,10 @@ EVENTS = "text/event-stream"
 """Content type of streams that do not end by themselves; a server that closes ends them."""
 LINE_BYTES_MAX = 64 << 10
 """Bytes of a request line; a longer one is refused as text, before any route is known."""
+OPENAPI = "/v1/openapi.json"
+"""Where a server that answers calls lists its routes."""
+PATH_CHARS_MAX = 200
+"""Characters of a path that a refusal repeats, and compares with the routes."""
 JOIN_INLINE_MAX = 1 << 20
 """Bytes of a body that are put together on the event loop; more take milliseconds."""
 SCRAPES_SHARE = 0.2
@@ -151,7 +156,10 @@ class HttpServer:
         admits: Admission | None = None,
         throttle: BodyThrottle | None = None,
     ) -> None:
-        """Answer as `add_route` does; `exchange` is left once its reply is sent, or is lost."""
+        """Answer as `add_route` does; `exchange` is left once its reply is sent, or is lost.
+
+        What answers GET answers HEAD with the same status and headers, and no body.
+        """
 
         async def answer(request: web.Request) -> web.StreamResponse:
             reply: HttpReply
@@ -175,13 +183,17 @@ class HttpServer:
                 whole.force_close()  # what is left of the body is nobody's to read
             return whole
 
-        self._application.router.add_route(method, path, answer)
+        for each in ("HEAD", "GET") if method == "GET" else (method,):
+            self._application.router.add_route(each, path, answer)
 
     async def _send(
         self, request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]
     ) -> None:
         """Send a body piece by piece; a client that does not take one in time is cut off."""
         await response.prepare(request)
+        if request.method == "HEAD":
+            await _closed(pieces)
+            return
         task = asyncio.current_task()
         if task is not None and response.content_type == EVENTS:
             self._endless.add(task)
@@ -193,8 +205,7 @@ class HttpServer:
         except (TimeoutError, ConnectionError):
             _cut(request)  # it is too slow, or has gone away: nobody else's business
         finally:
-            if isinstance(pieces, AsyncGenerator):
-                await pieces.aclose()
+            await _closed(pieces)
 
     @asynccontextmanager
     async def _reply(
@@ -210,7 +221,7 @@ class HttpServer:
         if refused is not None:
             yield refused
             return
-        if request.headers.get("Content-Encoding", "identity") != "identity":
+        if _is_packed(request):
             says = "send the body as it is, without an encoding"
             self._tell(asked, 415, says)
             yield form_problem(415, says)
@@ -294,7 +305,7 @@ class HttpServer:
                 try:
                     return await handler(request)
                 except web.HTTPException as found:  # no such route, or not by this method
-                    reply = form_problem(found.status, f"{request.method} {request.path[:200]}")
+                    reply = form_problem(found.status, self._unrouted(request, found.status))
                     allowed = {n: v for n, v in found.headers.items() if n == "Allow"}
                     return web.Response(
                         status=found.status, body=reply.body, headers=_headers(reply) | allowed
@@ -307,6 +318,19 @@ class HttpServer:
             return answer
 
         return admit
+
+    def _unrouted(self, request: web.Request, status: int) -> str:
+        """The request, and for a path that is none the nearest one, or where all of them stand."""
+        asked = f"{request.method} {request.path[:PATH_CHARS_MAX]}"
+        if status != 404:
+            return asked
+        paths = dict.fromkeys(each.canonical for each in self._application.router.resources())
+        near = get_close_matches(request.path[:PATH_CHARS_MAX], paths, n=1, cutoff=0.75)
+        if near:
+            return f"{asked}; did you mean {near[0]}?"
+        return f"{asked}; " + (
+            f"GET {OPENAPI} lists every route" if OPENAPI in paths else f"it has {', '.join(paths)}"
+        )
 
     def add_ready_check(self, name: str, check: ReadyCheck) -> None:
         """Add `check` to /readyz, which is ready when every check is."""
@@ -422,6 +446,23 @@ class _Full(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         transport.write(_FULL)
         transport.close()
+
+
+async def _closed(pieces: AsyncIterator[bytes]) -> None:
+    """End what makes the pieces of a body."""
+    if isinstance(pieces, AsyncGenerator):
+        await pieces.aclose()
+
+
+def _is_packed(request: web.Request) -> bool:
+    """Whether the body is encoded by anything beside its chunks."""
+    said = [
+        each.strip().lower()
+        for name in ("Content-Encoding", "Transfer-Encoding")
+        for value in request.headers.getall(name, [])
+        for each in value.split(",")
+    ]
+    return not {"", "identity", "chunked"}.issuperset(said)
 
 
 def _headers(reply: HttpReply) -> dict[str, str]:

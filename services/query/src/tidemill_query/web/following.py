@@ -38,6 +38,9 @@ KEPT_BYTES_MAX = 8 << 20
 SILENCE_S = 15.0
 """Seconds without an event after which a comment shows that the connection lives."""
 
+ID_CHARS_MAX = 20
+"""Characters of the id of an event."""
+
 ENDED = "end"
 """Id of the last event of a closed collection."""
 
@@ -287,8 +290,20 @@ class _Follower:
                     return
 
 
-def _last_id(asked: Asked) -> str:
-    return asked.request.sent.get("last-event-id", "").strip()
+def _last_id(asked: Asked) -> int | None:
+    """The frontier that the header names; None without one, or for the end. Raises: UsageError."""
+    last = asked.request.sent.get("last-event-id", "").strip()
+    if not last or last == ENDED:
+        return None
+    # NB: Python refuses to read numbers of thousands of digits.
+    found = int(last) if last.isascii() and last.isdecimal() and len(last) <= ID_CHARS_MAX else 0
+    if not 0 < found < 1 << 63:
+        raise UsageError(
+            f"following refused: {last[:100]!r} is no id of an event; leave Last-Event-ID out to "
+            "begin anew",
+            reason="LastEventId",
+        )
+    return found
 
 
 async def follow(on: Handlers, asked: Asked) -> HttpReply:
@@ -300,22 +315,17 @@ async def follow(on: Handlers, asked: Asked) -> HttpReply:
     `EventSource` of a browser sends no token; with tokens a page reads the stream by `fetch`.
     """
     last, of, until = _last_id(asked), asked.of, on.at(asked.of.until)
+    ended = asked.request.sent.get("last-event-id", "").strip() == ENDED
     if until == 0 or (until is None and of.until is not None):
         raise UsageError(
             f"following refused: until={of.until} is no end of a stream: name an instant after 0, "
             "or leave it out",
             reason="Until",
         )
-    if last == ENDED or (last.isdecimal() and until is not None and int(last) >= until):
+    if ended or (last is not None and until is not None and last >= until):
         return HttpReply(204, content_type=EVENTS)
-    if last and not (last.isascii() and last.isdecimal() and 0 < int(last[:20]) < 1 << 63):
-        raise UsageError(
-            f"following refused: {last[:100]!r} is no id of an event; leave Last-Event-ID out to "
-            "begin anew",
-            reason="LastEventId",
-        )
     place = _Place(of.goal, on.at(of.start), of.snapshot, until)
-    stream = _Follower(on, place, int(last) if last else None).stream()
+    stream = _Follower(on, place, last).stream()
     first = await anext(stream)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return HttpReply(200, _Begun(_BEGIN + first, stream), EVENTS, headers)

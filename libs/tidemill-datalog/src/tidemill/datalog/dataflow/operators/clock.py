@@ -60,11 +60,13 @@ def first_tick(step: Untick, value: Callable[[Expression], Any]) -> int:
 class OpenClock:
     """Matches of one clock without an upper limit. Their ticks below `upper` have come.
 
-    A row is a match with its offset and period before its nulls. `lower` was `upper` before.
+    A row is a match with its offset and period before its nulls. `lower` was `upper` before. Rows
+    wait until the matches are looked at: only the sum of all delta plans says what comes and goes.
     """
 
     def __init__(self, width: int) -> None:
         self._matches = Merged(width + 2, range(width + 1), width + 1)
+        self._waiting: list[Change] = []
         self.lower = self.upper = BEGIN_WORD
 
     def go_on(self, upper: int) -> None:
@@ -74,19 +76,28 @@ class OpenClock:
     def take(self, matches: Change, offset: I64Array, period: I64Array) -> None:
         """Keep matches, or let them go. Cost: O(matches)."""
         parts = [matches[:, :-4], offset[:, None], period[:, None], matches[:, -4:]]
-        self._matches.take(np.concatenate(parts, axis=1))
+        self._waiting.append(np.concatenate(parts, axis=1))
+
+    def _settled(self) -> Merged:
+        """The matches after all that waits."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._matches.take(np.concatenate(waiting))
+        return self._matches
 
     def kept(self) -> tuple[Change, I64Array, I64Array]:
         """The matches that live, with their offsets and periods."""
-        rows = np.concatenate([self._matches.facts.living(), self._matches.spare.living()])
+        matches = self._settled()
+        rows = np.concatenate([matches.facts.living(), matches.spare.living()])
         rows = rows[rows[:, -1] > self.lower]
         ones = np.ones((len(rows), 1), np.int64)
-        matches = np.concatenate([rows[:, :-5], rows[:, -3:], ones], axis=1)
-        return matches, rows[:, -5].copy(), rows[:, -4].copy()
+        found = np.concatenate([rows[:, :-5], rows[:, -3:], ones], axis=1)
+        return found, rows[:, -5].copy(), rows[:, -4].copy()
 
     def words(self) -> list[int]:
         """The different words of the matches."""
-        parts = [self._matches.facts.living(), self._matches.spare.living()]
+        matches = self._settled()
+        parts = [matches.facts.living(), matches.spare.living()]
         found: list[int] = np.unique(np.concatenate(parts)).tolist()
         return found
 
@@ -100,7 +111,7 @@ class OpenClock:
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
-        self._matches.compact(since)
+        self._settled().compact(since)
 
 
 class Ticks:

@@ -397,6 +397,12 @@ def test_a_bug_of_the_command_is_a_line_too(
     assert result.output == "tidemill: the command failed: KeyError: 'oops'\n"
 
 
+@pytest.mark.parametrize("address", ["junk", "http://localhost:7474", "localhost:99999", "a b:1"])
+def test_what_is_no_address_is_told_and_not_looked_for(address: str) -> None:
+    result = CliRunner().invoke(app, ["--address", address, "get"])
+    assert (result.exit_code, "write HOST:PORT" in result.stderr) == (1, True)
+
+
 def test_the_address_may_stand_anywhere_on_the_line(served: Served) -> None:
     for arguments in (
         ("explain", "v", "--address", served.address),
@@ -448,4 +454,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_a1_who_asks_before_the_first_instant_is_not_sent_to_an_earlier_one() -> None:
     assert "choose an earlier instant" in advice(NotYet("no", upper=frontier(7)), "here")
-    assert advice(NotYet("ask again", upper=frontier(0), reason="first"), "here") == ""
+    assert (
+        advice(NotYet("ask again", upper=frontier(0), reason="first"), "here")
+        == "Wait for it with --wait."
+    )

@@ -233,3 +233,22 @@ def test_rows_without_a_column_are_refused() -> None:
     with pytest.raises(UsageError, match="name no column"):
         table_of([{}, {}])
     assert table_of([]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (b'{"at": null}\n\xff\xfe\n', "line 2 is not UTF-8 text"),
+        (b"[" * 20_000, "line 1: the row '\\[\\["),
+        (b'{"at": ' + b"9" * 5_000 + b"}\n", "line 1: the row .*Exceeds the limit"),
+        (b'\n\n{"at": 1', "line 3: the row '{\"at\": 1' is not JSON"),
+        (b"[1]\n", "line 1: the row .* is no object"),
+    ],
+)
+def test_a_line_of_a_typed_table_that_is_no_row_is_named(lines: bytes, says: str) -> None:
+    columns = [ColumnInfo("at", "timestamp[us, tz=UTC]", nullable=True)]
+    with pytest.raises(UsageError, match=says) as refused:
+        read_rows(io.BytesIO(lines), "jsonl", columns)
+    assert len(str(refused.value)) < 500
+    marked = read_rows(io.BytesIO(b'\xef\xbb\xbf{"at": "2026-01-01"}\r\n'), "jsonl", columns)
+    assert marked.to_pydict() == {"at": ["2026-01-01"]}

@@ -364,3 +364,26 @@ def test_a_block_of_text_knows_where_its_lines_stand(
         written = text.rstrip("\n").split("\n")
         assert shown[found.line - 1 :] == written[found.line - 1 :]
     assert (view.place("spec", "program").line, view.place("spec", "nothing").line) == (5, 5)
+
+
+TABLE = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: t}\nspec: {columns: %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kind: Tab\x07le\n", "t.yaml:1:10: not YAML: the character U+0007 may not stand in it"),
+        ("a: 1\nb: \0\n", "t.yaml:2:4: not YAML: the character U+0000 may not stand in it"),
+        ('a: 1\nb: "c\nd: 2\n', "t.yaml:2:4: not YAML: found unexpected end of stream"),
+        ("a:\n  b: 1\n c: 2\n", "the keys of one mapping begin in one column"),
+        ("a: [1, 2\nb: 3\n", "close the [ with ]"),
+        (TABLE % "[{name: a, type: decimal(10, 2)}]", 'in quotes: "decimal(10, 2)"'),
+        (TABLE % "[a]", "is not a mapping; write {name: …, type: …}"),
+        (TABLE % "{a: int}", "is not a list; write [ ] around it"),
+        (TABLE % "[]", "is empty; write at least one"),
+    ],
+)
+def test_a_mistake_of_yaml_is_told_with_its_place_and_what_to_write(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_resources(text, "t.yaml")
+    assert says in str(refused.value)

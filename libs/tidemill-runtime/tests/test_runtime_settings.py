@@ -127,3 +127,30 @@ def test_durations_are_read_and_written(text: str, ms: int) -> None:
 @pytest.mark.parametrize("text", ["", "1", "s", "1.5s", "-1s", "1 s", "1S", "1m1h", "1s1s", "1sx"])
 def test_what_is_no_duration_is_none(text: str) -> None:
     assert parse_duration(text) is None
+
+
+@pytest.mark.parametrize("value", ["-1", "nan"])
+def test_a_number_below_zero_is_no_setting(value: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"variable FOE_PAUSE_S: pause_s: .* write a number from 0"
+    ):
+        load(Pausing, None, "FOE_", {"FOE_PAUSE_S": value})
+    assert load(Pausing, None, "FOE_", {"FOE_PAUSE_S": "0"}) == Pausing(0.0)
+    assert load(Pausing, None, "FOE_", {"FOE_PAUSE_S": "inf"}) == Pausing(float("inf"))
+
+
+class Pausing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings with a time."""
+
+    pause_s: float = 1.0
+
+
+def test_a_list_in_a_variable_is_json() -> None:
+    with pytest.raises(UsageError, match=r'a list in a variable is JSON: \["a", "b"\]'):
+        load(Named, None, "FOE_", {"FOE_NAMES": "a"})
+
+
+class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings with a list."""
+
+    names: tuple[str, ...] = ()

@@ -113,3 +113,21 @@ def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:
         refused = run_command(command, [str(good), str(bad)])
         assert refused.exit_code == 1
         assert f"{bad}:2: this is not UTF-8 text" in refused.stderr
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_mistake(tmp_path: Path) -> None:
+    """Editors of some systems write it before UTF-8, and end lines with two characters."""
+    file = tmp_path / "a.tidelog"
+    file.write_bytes("\ufeffp(1);\r\nq(x) := p(x);\r\n".encode())
+    assert run_command(check_command.evaluate, [str(file)]).stdout == "[-inf,-) q(1)\n"
+    assert run_command(check_command.check, [str(file)]).exit_code == 0
+
+
+def test_an_upper_beyond_every_instant_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.tidelog"
+    file.write_text("p(1);\nq(x) := p(x);\n")
+    for upper, code in ((1 << 63) - 1, 0), (1 << 63, 2):
+        assert (
+            run_command(check_command.evaluate, [str(file), "--upper", str(upper)]).exit_code
+            == code
+        )

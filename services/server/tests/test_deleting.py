@@ -18,6 +18,7 @@ from tidemill.testkit.faults.fuse import Fuse, Killed
 from tidemill.testkit.up import up_process
 from tidemill.testkit.whole import Whole, opened
 from tidemill.time import frontier
+from tidemill_server.commands.offline import delete_offline
 from tidemill_server.settings import ServerSettings
 
 CONFIG = """
@@ -149,3 +150,9 @@ async def test_v4_a_delete_that_failed_is_finished_by_the_next_one(
         with pytest.raises(UnknownCollection):
             await process.controller.delete("View", "over")
         assert await list_left(process) == []
+
+
+def test_offline_nothing_is_made_where_no_state_is(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no folder .* with state"):
+        delete_offline("View", "v", str(tmp_path / "none"), None)
+    assert list(tmp_path.iterdir()) == []

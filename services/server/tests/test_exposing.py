@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import grpc
@@ -11,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tidemill.errors import UsageError
-from tidemill.host.exposing import SAID, exposed, services_warning
+from tidemill.host.exposing import SAID, exposed, refuse_exposure, services_warning
 from tidemill.host.process import checked
 from tidemill.testkit.up import up_process
 from tidemill_server.settings import ServerSettings
@@ -61,6 +63,25 @@ def test_a4_what_asks_who_calls_may_be_anywhere(settings: dict[str, object]) -> 
     chosen = msgspec.convert(settings, ServerSettings)
     checked(chosen)
     assert exposed(chosen) == ()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ({"grpc": "127.0.0.1:99999"}, "with a port up to 65535"),
+        ({"grpc": "localhost:-1"}, "write HOST:PORT"),
+        ({"grpc": "localhost"}, "write HOST:PORT"),
+        ({"grpc": "http://localhost:7474"}, "write HOST:PORT"),
+        ({"http_port": 99_999}, "http_port 99999 is no port"),
+        ({"http_port": -1}, "http_port -1 is no port"),
+    ],
+)
+def test_what_is_no_address_is_refused_and_never_another_port(
+    chosen: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        refuse_exposure(ServerSettings(**chosen))
+    assert refuse_exposure(ServerSettings(grpc="[::1]:0", http_port=0)) == ()
 
 
 def test_a4_an_authority_of_clients_and_services_needs_names_of_services(tmp_path: Path) -> None:

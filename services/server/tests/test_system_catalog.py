@@ -265,6 +265,32 @@ async def test_an_apply_with_one_mistake_changes_nothing(tmp_path: Path) -> None
         assert await process.apply(SOURCE, TABLE, VIEW) == [Outcome.CREATED] * 3
 
 
+def reading(name: str, other: str, program: str = "o(x) := i(x);") -> str:
+    return (
+        f"apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {{name: {name}}}\n"
+        f'spec: {{inputs: {{i: {other}}}, program: "{program}"}}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("views", "says"),
+    [
+        ([reading("a", "b/o"), reading("b", "a/o")], "View/a, View/b read each other"),
+        ([reading("a", "a/o")], "View/a reads what it makes"),
+        ([reading("a", "b/o"), reading("b", "hosts", "o(x) := j(x);")], "`j` is neither derived"),
+        ([reading("a", "b/o"), reading("b", "nobody")], "there is no nobody"),
+    ],
+)
+async def test_views_that_wait_for_others_are_told_the_mistake_behind(
+    tmp_path: Path, views: list[str], says: str
+) -> None:
+    async with running(tmp_path) as process:
+        with pytest.raises(UsageError) as refused:
+            await process.apply(TABLE, *views)
+        assert says in str(refused.value)
+        assert list(await process.controller.get(None, None)) == []
+
+
 async def test_nothing_is_deleted_that_somebody_reads_and_a_name_may_come_back(
     tmp_path: Path,
 ) -> None:

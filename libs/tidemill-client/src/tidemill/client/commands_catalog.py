@@ -107,7 +107,8 @@ def get(
                 return
             found = list(client.get(kind_named(kind) if kind else None, name))
         if name is not None and not found:
-            raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)
+            said = kind_named(kind) if kind else "resource"
+            raise UnknownCollection(f"there is no {said} {name}", kind=said, name=name)
         _print_resources(found, output)
 
 
@@ -252,6 +253,8 @@ def insert(
                 file = file or "-"
                 columns = next((c.columns for c in client.collections() if c.id == table), ())
                 rows = rows_in.read_file(file, format_name, columns)
+            if not rows.num_rows:
+                raise UsageError("there is no row to insert", reason="rows")
             inserted = None
             for start in _progress(range(0, max(1, rows.num_rows), INSERT_ROWS), "inserting"):
                 token = None if key is None else f"{key} {start}"

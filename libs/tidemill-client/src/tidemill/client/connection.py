@@ -38,6 +38,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.rpc.outcomes import CALL_S
 from tidemill.rpc.tls import TlsFiles
+from tidemill.runtime.addresses import refuse_no_address
 from tidemill.time import Frontier, heartbeat, partition_frontier, read_offsets
 
 SYSTEM_AUTHORITIES = "system"
@@ -286,7 +287,10 @@ def connect(
 
 
 def connect_to(place: ServerAccess, *, timeout_s: float = CALL_S) -> Client:
-    """A client of a place. Raises: UsageError for a file that cannot be used."""
+    """A client of a place. Raises: UsageError for a file that cannot be used, or for what is no
+    address.
+    """
+    refuse_no_address("the address", place.address)
     return Client(place.address, timeout_s=timeout_s, dialer=dialer_of(place))
 
 

@@ -20,6 +20,8 @@ from tidemill.rpc.messages import ColumnInfo
 
 _PLAIN = (pa.int64(), pa.float64(), pa.string(), pa.bool_())
 """Types that readers of Arrow make by themselves; the server makes the others of texts."""
+SHOWN_CHARS_MAX = 200
+"""Characters of a row that a message repeats."""
 FORMATS = ("csv", "jsonl", "parquet", "arrow")
 
 
@@ -106,7 +108,7 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
                 return pa.csv.read_csv(source, convert_options=options)
             case "jsonl":
                 if any(kind not in _PLAIN for kind in types.values()):
-                    return table_of([parse_row(line.decode()) for line in source if line.strip()])
+                    return table_of(list(_objects(source)))
                 fields = [pa.field(name, kind) for name, kind in types.items()]
                 parse = pa.json.ParseOptions(explicit_schema=pa.schema(fields) if fields else None)
                 return pa.json.read_json(io.BytesIO(source.read()), parse_options=parse)
@@ -119,6 +121,19 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
                 raise UsageError(f"no format {format_name!r}: write one of {', '.join(FORMATS)}")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise UsageError(f"not {format_name}: {error}", reason="format") from error
+
+
+def _objects(source: BinaryIO) -> Iterator[dict[str, object]]:
+    """The rows of lines of JSON. Raises UsageError with the number of the line that is none."""
+    for number, line in enumerate(source, 1):
+        if line.strip():
+            try:
+                yield parse_row(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip())
+            except UnicodeDecodeError as error:
+                says = f"line {number} is not UTF-8 text: {error.reason}"
+                raise UsageError(says, reason="row") from error
+            except UsageError as error:
+                raise UsageError(f"line {number}: {error.message}", reason="row") from error
 
 
 def _types(columns: Sequence[ColumnInfo]) -> dict[str, pa.DataType]:
@@ -135,8 +150,14 @@ def parse_row(text: str) -> dict[str, object]:
     """A row written as a JSON object. Raises UsageError if it is not one."""
     try:
         row = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"the row {text!r} is not JSON: {error}", reason="row") from error
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        raise UsageError(f"the row {_brief(text)} is not JSON: {error}", reason="row") from error
     if not isinstance(row, dict):
-        raise UsageError(f'the row {text!r} is no object: write {{"column": value}}', reason="row")
+        raise UsageError(
+            f'the row {_brief(text)} is no object: write {{"column": value}}', reason="row"
+        )
     return row
+
+
+def _brief(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…")

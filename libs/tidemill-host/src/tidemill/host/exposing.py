@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tidemill.errors import UsageError
 from tidemill.host.settings import ProcessSettings, TlsSettings
+from tidemill.runtime.addresses import PORT_MAX, refuse_no_address
 from tidemill.runtime.http_guard import is_loopback
 
 SAID = "tidemill.insecure"
@@ -59,7 +60,18 @@ def _proved(tls: TlsSettings) -> bool:
 
 
 def refuse_exposure(chosen: ProcessSettings) -> tuple[Exposure, ...]:
-    """The wanted exposures. Raises: UsageError that says which setting to give."""
+    """The wanted exposures.
+
+    Raises: UsageError that says which setting to give, also for what is no address.
+    """
+    refuse_no_address("grpc", chosen.grpc)
+    if chosen.role:
+        refuse_no_address("services.address", chosen.services.address)
+    if not 0 <= chosen.http_port <= PORT_MAX:
+        raise UsageError(
+            f"http_port {chosen.http_port} is no port: write 0, which takes a free one, to {PORT_MAX}",
+            reason="address",
+        )
     found = exposed(chosen)
     if found and not chosen.insecure:
         raise UsageError(

@@ -4,7 +4,29 @@ secret.
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
+
+from tidemill.errors import UsageError
+
+_PLACE = re.compile(r"([^\s:/\[\]]*|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})")
+_SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:")
+PORT_MAX = 65_535
+
+
+def refuse_no_address(name: str, text: str) -> None:
+    """Refuse what is no HOST:PORT: gRPC would listen on another port, or look for another host.
+
+    Targets of gRPC with a scheme pass. Raises: UsageError that names the setting, or the option.
+    """
+    found = _PLACE.fullmatch(text)
+    if text.startswith(_SCHEMES) or (found is not None and int(found[2]) <= PORT_MAX):
+        return
+    raise UsageError(
+        f"{name} {text!r} is no address: write HOST:PORT, such as 127.0.0.1:7474, with a port up to "
+        f"{PORT_MAX}",
+        reason="address",
+    )
 
 
 def bare_url(text: object) -> str:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scanner import Scanner
 
 from tidemill.runtime.problems import FieldPath, Position, Problem, field_name
@@ -30,6 +31,10 @@ _TAG = "tag:yaml.org,2002:"
 _HINTS = {
     "'\\t'": "indent with spaces",
     "could not find expected ':'": "write KEY: VALUE; the lines of a text after | stand deeper than its key",
+    "expected <block end>": "the keys of one mapping begin in one column, behind ordinary blanks",
+    "expected ',' or ']'": "close the [ with ], and write a comma between two elements",
+    "expected ',' or '}'": "close the { with }, and write a comma between two fields",
+    "unexpected end of stream": "a quote opens there and is not closed",
     "mapping values are not allowed": "a text with a colon stands in quotes, or below its key after |",
 }
 """Advice by message of the YAML reader."""
@@ -86,6 +91,8 @@ def parse_yaml(
                 documents.append(document)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if "end of stream" in (error.problem or ""):
+            mark = error.context_mark or mark  # where it begins, not the end of the file
         place = Position(file, mark.line + 1, mark.column + 1) if mark else Position(file)
         context = f" {error.context}" if error.context else ""
         hint = next((hint for says, hint in _HINTS.items() if says in (error.problem or "")), "")
@@ -93,6 +100,11 @@ def parse_yaml(
     except (RecursionError, OverflowError):
         # The reader of YAML goes down with what it reads.
         problems.append(Problem(Position(file), "", "not YAML for us: it nests too deep"))
+    except ReaderError as error:
+        before = text[: error.position].splitlines() or [""]
+        place = Position(file, len(before), len(before[-1]) + 1)
+        says = f"not YAML: the character U+{int(error.character):04X} may not stand in it"
+        problems.append(Problem(place, "", says, 'in quotes "\\x07" stands for one'))
     except YAMLError as error:
         problems.append(Problem(Position(file), "", f"not YAML: {error}"))
     return documents, problems

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -61,10 +61,26 @@ def load(
         _override(struct, document, env_prefix, ours, problems)
     if not problems:
         try:
-            return msgspec.convert(document.value, struct, strict=False, dec_hook=_decode)
+            found = msgspec.convert(document.value, struct, strict=False, dec_hook=_decode)
+            problems += _below_zero(found, (), document)
+            if not problems:
+                return found
         except msgspec.ValidationError as error:
             problems.append(_converted(error, document))
     raise refuse(problems, REASON)
+
+
+def _below_zero(found: msgspec.Struct, path: FieldPath, document: Document) -> Iterator[Problem]:
+    """Numbers that count or last nothing: no setting may be less than 0, or no number."""
+    for name in found.__struct_fields__:
+        value, place = getattr(found, name), (*path, name)
+        if isinstance(value, msgspec.Struct):
+            yield from _below_zero(value, place, document)
+        elif isinstance(value, int | float) and not value >= 0:
+            yield Problem(
+                document.position(place), field_name(place), f"{value} is not allowed",
+                "write a number from 0 on",
+            )  # fmt: skip
 
 
 def _read(file: Path) -> Document:
@@ -232,4 +248,5 @@ def _converted(error: msgspec.ValidationError, document: Document) -> Problem:
         for name, index in _STEP.findall(match["path"] or "")
     )
     says = match["says"][:1].lower() + match["says"][1:]
-    return Problem(document.position(path), field_name(path), says)
+    hint = 'a list in a variable is JSON: ["a", "b"]' if "`array`, got `str`" in says else ""
+    return Problem(document.position(path), field_name(path), says, hint)

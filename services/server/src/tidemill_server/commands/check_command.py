@@ -17,6 +17,9 @@ from tidemill.errors import Exhausted, UsageError
 from tidemill.runtime.clock import SystemClock
 from tidemill_server.commands.evaluating import MEMORY_MB, presences_of, upper_of, warnings_of
 
+MARK = "\ufeff"
+"""What some editors write before a text in UTF-8; it is no part of the program."""
+
 _ALWAYS = ("[-inf,-) ", "failed: ")
 
 Lattices = Annotated[
@@ -119,6 +122,7 @@ def evaluate(
         typer.Option(
             help="Up to which instant, in milliseconds of the timeline; by default beyond all facts.",
             min=1,
+            max=(1 << 63) - 1,
         ),
     ] = None,
     lattice: Lattices = None,
@@ -172,9 +176,8 @@ def _texts(files: list[Path]) -> dict[str, str]:
     try:
         for path in files_below(files):
             try:
-                texts[str(path)] = (
-                    sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-                )
+                read = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+                texts[str(path)] = read.removeprefix(MARK)
             except UnicodeDecodeError as error:
                 line = error.object.count(b"\n", 0, error.start) + 1
                 _refuse(f"{path}:{line}: this is not UTF-8 text: {error.reason}")

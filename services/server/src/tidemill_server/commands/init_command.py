@@ -26,7 +26,8 @@ def init(
         for path in write(sample, place):
             typer.echo(f"{path} written")
     except (UsageError, OSError) as error:
-        typer.echo(f"tidemill: {error}", err=True)
+        told = f"cannot write {place}: {error.strerror}" if isinstance(error, OSError) else error
+        typer.echo(f"tidemill: {told}", err=True)
         raise typer.Exit(1) from None
     typer.echo(
         f"\nNext:\n  tidemill test {place}\n  tidemill up -f {place / sample}.yaml"

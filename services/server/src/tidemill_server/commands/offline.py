@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import UnknownCollection
+from tidemill.errors import UnknownCollection, UsageError
 from tidemill.host.process import opened
 from tidemill.runtime import logs, settings
 from tidemill_query.controller import Controller
@@ -26,6 +26,11 @@ def delete_offline(kind: str, name: str, directory: str | None, config: Path | N
     logs.configure("console", "warning")
     chosen = settings.load(ServerSettings, config, "TIDEMILL_UP_")
     chosen = msgspec.structs.replace(chosen, directory=directory or chosen.directory, role=())
+    if not chosen.root.is_dir():
+        raise UsageError(
+            f"there is no folder {chosen.directory} with state: name that of the server with --dir",
+            reason="directory",
+        )
     asyncio.run(_delete(kind, name, chosen))
 
 

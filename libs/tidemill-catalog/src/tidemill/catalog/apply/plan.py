@@ -20,6 +20,7 @@ from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
 from tidemill.catalog.entry import CatalogEntry, PlannedView, columns_of, located
 from tidemill.catalog.firing import refuse_forgotten, refuse_template
+from tidemill.catalog.names import resource_of
 from tidemill.catalog.own_log import in_own_log
 from tidemill.catalog.places import check_resource
 from tidemill.catalog.record_shape import read_descriptors
@@ -363,7 +364,7 @@ async def _plan_readers(readers: list[Stored], catalog: Catalog, by: Principal) 
     waiting = list(readers)
     while waiting:
         left: list[Stored] = []
-        refused: TidemillError | None = None
+        refused: list[TidemillError] = []
         async for stored in in_turns(waiting):
             await catalog.foresee(stored)
             try:
@@ -371,13 +372,36 @@ async def _plan_readers(readers: list[Stored], catalog: Catalog, by: Principal) 
                 plan_reader(known, catalog)
                 done.append(known)
             except TidemillError as error:
-                refused = refused or error
+                refused.append(error)
                 left.append(stored)
         if len(left) == len(waiting):
-            assert refused is not None
-            raise refused
+            raise _stuck(left, refused)
         waiting = left
     return done
+
+
+def _stuck(left: Sequence[Stored], refused: Sequence[TidemillError]) -> TidemillError:
+    """Why none of these resources can be planned: the first mistake that is not another one's.
+
+    Where each only waits for another one, they read each other.
+    """
+    makes = {each.resource.name for each in left if isinstance(each.resource.spec, ViewSpec)}
+
+    def waits(error: TidemillError) -> bool:
+        missing = isinstance(error, UnknownCollection)
+        return missing and resource_of(str(error.details.get("name", ""))) in makes
+
+    own = [error for error in refused if not waits(error)]
+    if own:
+        return own[0]
+    place = refused[0].details.get("position", left[0].resource.position)
+    named = ", ".join(str(each.resource) for each in left)
+    says = f"{named} reads what it makes" if len(left) == 1 else f"{named} read each other"
+    return UsageError(
+        f"{place}: {says}: views are made one after another; put rules that need each other into "
+        "one view",
+        reason="Cycle", position=place,
+    )  # fmt: skip
 
 
 async def _refuse_forgotten(readers: Sequence[Stored], context: ApplyContext) -> None:

@@ -33,6 +33,9 @@ FORMER_FIELDS = {
 }
 """Advice for fields that resources had."""
 
+FIELDS_SHOWN = 3
+"""Fields that the hint for a mapping names."""
+
 _TYPES = {
     "object": "a mapping",
     "array": "a list",
@@ -151,7 +154,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             wanted = " or ".join(
                 _TYPES[each] for each in ([rule] if isinstance(rule, str) else rule)
             )
-            hint = RULES.get(around.get("format"), "") or _type_hint(rule, value)
+            hint = RULES.get(around.get("format"), "") or _type_hint(rule, value, around)
             yield Problem(place, field, f"{_shown(value)} is not {wanted}", hint)
         case "enum":
             words = [str(each) for each in rule]
@@ -161,12 +164,15 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             said = bare_url(value) if str(rule).endswith("-url") else value
             meant = did_you_mean(value, TYPE_NAMES) if rule == "column-type" else ""
             hint = f"{meant} {error.cause}" if meant.startswith("did") else str(error.cause)
+            if rule == "column-type" and str(value).startswith("decimal(") and ")" not in value:
+                hint = 'within { } a type with a comma stands in quotes: "decimal(10, 2)"'
             yield Problem(place, field, f"{_shown(said)} is not allowed", hint)
         case "minimum" | "maximum":
             side = "least" if error.validator == "minimum" else "most"
             yield Problem(place, field, f"{_shown(value)} is not allowed", f"at {side} {rule}")
         case "minItems" | "minLength":
-            yield Problem(place, field, "is empty")
+            hint = "write at least one" if isinstance(value, list) else "write a text"
+            yield Problem(place, field, "is empty", hint)
         case "maxItems" | "maxLength" | "maxProperties":
             yield Problem(place, field, "is too long", f"at most {rule}")
         case "uniqueItems":
@@ -181,9 +187,15 @@ def _purpose(around: Any, missing: str) -> str:  # a schema
     return described[:1].lower() + described[1:].rstrip(".") if described else ""
 
 
-def _type_hint(rule: object, value: object) -> str:
+def _type_hint(rule: object, value: object, around: Any) -> str:  # a schema
+    if rule == "object":
+        fields = around.get("required", ())[:FIELDS_SHOWN]
+        written = ", ".join(f"{name}: …" for name in fields)
+        return f"write {{{written or ('' if 'properties' in around else 'NAME: …')}}}"
     if value is None:
-        return "write {}" if rule == "object" else "write a value, or leave the field out"
+        return "write a value, or leave the field out"
+    if rule == "array":
+        return "write [ ] around it, or a line that begins with - for each"
     if rule == "string" and isinstance(value, int | float):
         return f'write "{json.dumps(value)}" in quotes'
     return ""

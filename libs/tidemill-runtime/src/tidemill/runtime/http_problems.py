@@ -71,9 +71,7 @@ ADVICE: Mapping[type[TidemillError], str] = {
     BeforeSince: "Choose a later instant; keep more history next time with `retain` or a Hold.",
     NotYet: "Choose an earlier instant, leave it out for the latest, or wait with `wait_s`.",
 }
-"""What to write next, by the parameters and routes of HTTP, as the command line says it by its
-own.
-"""
+"""The next act by the parameters and routes of HTTP; the command line says it by its own."""
 
 _ASK_LATER = frozenset({429, 503})
 

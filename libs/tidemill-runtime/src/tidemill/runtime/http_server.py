@@ -42,7 +42,7 @@ EVENTS = "text/event-stream"
 LINE_BYTES_MAX = 64 << 10
 """Bytes of a request line; a longer one is refused as text, before any route is known."""
 OPENAPI = "/v1/openapi.json"
-"""Where a server that answers calls lists its routes."""
+"""The list of routes of a server that answers calls."""
 PATH_CHARS_MAX = 200
 """Characters of a path that a refusal repeats, and compares with the routes."""
 JOIN_INLINE_MAX = 1 << 20
@@ -158,7 +158,7 @@ class HttpServer:
     ) -> None:
         """Answer as `add_route` does; `exchange` is left once its reply is sent, or is lost.
 
-        What answers GET answers HEAD with the same status and headers, and no body.
+        A route of GET answers HEAD with the same status and headers, and no body.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:

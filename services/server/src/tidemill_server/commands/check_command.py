@@ -18,7 +18,7 @@ from tidemill.runtime.clock import SystemClock
 from tidemill_server.commands.evaluating import MEMORY_MB, presences_of, upper_of, warnings_of
 
 MARK = "\ufeff"
-"""What some editors write before a text in UTF-8; it is no part of the program."""
+"""The mark of some editors before a text in UTF-8; it is no part of the program."""
 
 _ALWAYS = ("[-inf,-) ", "failed: ")
 

@@ -383,7 +383,7 @@ async def _plan_readers(readers: list[Stored], catalog: Catalog, by: Principal) 
 def _stuck(left: Sequence[Stored], refused: Sequence[TidemillError]) -> TidemillError:
     """Why none of these resources can be planned: the first mistake that is not another one's.
 
-    Where each only waits for another one, they read each other.
+    Resources that only wait for one another read each other.
     """
     makes = {each.resource.name for each in left if isinstance(each.resource.spec, ViewSpec)}
 

@@ -91,8 +91,8 @@ def page(root: Path) -> str:
         "A process serves these routes at `http_host` and `http_port` of its "
         "[settings](settings.md). "
         "An error is a problem (RFC 9457): `title` says what the caller does next, `detail` what was "
-        "tried, and `advice` what to write instead. Details of the error are further members. What "
-        "answers GET answers HEAD as well, without a body. The calls of users ask for a token "
+        "tried, and `advice` what to write instead. Details of the error are further members. A route "
+        "of GET answers HEAD as well, without a body. The calls of users ask for a token "
         "(`Authorization: Bearer`) where gRPC does, and count in its metrics and limits.",
     )
     paths = document()["paths"]

@@ -192,7 +192,7 @@ class HttpServer:
         """Send a body piece by piece; a client that does not take one in time is cut off."""
         await response.prepare(request)
         if request.method == "HEAD":
-            await _closed(pieces)
+            await _close(pieces)
             return
         task = asyncio.current_task()
         if task is not None and response.content_type == EVENTS:
@@ -205,7 +205,7 @@ class HttpServer:
         except (TimeoutError, ConnectionError):
             _cut(request)  # it is too slow, or has gone away: nobody else's business
         finally:
-            await _closed(pieces)
+            await _close(pieces)
 
     @asynccontextmanager
     async def _reply(
@@ -448,7 +448,7 @@ class _Full(asyncio.Protocol):
         transport.close()
 
 
-async def _closed(pieces: AsyncIterator[bytes]) -> None:
+async def _close(pieces: AsyncIterator[bytes]) -> None:
     """End what makes the pieces of a body."""
     if isinstance(pieces, AsyncGenerator):
         await pieces.aclose()

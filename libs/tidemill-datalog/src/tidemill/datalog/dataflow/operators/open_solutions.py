@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
-from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.kernels import BoolArray, I64Array, compiled
+from tidemill.arrangement.kernels.numbering import number
 from tidemill.arrangement.row_order import order_of
 from tidemill.datalog.columns.spelling import TEXTS
 from tidemill.datalog.columns.texts import Texts
@@ -79,6 +80,8 @@ class OpenSolutions:
         self._ticked = ticked
         self._template = plan.deltas[0].begin.template
         columns, form = plan.columns, plan.form
+        self._taken: list[Change] = []
+        """The matches of the step under way, as they came."""
         self._output = Output(columns.width)
         places: list[tuple[int, Type]] = [(columns.time, Type.INT), (columns.expiry, Type.INT)]
         self._keys: list[list[tuple[int, Type]]] = []
@@ -94,6 +97,7 @@ class OpenSolutions:
         passes = plan.head.passes
         self._passed = None if passes is None else (passes.into, Type.ANY)
         self._places = places if self._passed is None else [*places, self._passed]
+        self._columns = np.array([column for column, _ in self._places], np.int64)
         self._blocks: list[tuple[int, StateRow]] = []
         self._since = BEGIN_WORD
 
@@ -104,10 +108,38 @@ class OpenSolutions:
 
     def words(self, columns: Sequence[int]) -> set[int]:
         """The words that stand in some columns of the matches that are to be written."""
-        return self._output.words(columns)
+        taken = [np.unique(change[:, list(columns)]).tolist() for change in self._taken]
+        return self._output.words(columns).union(*taken)
 
     def take(self, change: Change) -> None:
-        """Solutions that are established, or not after all."""
+        """Solutions that are established, or not after all. Nobody writes to the change later."""
+        self._taken.append(change)
+
+    def _established_now(self, upper: int) -> I64Array:
+        """The columns of the solutions that were established since the last call, and live on.
+
+        A latch says of each match once when it is established. So if none of a step is taken back,
+        there is nothing to add up. Cost: O(matches).
+        """
+        expiry, found = self._plan.columns.expiry, list[I64Array]()
+        fresh = [(change[:, -1] == 1) & (change[:, -3] > self._since) for change in self._taken]
+        if all(bool(each.all()) for each in fresh):
+            now = [change[:, -3] < upper for change in self._taken]
+            for change, begun in zip(self._taken, now, strict=True):
+                found.append(change[begun & (change[:, expiry] >= upper), :-3])
+            self._taken = [change[~begun] for change, begun in zip(self._taken, now, strict=True)]
+        return np.concatenate([*found, self._waiting(upper)[:, :-2]])
+
+    def _waiting(self, upper: int) -> I64Array:
+        """The solutions of `_established_now` with their instants, each once; see `Output.tell`."""
+        for change in self._taken:
+            if len(change):
+                self._put(change)
+        self._taken = []
+        moves = self._output.tell(upper)
+        return moves[moves[:, self._plan.columns.expiry] >= upper]
+
+    def _put(self, change: Change) -> None:
         endless = change.copy()
         endless[:, -2] = END_WORD
         # A restored solution is not written anew where its facts have held for longer.
@@ -119,12 +151,12 @@ class OpenSolutions:
         gone = []
         while self._blocks and self._blocks[0][0] < upper:
             gone.append(heappop(self._blocks)[1])
-        moves = self._output.tell(upper)
-        rows = moves[moves[:, self._plan.columns.expiry] >= upper]
         if self._ticked:
+            rows = self._waiting(upper)
             ends = rows[:, self._plan.columns.expiry].tolist()
             found = [*zip(ends, self._singly(rows), strict=True)]
         else:
+            rows = self._established_now(upper)
             parts = np.array_split(rows, range(BLOCK_ROWS_MAX, len(rows), BLOCK_ROWS_MAX))
             found = [self._block(part) for part in parts if len(part)]
         for each in found:
@@ -218,21 +250,20 @@ class OpenSolutions:
         return int(rows[:, self._plan.columns.expiry].max()), row
 
     def _packed(self, rows: I64Array) -> str:
-        nulls = rows[:, self._plan.columns.nulls]
         words = np.empty((len(self._places) + 1, len(rows)), np.int64)
-        words[-1] = 0
+        _lines(rows, self._columns, self._plan.columns.nulls, words)
         distinct: list[str] = []
-        for at, (column, kind) in enumerate(self._places):
-            null = nulls >> column & 1
-            words[at], words[-1] = rows[:, column], words[-1] | null << at
+        for at, (_, kind) in enumerate(self._places):
             if kind in TEXTS or kind in NUMBERED:
-                numbers, places = np.unique(words[at][null == 0], return_inverse=True)
-                spelled = self._spelled(kind, numbers)
+                known = words[-1] >> at & 1 == 0
+                given = words[at][known]
+                places, firsts = number(given[:, None])
+                spelled = self._spelled(kind, given[firsts])
                 order = sorted(range(len(spelled)), key=spelled.__getitem__)
                 ranks = np.empty(len(order), np.int64)
                 ranks[order] = np.arange(len(distinct), len(distinct) + len(order))
-                words[at][null == 0] = ranks[places]
-                distinct += [spelled[number] for number in order]
+                words[at][known] = ranks[places]
+                distinct += [spelled[place] for place in order]
         if len(rows) > 1:
             words = words[:, _order(words)]
         data = words.tobytes()
@@ -300,6 +331,17 @@ class OpenSolutions:
             passed = [columns.values.number(parafacts) for _, parafacts in versions]
             self._write(matches, self._passed[0], np.array(passed), np.zeros(1, np.int64))
         return matches
+
+
+@compiled
+def _lines(rows: I64Array, columns: I64Array, nulls: int, out: I64Array) -> None:
+    """Some columns of matches as lines, and a last line with a bit for each null in them."""
+    for row in range(rows.shape[0]):
+        mask = np.int64(0)
+        for at in range(columns.size):
+            out[at, row] = rows[row, columns[at]]
+            mask |= ((rows[row, nulls] >> columns[at]) & 1) << at
+        out[columns.size, row] = mask
 
 
 def _order(words: I64Array) -> I64Array:

@@ -20,6 +20,7 @@ from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.lifecycle import (
     GROWN_BYTES,
     GROWN_S,
+    KEPT_BYTES,
     REST_S,
     Failed,
     Scope,
@@ -309,7 +310,7 @@ async def test_a_process_at_rest_gives_memory_back_once_after_its_work() -> None
 
 
 async def test_a_process_that_grows_gives_memory_back_each_time_it_has_grown_much() -> None:
-    clock, resident, given_back = ManualClock(), [4 * GROWN_BYTES], list[float]()
+    clock, resident, given_back = ManualClock(), [KEPT_BYTES + GROWN_BYTES], list[float]()
 
     async def give_back() -> None:
         given_back.append(clock.monotonic_s())
@@ -326,6 +327,8 @@ async def test_a_process_that_grows_gives_memory_back_each_time_it_has_grown_muc
     await clock.advance(0)
     assert [await grows(GROWN_BYTES // 2) for _ in range(4)] == [0, 0, 1, 0]
     assert [await grows(-GROWN_BYTES), await grows(GROWN_BYTES), await grows(1)] == [0, 0, 1]
+    assert await grows(-resident[0]) == 0
+    assert [await grows(KEPT_BYTES + GROWN_BYTES), await grows(1)] == [0, 1]  # it was small
     tending.cancel()
 
 

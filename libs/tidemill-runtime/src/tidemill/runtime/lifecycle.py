@@ -175,6 +175,9 @@ GROWN_S = 0.5
 GROWN_BYTES = 192 << 20
 """Bytes by which a process has grown when its freed memory is given back."""
 
+KEPT_BYTES = 1 << 30
+"""A process below so many bytes gives nothing back while it works."""
+
 
 async def give_back_at_rest(
     clock: Clock,
@@ -208,21 +211,21 @@ async def give_back_when_grown(
     resident: Callable[[], int],
     give_back: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Give freed memory back to the kernel each time that this process has grown much, for ever.
+    """Give freed memory back to the kernel each time that a large process has grown much, for ever.
 
     Freed memory lies in pieces between what stays, and the next window does not fit into all of
     them. They were half of the memory of a backlog with a join. `resident` are the bytes of the
     process. Cost: milliseconds of a thread of its own for each hundred megabytes. The kernel clears
     what is taken again.
     """
-    least = resident()
+    least = max(KEPT_BYTES, resident())
     while True:
         await clock.sleep(GROWN_S)
         now = resident()
-        least = min(least, now)
+        least = max(KEPT_BYTES, min(least, now))
         if now - least > GROWN_BYTES:
             await (give_back() if give_back else asyncio.to_thread(give_back_memory))
-            least = resident()
+            least = max(KEPT_BYTES, resident())
 
 
 def resident_bytes() -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.dataflow.schema import renumbered
 from tidemill.datalog.presence import ErrorMove
+from tidemill.datalog.state import StateRow
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.interval_rows import (
@@ -187,17 +189,23 @@ class DataflowMaintainer:
         self._changes_max = min(self._settings.step_changes_max, 2 * self._changes_max)
         self._meet()
         self._count()
-        return Step(upper, self._updates(told, upper))
+        gone, come = self._engine.tell_state_late()
+        return Step(upper, self._updates(told), partial(self._state, gone, come, upper))
+
+    def _state(
+        self, gone: list[StateRow], come: Callable[[], list[StateRow]], upper: int
+    ) -> tuple[str, pa.Table]:
+        """The updates of the state, made while the next step is evaluated."""
+        table = update_table(moved_rows(gone, come(), upper - 1), STATE_SCHEMA)
+        return self._target.state, table
 
     def _count(self) -> None:
         for name, living in self._inputs.items():
             living.kept = living.shared.alive = self._engine.rows(name)
 
-    def _updates(self, told: Mapping[str, Told], upper: int) -> list[tuple[str, pa.Table]]:
+    def _updates(self, told: Mapping[str, Told]) -> list[tuple[str, pa.Table]]:
         target, lower = self._target, self._lower
-        gone, come = self._engine.tell_state()
-        state = update_table(moved_rows(gone, come, upper - 1), STATE_SCHEMA)
-        updates: list[tuple[str, Updates]] = [(target.state, state)]
+        updates: list[tuple[str, Updates]] = []
         failed: list[ErrorMove] = self._engine.tell_errors()
         for name, (collection, shape) in target.outputs.items():
             parts = []

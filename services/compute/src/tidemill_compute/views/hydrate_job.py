@@ -160,7 +160,7 @@ def evaluated(history: History, inputs: Mapping[str, InputState]) -> dict[str, p
     lower = history.lower
     while lower < history.upper:
         step = maintainer.step(lower, history.upper, None)
-        for collection, table in step.updates:
+        for collection, table in step.made():
             found.setdefault(collection, []).append(table)
         lower = step.upper
     return {collection: concatenate(tables) for collection, tables in found.items()}

@@ -422,7 +422,8 @@ class ViewDriver:
     ) -> bool:
         """Write what a step gave; false if the maintainer has to begin again."""
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
-        state, *rest = step.updates
+        updates = await self._compute(step.made)
+        state, *rest = updates
         alone = await self._append_state(state, lower, step.upper)
         if alone is None:
             return False
@@ -433,7 +434,7 @@ class ViewDriver:
         self.progress.lower, self._begun = step.upper, True
         self.progress.taken += taken
         self.progress.steps += 1
-        self.progress.changes += sum(table.num_rows for _, table in step.updates)
+        self.progress.changes += sum(table.num_rows for _, table in updates)
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
         self.timed(seconds)
@@ -441,7 +442,7 @@ class ViewDriver:
             behind = self.count_changes(self.progress.lower, U64_MAX)
             self.engines.stepped(self._clock.monotonic_s(), seconds, behind, held)
         if self.rest is not None:
-            changed = any(table.num_rows for _, table in step.updates)
+            changed = any(table.num_rows for _, table in updates)
             await self.rest.follow(frontier(step.upper), changed)
         return alone
 

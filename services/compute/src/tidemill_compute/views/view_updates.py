@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -49,10 +49,18 @@ Updates: TypeAlias = "pa.Table | StoredUpdates"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The updates of one step, up to `upper`: the state's first, then outputs and errors."""
+    """The updates of one step, up to `upper`: the state's first, then outputs and errors.
+
+    With `state` those of the state are what it makes, once, on any thread.
+    """
 
     upper: int
     updates: Sequence[tuple[str, Updates]]
+    state: Callable[[], tuple[str, Updates]] | None = None
+
+    def made(self) -> list[tuple[str, Updates]]:
+        """All updates, the state's first. For any thread, once."""
+        return [*([] if self.state is None else [self.state()]), *self.updates]
 
 
 class Maintainer(Protocol):

@@ -37,7 +37,7 @@ from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.sampling import Agenda
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan
-from tidemill.datalog.dataflow.rule_state import RuleState
+from tidemill.datalog.dataflow.rule_state import RuleState, tell_state
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presences, rows_of_records
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
@@ -451,18 +451,12 @@ class DataflowEngine:
 
     def tell_state(self) -> tuple[list[StateRow], list[StateRow]]:
         """Rows of the state that have gone and come since the last call, at `upper`."""
-        gone: list[StateRow] = []
-        come: list[StateRow] = []
-        for rule in self._rules:
-            if rule.open is not None:
-                left, entered = rule.open.tell(self._upper)
-                gone += left
-                come += entered
-        for opening in self._openings.values():
-            left, entered = opening.tell(self._upper)
-            gone += left
-            come += entered
-        return gone, come
+        gone, come = self.tell_state_late()
+        return gone, [*come()]
+
+    def tell_state_late(self) -> tuple[list[StateRow], Callable[[], list[StateRow]]]:
+        """The same: what has come is made when it is asked for, by any thread."""
+        return tell_state(self._rules, self._openings.values(), self._upper)
 
     def tell_errors(self) -> list[tuple[str, int, int]]:
         """Each begin and end of an error below `upper` that was not told: (text, instant, diff)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,8 @@ from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
 from tidemill.datalog.dataflow.operators.growing import from_instant
 from tidemill.datalog.dataflow.operators.iterating import joined
 from tidemill.datalog.dataflow.operators.matching import Matches
-from tidemill.datalog.dataflow.operators.open_solutions import OpenSolutions
+from tidemill.datalog.dataflow.operators.open_solutions import LateRow, OpenSolutions
+from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Sampled
@@ -32,6 +33,25 @@ from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.state import Share, StateRow
 from tidemill.errors import Corrupt
+
+
+def tell_state(
+    rules: Iterable[RuleState], openings: Iterable[Opening], upper: int
+) -> tuple[list[StateRow], Callable[[], list[StateRow]]]:
+    """See `DataflowEngine.tell_state_late`."""
+    gone: list[StateRow] = []
+    late: list[LateRow] = []
+    come: list[StateRow] = []
+    for rule in rules:
+        if rule.open is not None:
+            left, rows = rule.open.tell(upper)
+            gone += left
+            late += rows
+    for opening in openings:
+        left, entered = opening.tell(upper)
+        gone += left
+        come += entered
+    return gone, lambda: [each.row() for each in late] + come
 
 
 class RuleEngine(Protocol):

@@ -9,8 +9,10 @@ program each is a row by itself.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -63,6 +65,32 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     texts: list[str]
 
 
+class LateRow:
+    """A row of the state, made when somebody asks for it first. For any thread."""
+
+    __slots__ = ("_asking", "_make", "_row", "nbytes")
+
+    def __init__(self, make: Callable[[], StateRow], nbytes: int) -> None:
+        """`nbytes` are held until the row is made."""
+        self._make: Callable[[], StateRow] | None = make
+        self._row: StateRow | None = None
+        self._asking = Lock()
+        self.nbytes = nbytes
+
+    def row(self) -> StateRow:
+        """The row. Cost: of a block some 150 ns a solution, at the first call."""
+        with self._asking:
+            if self._row is None:
+                assert self._make is not None
+                self._row, self._make = self._make(), None
+                self.nbytes = len(self._row[2])
+            return self._row
+
+
+def _same(row: StateRow) -> StateRow:
+    return row
+
+
 class OpenSolutions:
     """The solutions of one rule that live, as rows of the state.
 
@@ -98,13 +126,14 @@ class OpenSolutions:
         self._passed = None if passes is None else (passes.into, Type.ANY)
         self._places = places if self._passed is None else [*places, self._passed]
         self._columns = np.array([column for column, _ in self._places], np.int64)
-        self._blocks: list[tuple[int, StateRow]] = []
+        self._blocks: list[tuple[int, int, LateRow]] = []
+        self._count = 0
         self._since = BEGIN_WORD
 
     @property
     def nbytes(self) -> int:
         """The bytes of the blocks that were written."""
-        return sum(len(row[2]) for _, row in self._blocks)
+        return sum(row.nbytes for *_, row in self._blocks)
 
     def words(self, columns: Sequence[int]) -> set[int]:
         """The words that stand in some columns of the matches that are to be written."""
@@ -146,22 +175,27 @@ class OpenSolutions:
         endless[:, -3] = np.maximum(endless[:, -3], self._since)
         self._output.take(endless)
 
-    def tell(self, upper: int) -> tuple[list[StateRow], list[StateRow]]:
+    def tell(self, upper: int) -> tuple[list[StateRow], list[LateRow]]:
         """The rows that are gone and those that have come, at `upper`."""
         gone = []
         while self._blocks and self._blocks[0][0] < upper:
-            gone.append(heappop(self._blocks)[1])
+            gone.append(heappop(self._blocks)[-1].row())
         if self._ticked:
             rows = self._waiting(upper)
             ends = rows[:, self._plan.columns.expiry].tolist()
-            found = [*zip(ends, self._singly(rows), strict=True)]
+            made = [LateRow(partial(_same, row), len(row[2])) for row in self._singly(rows)]
+            found = [*zip(ends, made, strict=True)]
         else:
             rows = self._established_now(upper)
             parts = np.array_split(rows, range(BLOCK_ROWS_MAX, len(rows), BLOCK_ROWS_MAX))
             found = [self._block(part) for part in parts if len(part)]
-        for each in found:
-            heappush(self._blocks, each)
+        for end, row in found:
+            self._keep(end, row)
         return gone, [row for _, row in found]
+
+    def _keep(self, end: int, row: LateRow) -> None:
+        self._count += 1
+        heappush(self._blocks, (end, self._count, row))
 
     @property
     def soonest(self) -> int:
@@ -180,7 +214,7 @@ class OpenSolutions:
             ends = matches[:, self._plan.columns.expiry]
             mine = np.ones(len(matches), np.bool_) if share is None else self._held(matches, share)
             if mine[:1].any():
-                heappush(self._blocks, (int(ends.max()), row))
+                self._keep(int(ends.max()), LateRow(partial(_same, row), len(row[2])))
             found.append(matches[(ends >= lower) & mine])
         matches = np.concatenate(found) if found else self._matches(0)
         matches[:, -3], matches[:, -2], matches[:, -1] = lower - 1, lower, 1
@@ -244,14 +278,17 @@ class OpenSolutions:
             found.append(given if tally else self._plan.scope.lattices[name].inject(given))
         return tuple(found)
 
-    def _block(self, rows: I64Array) -> tuple[int, StateRow]:
+    def _block(self, rows: I64Array) -> tuple[int, LateRow]:
         """Many solutions as one row, and the expiry of the last of them."""
-        row = self._plan.form.number, OPEN, self._packed(rows)
-        return int(rows[:, self._plan.columns.expiry].max()), row
-
-    def _packed(self, rows: I64Array) -> str:
         words = np.empty((len(self._places) + 1, len(rows)), np.int64)
         _lines(rows, self._columns, self._plan.columns.nulls, words)
+        late = LateRow(partial(self._packed, words), words.nbytes)
+        if any(kind in NUMBERED for _, kind in self._places):
+            late.row()  # others may have the numbers of its values later
+        return int(rows[:, self._plan.columns.expiry].max()), late
+
+    def _packed(self, words: I64Array) -> StateRow:
+        """A row of the state; for any thread. The words are written to."""
         distinct: list[str] = []
         for at, (_, kind) in enumerate(self._places):
             if kind in TEXTS or kind in NUMBERED:
@@ -264,11 +301,13 @@ class OpenSolutions:
                 ranks[order] = np.arange(len(distinct), len(distinct) + len(order))
                 words[at][known] = ranks[places]
                 distinct += [spelled[place] for place in order]
-        if len(rows) > 1:
+        count = words.shape[1]
+        if count > 1:
             words = words[:, _order(words)]
         data = words.tobytes()
-        packed = _Packed(len(rows), len(data), _CODEC.compress(data, asbytes=True), distinct)
-        return b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
+        packed = _Packed(count, len(data), _CODEC.compress(data, asbytes=True), distinct)
+        text = b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
+        return self._plan.form.number, OPEN, text
 
     def _spelled(self, kind: Type, numbers: I64Array) -> list[str]:
         if kind in TEXTS:

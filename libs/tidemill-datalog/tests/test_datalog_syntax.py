@@ -342,3 +342,11 @@ def test_every_text_is_parsed_or_refused_at_a_place_inside_it(pieces: list[str])
 def test_any_text_at_all_is_parsed_or_refused(text: str) -> None:
     outcome = parsed_or_refused(text)
     assert isinstance(outcome, Program) or outcome.render()
+
+
+def test_a_mistake_elsewhere_makes_no_mistake_of_a_duration() -> None:
+    text = "p(1h30m, -5m);\nr(x) := p(x, _) if x > 2s;\nq(x := p(x, 90s);\n"
+    with pytest.raises(ProgramErrors) as refused:
+        parse(text)
+    found = [(each.code, each.span.line) for each in refused.value.diagnostics]
+    assert found == [("E002", 3)]

@@ -52,7 +52,18 @@ DEPTH_MAX = 200
 _DIGITS_MAX = 30
 """Longer numbers are beyond 64 bits whatever their digits."""
 
-_LOOKED_AT = ("NAME", "INT", "FLOAT", "STRING", "WILDCARD", "LPAR", "PLUS", "MINUS", "TIMES")
+_LOOKED_AT = (
+    "NAME",
+    "INT",
+    "FLOAT",
+    "SPAN",
+    "STRING",
+    "WILDCARD",
+    "LPAR",
+    "PLUS",
+    "MINUS",
+    "TIMES",
+)
 """Tokens after which there is a look; no text has many others alone."""
 
 

@@ -20,7 +20,7 @@ from tidemill.datalog.lattices import LATTICES
 _END = "$END"
 _UNREADABLE = "$UNREADABLE"
 _OPERATORS = frozenset(("COMPARE", "PLUS", "MINUS", "TIMES", "AND", "OR"))
-_LITERALS = frozenset(("INT", "FLOAT", "STRING", "TRUE", "FALSE", "NULL", "WILDCARD"))
+_LITERALS = frozenset(("INT", "FLOAT", "SPAN", "STRING", "TRUE", "FALSE", "NULL", "WILDCARD"))
 _OPEN_MAX = 200
 _RESERVED = frozenset(("IF", "WHERE", "NOT", "TRUE", "FALSE", "NULL", "NEXT", "ASYNC"))
 

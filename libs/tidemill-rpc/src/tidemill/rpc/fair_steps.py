@@ -13,10 +13,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-CREDIT_S = 0.01
+CREDIT_S = 0.03
 """A user who asks for little goes before others until it has had so much more than its share.
 
-It is the burst for which others wait; a question takes some milliseconds of the event loop.
+It is the burst for which others wait. A question takes some milliseconds of the event loop, and
+several times as many on a busy machine.
 """
 
 CROWDED_S = 1.0

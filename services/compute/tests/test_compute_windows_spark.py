@@ -35,6 +35,10 @@ PROGRAMS = {
         many(n) @count(h) @max(h) := named(n, h);
         few(n) := many(n) @count(c) if c < 2;
     """,
+    "groups in parts, and solutions that outlive their facts": """
+        alarm(h) @expires(t + 9) := ping(h, n) @time(t) ^ host(h) if n > 1;
+        total() @sum(n) @count(h) := ping(h, n);
+    """,
 }
 
 

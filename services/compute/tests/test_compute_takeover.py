@@ -325,12 +325,13 @@ async def test_a_subscriber_of_the_old_version_sees_the_new_one_as_changes() -> 
     at = await world.check()
     news = consolidate(await world.now.changes(held, 20, END))
     rows = {tuple(r[n] for n in r if not n.startswith("_")) for r in before.to_pylist()}
+    old, new = world.expected(world.old), world.expected(world.new)
     for instant in range(20, END):
         for r in news.to_pylist():
             if r["_time"] == instant:
                 row = tuple(r[n] for n in r if not n.startswith("_"))
                 (rows.add if r["_diff"] > 0 else rows.remove)(row)
-        assert rows == (world.expected(world.old if instant < at else world.new))["calm"][instant]
+        assert rows == (old if instant < at else new)["calm"][instant]
 
 
 async def test_a_process_that_slept_through_the_change_writes_nothing_of_the_old_version() -> None:

@@ -61,21 +61,21 @@ class ResolvedRule:
     guards: tuple[Expression, ...]
     definitions: Mapping[str, Expression] = field(hash=False)
     source: Rule
+    aggregates: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The lattices, other than time and expires, that the head mentions."""
+    positive: tuple[ResolvedAtom, ...] = field(init=False, repr=False, compare=False)
+    """The atoms that bind."""
+
+    def __post_init__(self) -> None:
+        aggregates = frozenset(p.lattice for p in self.parafacts) - {"time", "expires"}
+        object.__setattr__(self, "aggregates", aggregates)
+        positive = tuple(atom for atom in self.atoms if not atom.negated)
+        object.__setattr__(self, "positive", positive)
 
     @property
     def deductive(self) -> bool:
         """Whether the head holds in the tick of the body."""
         return self.temporal is None
-
-    @property
-    def aggregates(self) -> frozenset[str]:
-        """The lattices, other than time and expires, that the head mentions."""
-        return frozenset(p.lattice for p in self.parafacts) - {"time", "expires"}
-
-    @property
-    def positive(self) -> tuple[ResolvedAtom, ...]:
-        """The atoms that bind."""
-        return tuple(atom for atom in self.atoms if not atom.negated)
 
     def mentions(self, lattice: str) -> bool:
         """Whether the head has an expression for a lattice."""

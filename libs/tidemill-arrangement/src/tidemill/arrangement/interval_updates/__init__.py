@@ -36,11 +36,13 @@ from tidemill.arrangement.interval_updates.rows import (
     no_change,
 )
 from tidemill.arrangement.interval_updates.shared import RowsAsOf, SharedRows, Sharing
+from tidemill.arrangement.interval_updates.spans import Spans
 from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 
 __all__ = [
     "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
-    "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch", "Merged",
-    "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums", "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves", "no_change", "project",
-    "replaced", "subtract", "tick",
+    "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch",
+    "Merged", "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Spans", "Sums",
+    "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves",
+    "no_change", "project", "replaced", "subtract", "tick",
 ]  # fmt: skip

@@ -7,8 +7,6 @@ again from the first instant of a change.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ import numpy as np
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     COUNT,
-    END_WORD,
     LOWER_SUM,
     MEAN,
     SUM,
@@ -24,6 +21,7 @@ from tidemill.arrangement.interval_updates import (
     UPPER_SUM,
     Arrangement,
     Change,
+    Spans,
     Sums,
     contribute,
     finish,
@@ -285,31 +283,18 @@ class Reduction:
     def _mixed(self, rows: I64Array, first: int) -> I64Array:
         """The stretches of a group whose solutions differ in their times or expiries.
 
-        Cost: O(n log n) for n rows of the group, by columns for those that are there at `first`.
+        Cost: O(n log n) for n rows of the group.
         """
         groups, place = self._groups, self._groups + 2
-        there, ends = rows[:, -2] <= first, rows[:, -1] < END_WORD
-        alive, later = rows[there], rows[~there]
-        moves = [(row[-2], row, 1) for row in later.tolist()]
-        moves += [(row[-1], row, -1) for row in rows[ends].tolist()]
-        moves.sort(key=itemgetter(0))
-        leaving = bool(ends.any()) or bool((later[:, place] < 0).any())
-        time = Most(True, alive[:, groups], alive[:, place], leaving)
-        expiry = Most(False, alive[:, groups + 1], alive[:, place], leaving)
-        total = alive[:, place:-3].sum(axis=0)
-        found, since = [], first
-        for at, row, sign in [*moves, (END_WORD, None, 0)]:
-            if at > since and total[0]:
-                stretch = rows[0].copy()
-                stretch[groups], stretch[groups + 1] = time.word, expiry.word
-                stretch[place:-3], stretch[-2], stretch[-1] = total, since, at
-                found.append(stretch)
-            since = at
-            if row is not None:
-                total += sign * np.array(row[place:-3], np.int64)
-                time.add(row[groups], sign * row[place])
-                expiry.add(row[groups + 1], sign * row[place])
-        return np.array(found, np.int64).reshape(-1, rows.shape[1])
+        spans = Spans(np.maximum(rows[:, -2], first), rows[:, -1], rows[:, place])
+        totals = spans.sums(rows[:, place:-3])
+        there = np.flatnonzero(totals[:, 0])
+        found = np.repeat(rows[:1], len(there), axis=0)
+        found[:, groups] = spans.greatest(rows[:, groups])[there]
+        found[:, groups + 1] = ~spans.greatest(~rows[:, groups + 1])[there]
+        found[:, place:-3] = totals[there]
+        found[:, -2], found[:, -1] = spans.borders[there], spans.borders[there + 1]
+        return found
 
     # Other lattices.
 
@@ -410,35 +395,3 @@ class Failing:
                 kept.append((text, start, min(end, first)))
         if kept:
             self._failed[group] = kept
-
-
-class Most:
-    """The greatest or the least of some words, each of which is there while its count is above 0.
-
-    If none of them ever leaves, which `leaving` says, the others are not kept.
-    """
-
-    def __init__(self, greatest: bool, words: I64Array, counts: I64Array, leaving: bool) -> None:
-        self._flip = -1 if greatest else 0  # all bits, so that words ascend the other way
-        known, places = np.unique(words ^ self._flip, return_inverse=True)
-        sums = np.bincount(places, weights=counts, minlength=len(known)).astype(np.int64)
-        kept = (sums != 0).nonzero()[0] if leaving else (sums > 0).nonzero()[0][:1]
-        self._counts: dict[int, int] = dict(
-            zip(known[kept].tolist(), sums[kept].tolist(), strict=True)
-        )
-        self._heap = [word for word, count in self._counts.items() if count > 0]  # ascending
-
-    def add(self, word: int, count: int) -> None:
-        """Change the count of a word. Cost: O(log n)."""
-        word ^= self._flip
-        before = self._counts.get(word, 0)
-        self._counts[word] = before + count
-        if before <= 0 < before + count:
-            heappush(self._heap, word)
-
-    @property
-    def word(self) -> int:
-        """The first of the words that are there. Cost: amortised O(log n)."""
-        while self._counts[self._heap[0]] <= 0:
-            heappop(self._heap)
-        return self._heap[0] ^ self._flip

@@ -169,7 +169,7 @@ WORK_S = 1.0
 """Processor time since the last time, after which it pays to give memory back once more."""
 
 
-GROWN_S = 0.5
+GROWN_S = 0.25
 """Seconds between two looks at the memory of a process."""
 
 GROWN_BYTES = 192 << 20

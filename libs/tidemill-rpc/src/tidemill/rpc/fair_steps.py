@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-CREDIT_S = 0.03
+CREDIT_S = 0.1
 """A user who asks for little goes before others until it has had so much more than its share.
 
 It is the burst for which others wait. A question takes some milliseconds of the event loop, and

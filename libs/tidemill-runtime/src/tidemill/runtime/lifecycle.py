@@ -172,10 +172,10 @@ WORK_S = 1.0
 GROWN_S = 0.25
 """Seconds between two looks at the memory of a process."""
 
-GROWN_BYTES = 192 << 20
+GROWN_BYTES = 128 << 20
 """Bytes by which a process has grown when its freed memory is given back."""
 
-KEPT_BYTES = 1 << 30
+KEPT_BYTES = 1100 << 20
 """A process below so many bytes gives nothing back while it works."""
 
 

@@ -89,7 +89,8 @@ def looks_at(
     for looks in np.split(aside, cuts):
         head, asking = int(looks[0, 1]), looks[:, 0].copy()
         chain = np.empty((3, _length(nexts, head)), np.int64)
-        chain = chain[:, : _read(rows, nexts, head, *as_of, chain)]
+        seen = _read(rows, nexts, head, *as_of, chain)
+        chain = np.ascontiguousarray(chain[:, :seen])
         if len(asking) <= few:
             none = np.zeros(len(asking), np.int64)
             yield Looks(asking, chain[0], chain[2], none, none + chain.shape[1])

@@ -95,7 +95,7 @@ def looks_at(
             none = np.zeros(len(asking), np.int64)
             yield Looks(asking, chain[0], chain[2], none, none + chain.shape[1])
             continue
-        numbers, starts, ends = chain[:, np.argsort(chain[1], kind="stable")]
+        numbers, starts, ends = chain.take(np.argsort(chain[1], kind="stable"), axis=1)
         reach = np.maximum.accumulate(ends)
         first = np.searchsorted(reach, left[asking, -3], "right")
         last = np.searchsorted(starts, left[asking, -2], "left")

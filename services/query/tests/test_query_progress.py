@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill_query.resource_status import progress_of
+from tidemill_query.resource_status import progress_of, versions_health
 
 REMAP = {"offsetsKnown": {"0": 900, "1": 300}, "arrivesPerSecond": 10.0}
 RECLOCK = {"offsetsWritten": {"0": 700, "1": 300}, "writesPerSecond": 60.0, "backfilled": 0}
@@ -30,3 +30,15 @@ def test_a_view_is_behind_by_the_changes_of_its_inputs() -> None:
 
 def test_nothing_is_said_of_other_resources_and_of_parts_that_do_not_report() -> None:
     assert progress_of({}) == progress_of(REMAP) == progress_of(RECLOCK) == {}
+
+
+def test_a_new_version_says_what_it_waits_for() -> None:
+    """On a stream that has gone quiet, time stands still, and nothing else would tell."""
+    quiet = versions_health({"version": 1, "changing": {"to": 2, "upper": 39_000}})
+    assert quiet is not None
+    assert (quiet.ready, quiet.reason) == (True, "Running")
+    assert "new version 2 takes over once time has passed its 39000" in quiet.message
+    asks = versions_health({"version": 1, "changing": {"to": 2, "upper": 39_000, "waits": True}})
+    assert asks is not None
+    assert asks.message.endswith("is being evaluated, up to 39000; approve or abort")
+    assert versions_health({"version": 2}) is None

@@ -139,7 +139,7 @@ class ResourceStatuses:
         if health == RUNNING and isinstance(resource.spec, SourceSpec) and _is_unused(details):
             health = Health(True, "NoRecords", f"no records in {self._origin(stored)} yet")
         if health == RUNNING:
-            health = _of_versions(details) or health
+            health = versions_health(details) or health
         since = upper = lag_ms = None
         try:
             since, upper, timeline = await self._frontiers(stored)
@@ -219,8 +219,8 @@ def _reads(stored: Stored, context: Context) -> dict[str, Json]:
     return {"reads": told} if told else {}
 
 
-def _of_versions(details: Mapping[str, Json]) -> Health | None:
-    """Health of a view with a version that waits, or was aborted; None of any other."""
+def versions_health(details: Mapping[str, Json]) -> Health | None:
+    """Health of a view of which a new version is on its way, or was aborted; None of any other."""
     changing, aborted = details.get("changing"), details.get("aborted")
     if aborted is not None:
         return Health(
@@ -228,8 +228,14 @@ def _of_versions(details: Mapping[str, Json]) -> Health | None:
             f"version {aborted} was aborted, and version {details['version']} goes on; apply the "
             "program of either, or another one",
         )  # fmt: skip
-    if not isinstance(changing, dict) or not changing.get("waits"):
+    if not isinstance(changing, dict):
         return None
+    if not changing.get("waits"):
+        return Health(
+            True, RUNNING.reason,
+            f"new version {changing['to']} takes over once time has passed its {changing['upper']} "
+            "and the upper of the old one",
+        )  # fmt: skip
     said = f"is being evaluated, up to {changing['upper']}"
     if "asOf" in changing:
         rows = changing["differs"]

@@ -24,16 +24,16 @@ class ValueLimits:
 
 
 NO_LIMITS = ValueLimits()
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "=="})
 
 
-def conjuncts(expression: Expression) -> Iterable[Call]:
-    """The comparisons that must all be true for the expression to be."""
-    if isinstance(expression, Call):
-        if expression.name == "&&":
-            for argument in expression.arguments:
-                yield from conjuncts(argument)
-        elif expression.name in ("<", "<=", ">", ">=", "=="):
-            yield expression
+def conjuncts(expression: Expression) -> Iterable[Expression]:
+    """The parts that must all be true for the expression to be, in the order of evaluation."""
+    if isinstance(expression, Call) and expression.name == "&&":
+        for argument in expression.arguments:
+            yield from conjuncts(argument)
+    else:
+        yield expression
 
 
 def limits_of(
@@ -41,16 +41,19 @@ def limits_of(
 ) -> ValueLimits:
     """Limits of a whole-number variable by conditions over the variables in `bound`.
 
-    Only comparisons of whole numbers that cannot fail are read; the others say nothing. A null in a
-    comparison leaves no value at all.
+    Only comparisons of whole numbers are read. A part that can fail ends the reading: it fails for
+    values outside of later limits, too. A null in a comparison leaves no value at all.
+    Source: FORMAT-language.md 1.4, the order of evaluation.
     """
     low: list[str] = []
     high: list[str] = []
     if scope.types.get(variable) is not Type.INT:
         return ValueLimits()
-    for condition in conditions:
-        for comparison in conjuncts(condition):
-            _read(comparison, variable, bound, scope, low, high)
+    for part in (each for condition in conditions for each in conjuncts(condition)):
+        if scope.fallible(part):
+            break
+        if isinstance(part, Call) and part.name in COMPARISONS:
+            _read(part, variable, bound, scope, low, high)
     return ValueLimits(tuple(low), tuple(high))
 
 
@@ -62,7 +65,7 @@ def _read(
     low: list[str],
     high: list[str],
 ) -> None:
-    if not variables_of(comparison) - {variable} <= bound or scope.fallible(comparison):
+    if not variables_of(comparison) - {variable} <= bound:
         return
     left, right = (_linear(side, variable, scope) for side in comparison.arguments)
     if left is None or right is None:

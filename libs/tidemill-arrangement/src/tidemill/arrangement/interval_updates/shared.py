@@ -166,9 +166,9 @@ class SharedRows:
     def _forget(self) -> None:
         least = min((each.held for each in self.readers), default=BEGIN_WORD)
         if least > self.since + 1:
-            before = len(self.merged.facts)
+            before = len(self.merged.facts) + len(self.merged.spare)
             self.merged.compact(least - 1)
-            if len(self.merged.facts) < before:
+            if len(self.merged.facts) + len(self.merged.spare) < before:
                 self.since = least - 1
 
     def _leave_behind(self) -> None:

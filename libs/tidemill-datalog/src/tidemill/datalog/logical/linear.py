@@ -43,7 +43,6 @@ def limits_of(
 
     Only comparisons of whole numbers are read. A part that can fail ends the reading: it fails for
     values outside of later limits, too. A null in a comparison leaves no value at all.
-    Source: FORMAT-language.md 1.4, the order of evaluation.
     """
     low: list[str] = []
     high: list[str] = []

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import AsOf, Facts
-from tidemill.arrangement.interval_updates.long_chains import is_long, looks_at
+from tidemill.arrangement.interval_updates.long_chains import LONG, is_long, looks_at
 from tidemill.arrangement.interval_updates.rows import Change, Word, end_as_of
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
@@ -123,7 +123,7 @@ def _join(
 ) -> int:  # fmt: skip
     """Fill `out` from where `places` say: a row of the left, and where its chain goes on.
 
-    Then they say how many looks at long chains are set aside.
+    Then they say how many looks are set aside, each with the row at which a long chain goes on.
     """
     place, lasts = as_of
     width = left.shape[1] - 3
@@ -140,11 +140,13 @@ def _join(
                 left, i, mine, width - 1, hashes[i - base], right, theirs, nulls, slots, used
             )
             row = row_in(slots, at, used)
-            if is_long(right, nexts, row, left[i, width], place, ordered):
+        looked = 0
+        while row >= 0:
+            if looked == LONG:
                 aside[places[2], 0], aside[places[2], 1] = i, row
                 places[2] += 1
-                row = np.int64(-1)
-        while row >= 0:
+                break
+            looked += 1
             end = end_as_of(right, row, place, lasts)
             if max(left[i, width], right[row, nulls + 1]) < min(left[i, width + 1], end):
                 if found == out.shape[0]:

@@ -79,8 +79,8 @@ def looks_at(
     """The looks at each of the chains that looks were set aside for.
 
     A chain with `few` looks or less stays in its order, and each of them may meet all of its rows.
-    Shapes: `aside` (n, 2), a row of the left and the first row of its chain. Cost: O(c log c + n
-    log c) for chains of c rows.
+    Shapes: `aside` (n, 2), a row of the left and the first row of the rest of its chain.
+    Cost: O(c log c + n log c) for chains of c rows.
     """
     if not len(aside):
         return

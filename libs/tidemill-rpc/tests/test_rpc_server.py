@@ -438,6 +438,12 @@ async def test_a3_an_error_is_freed_when_its_call_ends_with_the_frames_that_it_c
                 await asyncio.Event().wait()
             raise UsageError("refused")
 
+    def frames() -> list[FrameType]:
+        found = [each for each in gc.get_objects() if isinstance(each, FrameType)]
+        return [each for each in found if each.f_globals["__name__"] == calls.__name__]
+
+    gc.collect()
+    before = frames()  # of other tests
     gc.disable()
     limits = CallLimits(calls_per_s=4.5)
     admissions = Admissions(limits, ManualClock().monotonic_s, ManualClock().sleep)
@@ -456,7 +462,6 @@ async def test_a3_an_error_is_freed_when_its_call_ends_with_the_frames_that_it_c
                 await client.explain("v")
         assert len(kept) == 9
         assert not [each for each in kept if each() is not None]
-        frames = [each for each in gc.get_objects() if isinstance(each, FrameType)]
-        assert not [each for each in frames if each.f_globals["__name__"] == calls.__name__]
+        assert not [each for each in frames() if each not in before]
     finally:
         gc.enable()

@@ -4,6 +4,7 @@ Importing it imports numba.
 """
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
+from tidemill.arrangement.interval_updates.counted_rows import CountedRows
 from tidemill.arrangement.interval_updates.groups import (
     COUNT,
     LOWER_SUM,
@@ -36,13 +37,12 @@ from tidemill.arrangement.interval_updates.rows import (
     no_change,
 )
 from tidemill.arrangement.interval_updates.shared import RowsAsOf, SharedRows, Sharing
-from tidemill.arrangement.interval_updates.spans import Spans
 from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
 
 __all__ = [
-    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
+    "AT_MOST", "BEGIN_WORD", "COUNT", "CountedRows", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
     "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch",
-    "Merged", "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Spans", "Sums",
+    "Merged", "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums",
     "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves",
     "no_change", "project", "replaced", "subtract", "tick",
 ]  # fmt: skip

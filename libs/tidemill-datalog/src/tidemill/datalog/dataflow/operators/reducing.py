@@ -21,7 +21,7 @@ from tidemill.arrangement.interval_updates import (
     UPPER_SUM,
     Arrangement,
     Change,
-    Spans,
+    CountedRows,
     Sums,
     contribute,
     finish,
@@ -286,14 +286,14 @@ class Reduction:
         Cost: O(n log n) for n rows of the group.
         """
         groups, place = self._groups, self._groups + 2
-        spans = Spans(np.maximum(rows[:, -2], first), rows[:, -1], rows[:, place])
-        totals = spans.sums(rows[:, place:-3])
+        counted = CountedRows(np.maximum(rows[:, -2], first), rows[:, -1], rows[:, place])
+        totals = counted.sums(rows[:, place:-3])
         there = np.flatnonzero(totals[:, 0])
         found = np.repeat(rows[:1], len(there), axis=0)
-        found[:, groups] = spans.greatest(rows[:, groups])[there]
-        found[:, groups + 1] = ~spans.greatest(~rows[:, groups + 1])[there]
+        found[:, groups] = counted.greatest(rows[:, groups])[there]
+        found[:, groups + 1] = ~counted.greatest(~rows[:, groups + 1])[there]
         found[:, place:-3] = totals[there]
-        found[:, -2], found[:, -1] = spans.borders[there], spans.borders[there + 1]
+        found[:, -2], found[:, -1] = counted.borders[there], counted.borders[there + 1]
         return found
 
     # Other lattices.

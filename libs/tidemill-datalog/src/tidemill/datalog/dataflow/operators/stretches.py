@@ -33,7 +33,7 @@ class Stretches:
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self._borders = sorted({border for row in rows for border in row[-3:-1]})
         place = {border: at for at, border in enumerate(self._borders)}
-        self._spans = [(place[row[-3]], place[row[-2]]) for row in rows]
+        self._held = [(place[row[-3]], place[row[-2]]) for row in rows]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Start and end of each stretch, of those on which no row holds too."""
@@ -52,7 +52,7 @@ class Stretches:
             known = tree[at]
             tree[at] = value if known is _EMPTY else merge(known, value)
 
-        for value, (first, last) in zip(values, self._spans, strict=True):
+        for value, (first, last) in zip(values, self._held, strict=True):
             left, right = first + size, last + size
             while left < right:
                 if left & 1:
@@ -71,7 +71,7 @@ class Stretches:
     def summed(self, values: Sequence[Any], seen: Callable[[ExactSum], Any]) -> list[Any]:
         """The exact sum on each stretch, as it is seen. Cost: O(n log n) for n rows."""
         moves: list[list[tuple[Any, int]]] = [[] for _ in self._borders]
-        for value, (first, last) in zip(values, self._spans, strict=True):
+        for value, (first, last) in zip(values, self._held, strict=True):
             moves[first].append((value, 1))
             moves[last].append((value, -1))
         total, found = ExactSum(), []

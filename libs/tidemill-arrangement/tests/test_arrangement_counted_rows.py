@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tidemill.arrangement.interval_updates import Spans
+from tidemill.arrangement.interval_updates import CountedRows
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -22,9 +22,12 @@ def test_each_stretch_has_the_sums_and_the_greatest_word_of_its_instants(seed: i
         if rng.random() < 0.4:
             rows.append((rng.randint(start, end - 1), end, -rng.randint(1, count), word))
     starts, ends, counts, words = (np.array(each, np.int64) for each in zip(*rows, strict=True))
-    spans = Spans(starts, ends, counts)
-    sums, greatest = spans.sums(np.stack([counts, counts * words], axis=1)), spans.greatest(words)
-    for at, (first, last) in enumerate(zip(spans.borders, spans.borders[1:], strict=False)):
+    counted = CountedRows(starts, ends, counts)
+    sums, greatest = (
+        counted.sums(np.stack([counts, counts * words], axis=1)),
+        counted.greatest(words),
+    )
+    for at, (first, last) in enumerate(zip(counted.borders, counted.borders[1:], strict=False)):
         for instant in range(first, last):
             held = Counter[int]()
             for start, end, count, word in rows:

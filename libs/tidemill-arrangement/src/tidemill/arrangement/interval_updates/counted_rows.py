@@ -11,7 +11,7 @@ from tidemill.arrangement.kernels.arrays import I64Array, compiled
 def _spread(first: I64Array, last: I64Array, words: I64Array, tree: I64Array) -> None:
     """The greatest word on each leaf: a word is on those from `first` to before `last`.
 
-    A span is some whole branches of the tree, O(log n) of them.
+    These leaves are some whole branches of the tree, O(log n) of them.
     """
     size = tree.size // 2
     for at in range(words.size):
@@ -28,11 +28,11 @@ def _spread(first: I64Array, last: I64Array, words: I64Array, tree: I64Array) ->
         tree[at] = max(tree[at], tree[at >> 1])
 
 
-class Spans:
+class CountedRows:
     """Rows with counts, each from its start to its end, and the stretches between all of these.
 
     Shapes: `starts`, `ends`, `counts` (n,); `borders` (m + 1,) for m stretches.
-    Source: twin in tests/test_arrangement_spans.py, by each instant.
+    Source: twin in tests/test_arrangement_counted_rows.py, by each instant.
     """
 
     def __init__(self, starts: I64Array, ends: I64Array, counts: I64Array) -> None:
@@ -58,9 +58,9 @@ class Spans:
         counts, of = np.concatenate([self._counts, -self._counts]), np.tile(words, 2)
         order = np.lexsort((instants, of))
         instants, of, there = instants[order], of[order], np.cumsum(counts[order]) > 0
-        spans = np.flatnonzero(there[:-1] & (instants[:-1] < instants[1:]))
+        begun = np.flatnonzero(there[:-1] & (instants[:-1] < instants[1:]))
         size = len(self.borders) - 1
         tree = np.full(2 * size, np.iinfo(np.int64).min)
-        first, last = (np.searchsorted(self.borders, instants[spans + at]) for at in (0, 1))
-        _spread(first, last, of[spans], tree)
+        first, last = (np.searchsorted(self.borders, instants[begun + at]) for at in (0, 1))
+        _spread(first, last, of[begun], tree)
         return tree[size:]

@@ -26,7 +26,8 @@ started_at() { # start time of a pid in clock ticks; nothing when it is gone or 
   fields=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
   fields=${fields##*) } # the name in parentheses may hold spaces
   set -- $fields
-  [ "$1" = Z ] || echo "${20}"
+  # A zombie whose other threads still end (${18} counts them) holds its sockets and files.
+  { [ "$1" = Z ] && [ "${18}" -le 1 ]; } || echo "${20}"
 }
 
 alive() {

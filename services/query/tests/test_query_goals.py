@@ -13,7 +13,7 @@ from tidemill.datalog.goals import goal_over
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record, Value, format_value
 from tidemill.errors import UsageError
-from tidemill_query.goals import row_goal
+from tidemill_query.goals import row_goal, split_name
 
 
 def test_w12_a_goal_over_columns_that_the_language_lacks_rounds_nothing() -> None:
@@ -72,3 +72,16 @@ def test_w12_a_goal_over_rows_says_what_it_says_of_their_facts(
 
 
 GOALS = {"1": 1, "1.0": 1, "1.5": 0, "null": 1, "n": 3}
+
+
+@pytest.mark.parametrize(
+    "goal", ["select c0 from late", 'SELECT max(c1)\nfrom "v/late"', "with a as (select 1) from a"]
+)
+def test_a_question_in_sql_is_told_where_sql_is_asked(goal: str) -> None:
+    with pytest.raises(UsageError, match="`tidemill sql` asks in SQL"):
+        split_name(goal)
+
+
+def test_a_predicate_may_have_the_name_of_a_word_of_sql() -> None:
+    for goal, name in (("select(x)", "select"), ("with (x, y)", "with"), ("select", "select")):
+        assert split_name(goal)[0] == name

@@ -20,6 +20,9 @@ from tidemill.errors import UsageError
 
 LANES = ("_time", "_diff")
 
+SQL = ("select", "with")
+"""First words of what people write who mean SQL."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowGoal:
@@ -106,8 +109,17 @@ def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
 def split_name(goal: str) -> tuple[str, str]:
     """(the name before the parenthesis, the goal with its last part alone): `v/late(f)` →
     `late(f)`.
+
+    Raises: UsageError for SQL.
     """
     head, bracket, rest = goal.strip().partition("(")
+    words = head.split(None, 1)
+    if len(words) == 2 and words[0].lower() in SQL:
+        raise UsageError(
+            "goal refused: it is SQL, and a goal is a name, or a name with its columns: late(p, d). "
+            "`tidemill sql` asks in SQL",
+            reason="InvalidGoal",
+        )
     if not bracket:
         return head.strip(), ""
     predicate = head.strip().rpartition("/")[2]

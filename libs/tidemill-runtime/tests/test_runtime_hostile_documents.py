@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from tidemill.errors import UsageError
-from tidemill.runtime.documents import PROBLEMS_MAX, parse_yaml
+from tidemill.runtime.documents import LEVELS_MAX, PROBLEMS_MAX, parse_yaml
 from tidemill.runtime.resources import load_resources, resource_from
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata:\n  name: t\n"
@@ -96,3 +96,38 @@ def test_a3_a_document_is_read_with_looks() -> None:
     looks: list[int] = []
     parse_yaml("[" + "[],\n" * 1_000 + "]", "x.yaml", lambda: looks.append(1))
     assert len(looks) > 1_000
+
+
+DEEP = {
+    "a: 1\nb: " + "[" * 9_000: "2:104",
+    "a: 1\nb: " + "{c: " * 9_000: "2:401",
+    "- " * 9_000 + "x": "1:202",
+    "".join("  " * at + f"k{at}:\n" for at in range(300)): "101:206",
+    "a0: &a0 [x]\n" + "".join(f"a{at}: &a{at} [*a{at - 1}]\n" for at in range(1, 300)): "1:10",
+}
+"""Places by documents that nest too deep: in either style, and by what aliases stand for."""
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), DEEP.items(), ids=["lists", "fields", "dashes", "keys", "aliases"]
+)
+def test_a3_a_document_that_nests_too_deep_is_refused_with_the_place(text: str, place: str) -> None:
+    """A3: it was refused by the stack of the process, which knows no place."""
+    _, (problem,) = parse_yaml(text, "x.yaml")
+    assert str(problem).startswith(f"x.yaml:{place}: ")
+    assert f"nests too deep: more than {LEVELS_MAX} levels" in str(problem)
+
+
+def test_a_document_may_nest_as_deep_as_the_limit() -> None:
+    inner = LEVELS_MAX - 2
+    (document,), problems = parse_yaml("a: " + "[" * inner + "]" * inner, "x.yaml")
+    assert not problems
+    assert document.position(("a", *[0] * (inner - 1))).column == inner + 3
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("%YAML 1.3\n---\na: 1\n", "2:1"), ('a: 1\nb: "\\UFFFFFFFF"\n', "2:3")]
+)
+def test_what_the_reader_of_yaml_fails_at_is_a_mistake_with_a_place(text: str, place: str) -> None:
+    _, (problem,) = parse_yaml(text, "x.yaml")
+    assert str(problem).startswith(f"x.yaml:{place}: not YAML 1.2: ")

@@ -27,6 +27,7 @@ from tidemill.runtime.formats import (
     RecordFormat,
     TextFormat,
 )
+from tidemill.runtime.problems import text_of
 from tidemill.runtime.resources import (
     KINDS,
     ActionSpec,
@@ -205,6 +206,25 @@ def test_a_mistake_is_told_with_its_place_and_what_to_write(file: Path) -> None:
         for line in file.read_text().splitlines()
         if line.startswith(MARK)
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "told_"),
+    [
+        (b"kind: Table\nname: gr\xfcn\n", "2:9: not UTF-8: the byte 0xFC; save the file as UTF-8"),
+        ("é: é".encode() + b"\xff", "1:5: not UTF-8: the byte 0xFF; save the file as UTF-8"),
+        ("kind: Table\n".encode("utf-16"), "1:1: not UTF-8: the byte 0xFF; this is UTF-16: save"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_with_its_place(
+    data: bytes, told_: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_bytes(data)
+    for read in (text_of, lambda path: load_resource_files([path])):
+        with pytest.raises(UsageError) as refused:
+            read(file)
+        assert str(refused.value).startswith(f"{file}:{told_}")
 
 
 def test_all_files_are_told_at_once(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:
     for command in (check_command.check, check_command.fmt):
         refused = run_command(command, [str(good), str(bad)])
         assert refused.exit_code == 1
-        assert f"{bad}:2: this is not UTF-8 text" in refused.stderr
+        assert f"{bad}:2:3: not UTF-8: the byte 0xFF; save the file as UTF-8" in refused.stderr
 
 
 def test_a_mark_at_the_beginning_of_a_file_is_no_mistake(tmp_path: Path) -> None:

@@ -339,6 +339,10 @@ async def test_mistakes_of_a_program_come_with_their_places(tmp_path: Path) -> N
         said = await asked.ask("/v1/apply", "POST", data=wrong.encode())
         assert said.status == 400
         assert re.search(r"View/late:1:53: S102 `thirty`", said.json["detail"])
+        said = await asked.ask("/v1/apply", "POST", data=VIEW.encode() + b"# gr\xfcn\n")
+        assert (said.status, said.json["reason"]) == (400, "text")
+        line = VIEW.count("\n") + 1
+        assert said.json["detail"].startswith(f"body:{line}:5: not UTF-8: the byte 0xFC")
 
 
 async def test_a_check_says_what_an_apply_would_do_and_does_nothing(tmp_path: Path) -> None:

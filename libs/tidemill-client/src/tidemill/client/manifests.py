@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.problems import text_of
 
 ENDINGS = {".yaml", ".yml"}
 CASES = ".test.yaml"
@@ -24,13 +25,4 @@ def documents_in(path: Path) -> list[ResourceDocument]:
             raise UsageError(f"the folder {path} has no .yaml file", reason="file")
     else:
         files = [path]
-    return [ResourceDocument(_text(file), str(file)) for file in files]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", reason="file") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text: {error.reason}", reason="file") from error
+    return [ResourceDocument(text_of(file), str(file)) for file in files]

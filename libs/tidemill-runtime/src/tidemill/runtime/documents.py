@@ -23,10 +23,13 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 
 NODES_MAX, CHARS_MAX = 100_000, 4 << 20
 """More than anybody writes; aliases could make a short file endless."""
+LEVELS_MAX = 100
+"""So deep a document nests at most, with what its aliases stand for."""
 WHOLE_MAX = (1 << 63) - 1
 """The largest whole number; what is beyond is text."""
 PROBLEMS_MAX = 100
 """Of a file that is wrong everywhere so many problems are told."""
+_TOO_DEEP = f"it nests too deep: more than {LEVELS_MAX} levels"
 _TAG = "tag:yaml.org,2002:"
 _HINTS = {
     "'\\t'": "indent with spaces",
@@ -77,9 +80,10 @@ def parse_yaml(
     documents: list[Document] = []
     problems: list[Problem] = []
     lines = text.splitlines()
+    token = [Position(file)]
     try:
         yaml = YAML(typ="safe", pure=True)
-        yaml.Scanner = _scanner_with(look)
+        yaml.Scanner = _scanner_with(look, file, token)
         for node in yaml.compose_all(text):
             if node is not None and not _null(node):
                 reader = _NodeReader(file, problems, lines)
@@ -97,9 +101,9 @@ def parse_yaml(
         context = f" {error.context}" if error.context else ""
         hint = next((hint for says, hint in _HINTS.items() if says in (error.problem or "")), "")
         problems.append(Problem(place, "", f"not YAML: {error.problem}{context}", hint))
-    except (RecursionError, OverflowError):
-        # The reader of YAML goes down with what it reads.
-        problems.append(Problem(Position(file), "", "not YAML for us: it nests too deep"))
+    except (AssertionError, OverflowError):  # the reader's own, of a directive or a character
+        says = "not YAML 1.2: a version that is none, or a character beyond all that there are"
+        problems.append(Problem(token[0], "", says))
     except ReaderError as error:
         before = text[: error.position].splitlines() or [""]
         place = Position(file, len(before), len(before[-1]) + 1)
@@ -110,11 +114,18 @@ def parse_yaml(
     return documents, problems
 
 
-def _scanner_with(look: Callable[[], None]) -> type[Scanner]:
+def _scanner_with(look: Callable[[], None], file: str, token: list[Position]) -> type[Scanner]:
+    """A scanner that looks up at each token, and leaves in `token` where it begins."""
+
     class Looking(Scanner):
         def fetch_more_tokens(self) -> object:
             look()
-            return super().fetch_more_tokens()
+            token[:] = [Position(file, self.reader.line + 1, self.reader.column + 1)]
+            found = super().fetch_more_tokens()
+            # The reader of YAML goes down with what it reads.
+            if self.flow_level + len(self.indents) > LEVELS_MAX:
+                raise MarkedYAMLError(problem=_TOO_DEEP, problem_mark=self.reader.get_mark())
+            return found
 
     return Looking
 
@@ -143,7 +154,10 @@ class _NodeReader:
         if isinstance(node, ScalarNode):
             self._count(node, path)
         enough = self._nodes > NODES_MAX or self._chars > CHARS_MAX
-        if enough or id(node) in self._open:
+        if enough or id(node) in self._open or len(path) > LEVELS_MAX:
+            if len(path) > LEVELS_MAX:
+                self._report(node, path[:1], _TOO_DEEP)
+                raise _Enough
             self._report(node, path, "an alias contains itself or repeats too much")
             if enough:
                 raise _Enough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from tidemill.errors import UsageError
@@ -46,6 +47,28 @@ class Problem:
         field = f"{self.field}: " if self.field else ""
         hint = f"; {self.hint}" if self.hint else ""
         return f"{self.position}: {field}{self.says}{hint}"
+
+
+def text_of(file: Path) -> str:
+    """The text of a file that a person wrote. Raises: UsageError that says what to do, with the
+    place of the first byte that is no UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}", reason="file") from error
+    except UnicodeDecodeError as error:
+        raise refuse([no_text(str(file), error)], "file") from None
+
+
+def no_text(file: str, error: UnicodeDecodeError) -> Problem:
+    """The mistake of a file whose bytes are no UTF-8, at the first such byte."""
+    before = error.object[: error.start].decode(errors="replace")
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+    says = f"not UTF-8: the byte 0x{error.object[error.start]:02X}"
+    hint = "this is UTF-16: save the file as UTF-8" if wide else "save the file as UTF-8"
+    return Problem(Position(file, line, column), "", says, hint)
 
 
 def refuse(problems: Sequence[Problem], reason: str) -> UsageError:

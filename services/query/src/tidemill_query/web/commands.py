@@ -18,6 +18,7 @@ from tidemill.rpc.messages import Applied, Decision, ResourceDocument, ResourceS
 from tidemill.rpc.turns import beside
 from tidemill.runtime.http_guard import DOCUMENTS, ROWS
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
+from tidemill.runtime.problems import no_text, refuse
 from tidemill_query.push_tokens import refuse_many_rows
 from tidemill_query.pushing import rows_of
 from tidemill_query.web.door import Asked, Handlers, Operation
@@ -134,7 +135,7 @@ def _document(asked: Asked) -> ResourceDocument:
     try:
         return ResourceDocument(asked.request.body.decode(), "body")
     except UnicodeDecodeError as error:
-        raise UsageError(f"documents refused: they are no UTF-8: {error}", reason="text") from None
+        raise refuse([no_text("body", error)], "text") from None
 
 
 def _applied(applied: Sequence[Applied]) -> HttpReply:

@@ -15,6 +15,7 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.vocabulary import Named
 from tidemill.errors import Exhausted, UsageError
 from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.problems import no_text
 from tidemill_server.commands.evaluating import MEMORY_MB, presences_of, upper_of, warnings_of
 
 MARK = "\ufeff"
@@ -179,8 +180,7 @@ def _texts(files: list[Path]) -> dict[str, str]:
                 read = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
                 texts[str(path)] = read.removeprefix(MARK)
             except UnicodeDecodeError as error:
-                line = error.object.count(b"\n", 0, error.start) + 1
-                _refuse(f"{path}:{line}: this is not UTF-8 text: {error.reason}")
+                _refuse(str(no_text(str(path), error)))
     except UsageError as error:
         _refuse(str(error))
     except OSError as error:

@@ -13,7 +13,7 @@ import msgspec
 from tidemill.catalog.apply.check import CASE_ENDING
 from tidemill.errors import UsageError
 from tidemill.runtime.documents import Document, parse_yaml
-from tidemill.runtime.problems import FieldPath, Position
+from tidemill.runtime.problems import FieldPath, Position, text_of
 from tidemill.runtime.resources import Resource, load_resources
 
 
@@ -80,7 +80,7 @@ def case_files(paths: Sequence[Path]) -> list[Path]:
 
 def load_cases(path: Path) -> CaseFile:
     """Cases and resources of one file. Raises: UsageError with the place of the mistake."""
-    documents, problems = parse_yaml(_text(path), str(path))
+    documents, problems = parse_yaml(text_of(path), str(path))
     if problems:
         raise UsageError("\n".join(map(str, problems)), reason="yaml")
     if len(documents) != 1:
@@ -101,16 +101,7 @@ def _resources(path: Path, named: Sequence[str]) -> Iterator[Resource]:
         file for file in sorted(path.parent.glob("*.y*ml")) if not file.name.endswith(CASE_ENDING)
     ]
     for file in files:
-        yield from load_resources(_text(file), str(file))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", reason="file") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error.reason}", reason="file") from error
+        yield from load_resources(text_of(file), str(file))
 
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tidemill.runtime.documents import PROBLEMS_MAX, parse_yaml
-from tidemill.runtime.problems import Position, Problem, refuse
+from tidemill.runtime.problems import Position, Problem, no_text, refuse
 from tidemill.runtime.resources.resource import REASON, Resource, to_resource
 from tidemill.runtime.resources.validation import find_problems
 
@@ -45,9 +45,12 @@ def load_resource_files(paths: Iterable[Path | str]) -> tuple[Resource, ...]:
         for file in found:
             try:
                 text = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                says = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            except OSError as error:
+                says = f"cannot be read: {error.strerror}"
                 problems.append(Problem(Position(str(file)), "", says))
+                continue
+            except UnicodeDecodeError as error:
+                problems.append(no_text(str(file), error))
                 continue
             more, wrong = _read(text, str(file), lambda: None)
             resources += more

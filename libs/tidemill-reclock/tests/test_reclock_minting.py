@@ -19,6 +19,7 @@ from tidemill.time import (
     U64_MAX,
     U64_TIME,
     Antichain,
+    PartitionedOrder,
     Partitions,
     frontier,
     partition_frontier,
@@ -81,6 +82,29 @@ def test_a_new_partition_writes_what_changes_and_nothing_else() -> None:
         (Partitions(3, U64_MAX, 0), 9, 1),
     }
     assert (proposal.expected, proposal.new) == (frontier(1), frontier(10))
+
+
+def test_v14_minting_compares_a_partition_with_itself_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round of 2,000 partitions takes some comparisons of each, and not 4,000,000."""
+    start = [(element, 0, 1) for element in partition_frontier({})]
+    minter: Minter[Partitions] = Minter(PARTITIONED, 0, start, frontier(1))
+    compared: list[None] = []
+    less_equal = PartitionedOrder.less_equal
+
+    def counting(order: PartitionedOrder, a: Partitions, b: Partitions) -> bool:
+        compared.append(None)
+        return less_equal(order, a, b)
+
+    monkeypatch.setattr(PartitionedOrder, "less_equal", counting)
+    for offset in (4, 7):
+        seen = partition_frontier(dict.fromkeys(range(2000), offset))
+        proposal = minter.propose(9 + offset, seen)
+        assert proposal is not None
+        minter.landed(proposal)
+        assert minter.view.current == seen
+    assert 4000 < len(compared) < 30_000
 
 
 def test_minting_at_the_last_time_closes_the_collection() -> None:

@@ -137,8 +137,9 @@ class LiveReclock:
         distinct, places = np.unique(partitions, return_inverse=True)
         least = np.full(len(distinct), U64_MAX, np.uint64)
         np.minimum.at(least, places, offsets)
+        beyond = self._source.beyond()
         for partition, first in zip(distinct.tolist(), least.tolist(), strict=True):
-            if not self._source.less_equal(Partitions(partition, partition, first)):
+            if not beyond.covers(Partitions(partition, partition, first)):
                 raise UsageError(
                     f"row refused: partition {partition} offset {first} is not beyond the source "
                     f"frontier {self._source}",

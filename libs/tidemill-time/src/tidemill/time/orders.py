@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeVar
+from bisect import bisect_right
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+Covered = TypeVar("Covered", contravariant=True)
 
 U64_MAX = 2**64 - 1
+
+
+class Covers(Protocol[Covered]):
+    """Times, added in the total order of their domain, and what is beyond one of them."""
+
+    def add(self, time: Covered) -> None:
+        """Take in a time that is not before, in the total order, those that are here."""
+
+    def covers(self, time: Covered) -> bool:
+        """Whether `time` is beyond one of those here, equality included."""
 
 
 class TimeDomain(Protocol[T]):
@@ -25,6 +37,9 @@ class TimeDomain(Protocol[T]):
     def sort_key(self, time: T) -> tuple[int, ...]:
         """A key whose order is total and extends the partial order."""
 
+    def covers(self) -> Covers[T]:
+        """No times yet."""
+
 
 class Lattice(TimeDomain[T], Protocol[T]):
     """A time domain in which any two times have a least upper and a greatest lower bound."""
@@ -34,6 +49,22 @@ class Lattice(TimeDomain[T], Protocol[T]):
 
     def meet(self, a: T, b: T) -> T:
         """The greatest time that both are beyond."""
+
+
+class EachTime(Generic[T]):
+    """Covers in any domain. Cost of `covers`: O(n) for n times."""
+
+    def __init__(self, domain: TimeDomain[T]) -> None:
+        self._domain = domain
+        self._times: list[T] = []
+
+    def add(self, time: T) -> None:
+        """Take in a time behind the others."""
+        self._times.append(time)
+
+    def covers(self, time: T) -> bool:
+        """Whether one of the times is before `time`, or is it."""
+        return any(self._domain.less_equal(each, time) for each in self._times)
 
 
 class U64:
@@ -52,6 +83,10 @@ class U64:
     def sort_key(self, time: int) -> tuple[int, ...]:
         """The time itself, as a tuple of one."""
         return (time,)
+
+    def covers(self) -> EachTime[int]:
+        """An antichain has one time at most."""
+        return EachTime(self)
 
     def join(self, a: int, b: int) -> int:
         """The greater time."""
@@ -81,6 +116,10 @@ class ProductOrder:
         """The tuple itself: lexicographic order extends the product order."""
         return time
 
+    def covers(self) -> EachTime[tuple[int, ...]]:
+        """Each time is looked at."""
+        return EachTime(self)
+
     def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         """The greater number of each lane."""
         return tuple(max(x, y) for x, y in zip(a, b, strict=True))
@@ -98,6 +137,34 @@ class Partitions(NamedTuple):
     lo: int
     hi: int
     offset: int
+
+
+class CoveringRanges:
+    """Covers of ranges of partitions.
+
+    Cost of `covers`: O(log n + k) for n ranges. Of them k begin before the one asked for, and
+    have it within the furthest end so far: one, if the ranges are disjoint.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[Partitions] = []
+        self._begins: list[int] = []
+        self._reaches: list[int] = []
+
+    def add(self, time: Partitions) -> None:
+        """Take in a range behind the others."""
+        self._times.append(time)
+        self._begins.append(time.lo)
+        self._reaches.append(max(time.hi, self._reaches[-1] if self._reaches else 0))
+
+    def covers(self, time: Partitions) -> bool:
+        """Whether one of the ranges is before `time`, or is it."""
+        at = bisect_right(self._begins, time.lo) - 1
+        while at >= 0 and self._reaches[at] >= time.hi:
+            if PARTITIONED.less_equal(self._times[at], time):
+                return True
+            at -= 1
+        return False
 
 
 class PartitionedOrder:
@@ -118,6 +185,10 @@ class PartitionedOrder:
         order.
         """
         return (time.lo, -time.hi, time.offset)
+
+    def covers(self) -> CoveringRanges:
+        """Those that begin after a range are not looked at."""
+        return CoveringRanges()
 
 
 U64_TIME = U64()

@@ -6,7 +6,7 @@ by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -64,16 +64,11 @@ class Decisions:
 
     async def all(self) -> Sequence[Decision]:
         """Everything decided so far."""
-        if self._made is None:
-            await self._load()
-        assert self._made is not None
-        return list(self._made.values())
+        return list((await self._load_once()).values())
 
     async def find(self, subject: Decision) -> Decision | None:
         """The decision with the subject of another one; None if there is none."""
-        await self.all()
-        assert self._made is not None
-        return self._made.get(subject.subject)
+        return (await self._load_once()).get(subject.subject)
 
     async def make(self, decisions: Sequence[Decision]) -> None:
         """Decide, durably, whatever of it has not been decided otherwise by then."""
@@ -97,6 +92,12 @@ class Decisions:
             if not isinstance(outcome, UpperMismatch):
                 self._made |= {each.subject: each for each in fresh}
                 return
+
+    async def _load_once(self) -> Mapping[tuple[str, str, int, int, int], Decision]:
+        if self._made is None:
+            await self._load()
+        assert self._made is not None
+        return self._made
 
     async def _load(self) -> int:
         """Read what was decided, as far as the collection had come: its upper then."""

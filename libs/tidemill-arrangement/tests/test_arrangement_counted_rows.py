@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tidemill.arrangement.interval_updates import CountedRows
+from tidemill.arrangement.interval_updates.counted_rows import CountedRows
 
 
 @pytest.mark.parametrize("seed", range(60))

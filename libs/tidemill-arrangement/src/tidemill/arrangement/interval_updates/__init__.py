@@ -4,7 +4,6 @@ Importing it imports numba.
 """
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
-from tidemill.arrangement.interval_updates.counted_rows import CountedRows
 from tidemill.arrangement.interval_updates.groups import (
     COUNT,
     LOWER_SUM,
@@ -37,10 +36,11 @@ from tidemill.arrangement.interval_updates.rows import (
     no_change,
 )
 from tidemill.arrangement.interval_updates.shared import RowsAsOf, SharedRows, Sharing
-from tidemill.arrangement.interval_updates.summing import SUM_WORDS, Sums
+from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
+from tidemill.arrangement.interval_updates.summing import Sums
 
 __all__ = [
-    "AT_MOST", "BEGIN_WORD", "COUNT", "CountedRows", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
+    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
     "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch",
     "Merged", "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums",
     "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves",

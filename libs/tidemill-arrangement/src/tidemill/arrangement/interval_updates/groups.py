@@ -17,7 +17,7 @@ from tidemill.arrangement.interval_updates.slots import (
     look_ahead,
     row_in,
 )
-from tidemill.arrangement.interval_updates.summing import SUM_WORDS
+from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 
 F64Array: TypeAlias = npt.NDArray[np.float64]

@@ -1,10 +1,10 @@
 """Counts and exact sums of groups, as functions of the instant.
 
 A contribution is a row (group, time, expiry, values, nulls) with its interval. Contributions with
-equal groups, times, expiries and intervals are added up when they come. Contributions that differ
-only in starts below the frontier follow. So a group takes the memory of its different ends. A sum
-is two words, for the upper and the lower halves of whole numbers. Neither overflows below 2^31
-contributions.
+equal groups, expiries and intervals are added up when they come. Contributions that differ only in
+starts below the frontier follow. So a group takes the memory of its different ends. Each of its
+times takes 24 bytes, and can be taken away again. A sum is two words, for the upper and
+the lower halves of whole numbers. Neither overflows below 2^31 contributions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
-from tidemill.arrangement.interval_updates.rows import Change, Word
+from tidemill.arrangement.interval_updates.counted_rows import CountedRows
+from tidemill.arrangement.interval_updates.multisets import Multisets, room_in
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change, Word
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     ROW_BITS,
@@ -27,6 +29,24 @@ from tidemill.arrangement.interval_updates.slots import (
     put_row,
     row_in,
 )
+from tidemill.arrangement.interval_updates.sum_rows import (
+    DONE,
+    FULL,
+    GROW,
+    MIXED,
+    NODES,
+    SUM_WORDS,
+    add_time,
+    add_value,
+    alike,
+    begin_sum,
+)
+from tidemill.arrangement.interval_updates.sum_stretches import (
+    KINDS,
+    chain_of,
+    has_negative,
+    sweep,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
 from tidemill.arrangement.kernels.room import grow
 
@@ -34,53 +54,6 @@ _MANY = 1 << 12
 """There is room for so many rows at a time."""
 _LOOKED_AT = 16
 """So many sums of a group are compared with a contribution before it becomes one of its own."""
-_DONE, _FULL, _GROW, _MIXED = 0, 1, 2, 3
-SUM_WORDS = 3
-"""Of a value: how many there are, and the sums of the upper and lower halves."""
-
-
-@inlined
-def _add(
-    sums: I64Array, row: Word, groups: Word, change: I64Array, i: Word, values: Word, diff: Word
-) -> None:
-    """Add a contribution to a sum."""
-    nulls = change[i, groups + 2 + values]
-    sums[row, groups + 2] += diff
-    for at in range(values):
-        if (nulls >> (groups + 2 + at)) & 1 == 0:
-            value = change[i, groups + 2 + at]
-            place = groups + 3 + SUM_WORDS * at
-            sums[row, place] += diff
-            sums[row, place + 1] += diff * (value >> 32)
-            sums[row, place + 2] += diff * (value & 0xFFFF_FFFF)
-
-
-@inlined
-def _alike(sums: I64Array, row: Word, groups: Word, time: Word, expiry: Word, end: Word) -> bool:
-    width = sums.shape[1]
-    return bool(
-        sums[row, width - 1] == end
-        and sums[row, groups] == time
-        and sums[row, groups + 1] == expiry
-        and sums[row, width - 2] < end
-    )
-
-
-@inlined
-def _begin_sum(
-    change: I64Array, i: Word, groups: Word, mine: Word, sums: I64Array, counts: I64Array
-) -> np.int64:
-    """A sum without contributions for the group, times and interval of a contribution."""
-    found, nulls = counts[0], sums.shape[1] - 3
-    counts[0] += 1
-    counts[1] = counts[0]
-    for column in range(sums.shape[1]):
-        sums[found, column] = 0
-    for column in range(groups + 2):
-        sums[found, column] = change[i, column]
-    sums[found, nulls] = change[i, mine] & ((np.int64(1) << (groups + 2)) - 1)
-    sums[found, nulls + 1], sums[found, nulls + 2] = change[i, mine + 1], change[i, mine + 2]
-    return np.int64(found)
 
 
 @inlined
@@ -124,6 +97,7 @@ def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
     counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
     numbers: I32Array, heads: I64Array, firsts: I64Array, many: int,
+    words: I64Array, links: I32Array, state: I64Array,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Take contributions in from row `first` on; the row that is next, and how many groups of
     `heads` are touched by now.
@@ -135,11 +109,14 @@ def _accumulate(
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), first, first
     places = np.empty(BLOCK + 1, np.int64)
     mine, nulls = groups + 2 + values, sums.shape[1] - 3
+    timed = groups + 3 + SUM_WORDS * values < nulls
     for i in range(first, change.shape[0]):
         if counts[0] >= sums.shape[0] or many >= heads.size:
-            return _FULL, i, many
+            return FULL, i, many
+        if timed and room_in(words, state) < 2:
+            return NODES, i, many
         if crowded(used) and not divide(sums, columns, slots, used):
-            return _GROW, i, many
+            return GROW, i, many
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, sums, slots, used, hashes)
@@ -153,164 +130,60 @@ def _accumulate(
             count_key(slot, used)
         start, end = change[i, mine + 1], change[i, mine + 2]
         time, expiry = change[i, groups], change[i, groups + 1]
-        found, open_, before, looked = np.int64(-1), np.int64(-1), np.int64(-1), 0
-        row = head
+        found, row, looked = np.int64(-1), head, 0
         while row >= 0 and looked < _LOOKED_AT and found < 0:
-            gone = False
-            if _alike(sums, row, groups, time, expiry, end):
-                if sums[row, nulls + 1] == start or max(sums[row, nulls + 1], start) <= since:
+            if alike(sums, row, groups, time, expiry, end, timed):
+                begun = sums[row, nulls + 1]
+                if begun == start or max(begun, start) <= since:
                     found = row
-                    sums[row, nulls + 1] = max(sums[row, nulls + 1], start)
-                elif sums[row, nulls + 1] <= since:
-                    if open_ < 0:
-                        open_ = row
-                    else:
-                        for column in range(groups + 2, nulls):
-                            sums[open_, column] += sums[row, column]
-                        sums[open_, nulls + 1] = max(
-                            sums[open_, nulls + 1], sums[row, nulls + 1]
-                        )  # fmt: skip
-                        sums[row, nulls + 1] = end
-                        nexts[before] = nexts[row]
-                        gone = True
-            if not gone:
-                before = row
+                    sums[row, nulls + 1] = max(begun, start)
             looked += 1
-            if found < 0:
-                row = np.int64(nexts[row])
+            row = np.int64(nexts[row])
         newest = head
         if found < 0:
-            found = newest = _begin_sum(change, i, groups, mine, sums, counts)
+            found = newest = begin_sum(change, i, groups, mine, sums, counts)
             nexts[found] = head
             put_row(slots, slot, used, found, hashes[i - base])
-        _add(sums, found, groups, change, i, values, change[i, mine + 3])
+        if timed:
+            add_time(sums, found, groups, words, links, state, time, change[i, mine + 3])
+        add_value(sums, found, groups, change, i, values, change[i, mine + 3])
         many = _touch(head, newest, start, numbers, heads, firsts, many)
-    return _DONE, change.shape[0], many
-
-
-@compiled
-def _chain(sums: I64Array, nexts: I32Array, head: int, first: int, rows: I64Array) -> int:
-    """The rows of a group that end after an instant; -1 where there is no room for them."""
-    width = sums.shape[1]
-    row, size = np.int64(head), 0
-    while row >= 0:
-        if sums[row, width - 1] > first and sums[row, width - 2] < sums[row, width - 1]:
-            if size == rows.size:
-                return -1
-            rows[size] = row
-            size += 1
-        row = np.int64(nexts[row])
-    return size
-
-
-@inlined
-def _put_in_order(events: I64Array, many: int, event: Word) -> None:
-    """One more word among some that ascend."""
-    at = many
-    while at > 0 and events[at - 1] > event:
-        events[at] = events[at - 1]
-        at -= 1
-    events[at] = event
-
-
-@compiled
-def _chains_ahead(
-    sums: I64Array, nexts: I32Array, heads: I64Array, first: int, chain: I64Array
-) -> int:
-    """Read the first rows of the next groups, so that the processor has them when they are asked
-    for; the group that comes after these.
-    """
-    last, read = min(first + BLOCK, heads.size), np.int64(0)
-    for group in range(first, last):
-        chain[group - first] = nexts[heads[group]]
-        read ^= sums[heads[group], 0]
-    for group in range(first, last):
-        if chain[group - first] >= 0:
-            read ^= sums[chain[group - first], 0]
-    chain[0] = read
-    return last
-
-
-@compiled
-def _sweep(
-    sums: I64Array, nexts: I32Array, heads: I64Array, since: I64Array, groups: int,
-    places: I64Array, chain: I64Array, events: I64Array, out: I64Array,
-) -> int:  # fmt: skip
-    """Stretches of the groups of `heads`, each from an instant on, from where `places` say.
-
-    `places`: the group, how many rows of `out` are filled. A group of which times or expiries
-    differ is left out, and ends the call with _MIXED.
-    """
-    width, ready = sums.shape[1], places[0]
-    while places[0] < heads.size:
-        group = places[0]
-        if group >= ready:
-            ready = _chains_ahead(sums, nexts, heads, group, chain)
-        size = _chain(sums, nexts, heads[group], since[group], chain)
-        if size < 0 or 2 * size > out.shape[0] - places[1]:
-            return _FULL
-        for at in range(1, size):
-            for column in (groups, groups + 1):
-                if sums[chain[at], column] != sums[chain[0], column]:
-                    places[0] += 1
-                    return _MIXED
-        for at in range(size):
-            _put_in_order(events, 2 * at, max(since[group], sums[chain[at], width - 2]))
-            _put_in_order(events, 2 * at + 1, sums[chain[at], width - 1])
-        found, base = places[1], places[1]
-        for at in range(2 * size - 1):
-            start, end = events[at], events[at + 1]
-            if start == end:
-                continue
-            for column in range(width):
-                out[found, column] = sums[chain[0], column]
-            for column in range(groups + 2, width - 3):
-                out[found, column] = 0
-            for each in range(size):
-                row = chain[each]
-                if sums[row, width - 2] <= start and sums[row, width - 1] > start:
-                    for column in range(groups + 2, width - 3):
-                        out[found, column] += sums[row, column]
-            if out[found, groups + 2] == 0:
-                continue
-            same = found > base and out[found - 1, width - 1] == start
-            for column in range(groups + 2, width - 3):
-                same = same and out[found, column] == out[found - 1, column]
-            if same:
-                out[found - 1, width - 1] = end
-                continue
-            out[found, width - 2], out[found, width - 1] = start, end
-            found += 1
-        places[0] += 1
-        places[1] = found
-    return _DONE
+    return DONE, change.shape[0], many
 
 
 class Sums:
     """Counts and sums of groups. A stretch of a group is a row: group, time, expiry, count, sums.
 
     `groups` columns tell groups apart and `values` columns are summed up; a contribution has the
-    group, time, expiry, values and nulls.
+    group, time, expiry, values and nulls. Those of one group may have several times where sums are
+    `timed`. The time of a stretch is the latest of those that hold, its expiry the first.
     """
 
-    __slots__ = ("_firsts", "_groups", "_heads", "_many", "_numbers", "_values", "rows")
+    __slots__ = (
+        "_firsts", "_groups", "_heads", "_last", "_many", "_numbers", "_past", "_timed", "_times",
+        "_values", "rows",
+    )  # fmt: skip
 
-    def __init__(self, groups: int, values: int) -> None:
+    def __init__(self, groups: int, values: int, timed: bool = False) -> None:
         self._groups = groups
         self._values = values
-        self.rows = Arrangement(groups + 3 + SUM_WORDS * values + 1)
+        self._timed = timed
+        self._last = groups + 3 + SUM_WORDS * values
+        self.rows = Arrangement(self._last + timed + 1)
+        self._times = Multisets()
         self._numbers: I32Array = np.empty(0, np.int32)
         self._heads, self._firsts = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._many = 0
+        self._many, self._past = 0, BEGIN_WORD
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all sums and their index."""
-        return self.rows.nbytes + int(self._numbers.nbytes)
+        """The bytes of all sums, their index and their times."""
+        return self.rows.nbytes + int(self._numbers.nbytes) + self._times.nbytes
 
     def add(self, change: Change, since: int) -> None:
-        """Take contributions in. Cost: O(change), if a group has few different ends."""
+        """Take contributions in. Cost: O(change), O(log n) for each with a time of its own."""
         rows, columns, first = self.rows, np.arange(self._groups), 0
+        self._past, times = since, self._times
         while first < len(change):
             more = min(len(change) - first, _MANY)
             rows.reserve(more)
@@ -323,11 +196,13 @@ class Sums:
             said, first, self._many = _accumulate(
                 change, columns, self._values, since, rows.rows, rows.counts, index.slots,
                 index.nexts, index.used, first, self._numbers, self._heads, self._firsts,
-                self._many,
+                self._many, times.words, times.links, times.state,
             )  # fmt: skip
             index.linked = len(rows)
-            if said == _GROW:
+            if said == GROW:
                 index.grow(rows.rows, len(change) - first)
+            elif said == NODES:
+                times.reserve(2 * more)
 
     def touched(self) -> tuple[I64Array, I64Array]:
         """Of each group that was added to since the last call a row, and the first instant."""
@@ -336,37 +211,73 @@ class Sums:
         self._heads, self._firsts = np.empty(0, np.int64), np.empty(0, np.int64)
         return heads, firsts
 
-    def stretches(
-        self, heads: I64Array, since: I64Array
-    ) -> tuple[I64Array, list[tuple[int, I64Array]]]:
+    def stretches(self, heads: I64Array, since: I64Array) -> I64Array:
         """Stretches of the groups, each from an instant of its own on.
 
-        Shapes: stretches (n, columns + 2) with start and end. A group of different times or
-        expiries is answered by its number among `heads` and its contributions.
-        Cost: O(rows of the groups · the different instants of one).
+        Shapes: (n, columns + 2) with start and end, those of one group in order.
+        Cost: O(ends of a group · its different instants), whatever else holds. O(n log n) for n
+        ends where times or expiries differ. O(n log n) for n times where the latest is taken away.
         """
-        rows = self.rows
+        rows, times, size = self.rows, self._times, BLOCK
         index = rows.index(range(self._groups))
-        places = np.zeros(2, np.int64)
-        size = BLOCK
-        chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
-        out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
+        places, kinds = np.zeros(2, np.int64), np.empty(KINDS, np.int64)
+        chain, events, out = self._room(len(heads), size)
         parts: list[I64Array] = []
-        mixed: list[tuple[int, I64Array]] = []
         while True:
-            said = _sweep(
-                rows.rows, index.nexts, heads, since, self._groups, places, chain, events, out
-            )
-            if said == _DONE:
+            said = sweep(
+                rows.rows, index.nexts, heads, since, self._past, self._groups, self._last, kinds,
+                places, chain, events, times.words, times.links, times.state, out,
+            )  # fmt: skip
+            if said == DONE:
                 parts.append(out[: places[1]])
-                return (parts[0] if len(parts) == 1 else np.concatenate(parts)), mixed
-            if said == _MIXED:
+                return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if said == MIXED:
                 number = int(places[0]) - 1
-                size_now = _chain(rows.rows, index.nexts, heads[number], since[number], chain)
-                mixed.append((number, rows.rows[chain[:size_now]]))
+                first = int(since[number])
+                size_now = chain_of(rows.rows, index.nexts, heads[number], first, chain)
+                parts.append(self._mixed(chain[:size_now], first))
+                continue
+            if said == NODES:
+                times.reserve(_MANY)
                 continue
             parts.append(out[: places[1]])
             places[1] = 0
             size *= 2
-            chain, events = np.empty(size, np.int64), np.empty(2 * size, np.int64)
-            out = np.empty((2 * len(heads) + 2 * size, rows.columns + 2), np.int64)
+            chain, events, out = self._room(len(heads), size)
+
+    def _room(self, groups: int, size: int) -> tuple[I64Array, I64Array, I64Array]:
+        """Room for chains of some size, their starts and ends, and stretches."""
+        out = np.empty((2 * groups + 2 * size, self._last + 3), np.int64)
+        return np.empty(size, np.int64), np.empty(2 * size, np.int64), out
+
+    def _mixed(self, chain: I64Array, first: int) -> I64Array:
+        """The stretches of a group whose sums differ in their times or expiries.
+
+        Cost: O(n log n) for n sums; for all times of them where some are taken away.
+        """
+        rows, groups, last = self.rows.rows[chain], self._groups, self._last
+        rows[:, -2] = np.maximum(rows[:, -2], first)
+        counts, words = rows[:, groups + 2], rows[:, groups]
+        counted = latest = CountedRows(rows[:, -2], rows[:, -1], counts)
+        if self._timed and has_negative(self.rows.rows, chain, groups, last, self._times.words):
+            entries, of = self._times.entries(rows[:, last] - 1)
+            of = np.concatenate([np.flatnonzero(rows[:, last] == 0), of])
+            plain = len(of) - len(entries)
+            words = np.concatenate([words[of[:plain]], entries[:, 0]])
+            counts = np.concatenate([counts[of[:plain]], entries[:, 1]])
+            latest = CountedRows(rows[of, -2], rows[of, -1], counts)
+        totals = counted.sums(rows[:, groups + 2 : last])
+        there = np.flatnonzero(totals[:, 0])
+        found = np.repeat(rows[:1, [*range(last), -3, -2, -1]], len(there), axis=0)
+        found[:, groups] = latest.greatest(words)[there]
+        found[:, groups + 1] = ~counted.greatest(~rows[:, groups + 1])[there]
+        found[:, groups + 2 : last] = totals[there]
+        found[:, -2], found[:, -1] = counted.borders[there], counted.borders[there + 1]
+        return found
+
+    def compact(self, since: int) -> None:
+        """Forget what has ended by `since`."""
+        self.rows.compact(since)
+        if self._timed:
+            kept = self.rows.rows[: len(self.rows)]
+            self._times.compact(kept, self._last, self._groups + 2)

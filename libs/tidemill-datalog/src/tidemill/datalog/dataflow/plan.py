@@ -222,7 +222,8 @@ class Reduce:
     `kinds` are the types of what is taken. `by_time` says whether the time belongs to the group.
     `linear`: all lattices are counts and sums of whole numbers, and move by what changes.
     `carried`: the values of a group are parafacts; `floats`: its sums are those of floats. Of a
-    group that `merges` each match is a part, with what can be added up of counts and sums.
+    group that `merges` each match is a part, with what can be added up of counts and sums. Matches
+    of a group have different times only where it is `timed`.
     """
 
     lattices: tuple[tuple[str, tuple[Expression, ...]], ...]
@@ -232,6 +233,7 @@ class Reduce:
     carried: bool = False
     floats: bool = False
     merges: bool = False
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

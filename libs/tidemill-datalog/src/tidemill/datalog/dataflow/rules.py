@@ -534,7 +534,8 @@ class RuleLowering:
         )
         kinds = tuple(type_of(term, types) for _, terms in head.lattices for term in terms)
         by_time, merging = bool(head.time), merges(self.rule)
-        return Reduce(head.lattices, kinds, by_time, linear, merges=merging)
+        timed = not by_time and self.program.timed(head.predicate)
+        return Reduce(head.lattices, kinds, by_time, linear, merges=merging, timed=timed)
 
     def _reduce_carried(self) -> Reduce:
         """The lattices of a head, with whole numbers among floats as such."""

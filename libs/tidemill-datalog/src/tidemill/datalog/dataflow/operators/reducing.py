@@ -21,7 +21,6 @@ from tidemill.arrangement.interval_updates import (
     UPPER_SUM,
     Arrangement,
     Change,
-    CountedRows,
     Sums,
     contribute,
     finish,
@@ -76,7 +75,7 @@ class Reduction:
         )
         self._sums: Sums | None = None
         if reduce.linear:
-            self._sums = Sums(self._groups, values)
+            self._sums = Sums(self._groups, values, reduce.timed)
         self._width = self._groups + 2 + values + 1
         self._contributions = Regrouped(self._width, self._groups)
         self._observed = Observed(reduce, schema, self._groups, texts, lattices)
@@ -103,7 +102,7 @@ class Reduction:
         """Facts of the head that go, and that come, by matches with their times and expiries.
 
         `facts` are those of the predicate so far; with `in_place` what goes is taken from them.
-        Cost: of counts and sums O(change); else the solutions of the groups that change.
+        Cost: of counts and sums O(change + later ends in its groups); else the solutions of these.
         """
         change = matches if self.contributes_ahead else self.contributed(matches)
         if self._sums is None:
@@ -123,10 +122,8 @@ class Reduction:
         come = []
         for first in range(0, max(len(heads), 1), PIECE_ROWS):
             last = first + PIECE_ROWS
-            stretches, mixed = self._sums.stretches(heads[first:last], starts[first:last])
+            stretches = self._sums.stretches(heads[first:last], starts[first:last])
             come.append(self._finished(stretches))
-            for number, rows in mixed:
-                come.append(self._finished(self._mixed(rows, int(starts[first + number]))))
         return gone, come[0] if len(come) == 1 else np.concatenate(come)
 
     def numbers(self) -> set[int]:
@@ -147,7 +144,7 @@ class Reduction:
         """Forget what has ended by `since`."""
         self._contributions.kept.compact(since)
         if self._sums is not None:
-            self._sums.rows.compact(since)
+            self._sums.compact(since)
 
     def ahead(self, matches: Change, since: int) -> Change:
         """Take a piece of matches in where sums move by it, else its contributions.
@@ -279,22 +276,6 @@ class Reduction:
                 row[schema.nulls] = nulls
                 rows.append(row)
         return np.array(rows, np.int64).reshape(-1, schema.columns + 3)
-
-    def _mixed(self, rows: I64Array, first: int) -> I64Array:
-        """The stretches of a group whose solutions differ in their times or expiries.
-
-        Cost: O(n log n) for n rows of the group.
-        """
-        groups, place = self._groups, self._groups + 2
-        counted = CountedRows(np.maximum(rows[:, -2], first), rows[:, -1], rows[:, place])
-        totals = counted.sums(rows[:, place:-3])
-        there = np.flatnonzero(totals[:, 0])
-        found = np.repeat(rows[:1], len(there), axis=0)
-        found[:, groups] = counted.greatest(rows[:, groups])[there]
-        found[:, groups + 1] = ~counted.greatest(~rows[:, groups + 1])[there]
-        found[:, place:-3] = totals[there]
-        found[:, -2], found[:, -1] = counted.borders[there], counted.borders[there + 1]
-        return found
 
     # Other lattices.
 

@@ -18,11 +18,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.arrangement.interval_updates import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.kernels import BoolArray, I64Array, compiled
 from tidemill.arrangement.kernels.numbering import number
-from tidemill.arrangement.row_order import order_of
+from tidemill.arrangement.row_order import ROWS_MIN, order_of
+from tidemill.datalog.columns.packed_texts import packed_texts
 from tidemill.datalog.columns.spelling import TEXTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators.matching import Matches
@@ -63,6 +65,15 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     size: int
     words: bytes
     texts: list[str]
+
+
+class _ToPack(msgspec.Struct, frozen=True, array_like=True):
+    """The same as `_Packed`, with bytes in the place of texts: no object is made of each."""
+
+    rows: int
+    size: int
+    words: bytes
+    texts: msgspec.Raw
 
 
 class LateRow:
@@ -289,31 +300,35 @@ class OpenSolutions:
 
     def _packed(self, words: I64Array) -> StateRow:
         """A row of the state; for any thread. The words are written to."""
-        distinct: list[str] = []
+        distinct: list[Any] = []
+        met = 0
         for at, (_, kind) in enumerate(self._places):
             if kind in TEXTS or kind in NUMBERED:
                 known = words[-1] >> at & 1 == 0
                 given = words[at][known]
                 places, firsts = number(given[:, None])
                 spelled = self._spelled(kind, given[firsts])
-                order = sorted(range(len(spelled)), key=spelled.__getitem__)
+                order = _order_of_texts(spelled)
                 ranks = np.empty(len(order), np.int64)
-                ranks[order] = np.arange(len(distinct), len(distinct) + len(order))
+                ranks[order] = np.arange(met, met + len(order))
                 words[at][known] = ranks[places]
-                distinct += [spelled[place] for place in order]
+                distinct.append(spelled.take(pa.array(order)))
+                met += len(order)
         count = words.shape[1]
         if count > 1:
             words = words[:, _order(words)]
         data = words.tobytes()
-        packed = _Packed(count, len(data), _CODEC.compress(data, asbytes=True), distinct)
+        texts = msgspec.Raw(packed_texts(distinct))
+        packed = _ToPack(count, len(data), _CODEC.compress(data, asbytes=True), texts)
         text = b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
         return self._plan.form.number, OPEN, text
 
-    def _spelled(self, kind: Type, numbers: I64Array) -> list[str]:
+    def _spelled(self, kind: Type, numbers: I64Array) -> Any:  # pyarrow has no common type
         if kind in TEXTS:
-            return self._texts.texts(numbers)
+            return self._texts.arrow(numbers)
         values = self._plan.columns.values
-        return [encode_fields((values.value(number),)) for number in numbers.tolist()]
+        told = [encode_fields((values.value(number),)) for number in numbers.tolist()]
+        return pa.array(told, pa.string())
 
     def _numbers(self, kind: Type, texts: Sequence[str]) -> I64Array:
         """The numbers of texts, or of the values that they spell."""
@@ -381,6 +396,12 @@ def _lines(rows: I64Array, columns: I64Array, nulls: int, out: I64Array) -> None
             out[at, row] = rows[row, columns[at]]
             mask |= ((rows[row, nulls] >> columns[at]) & 1) << at
         out[columns.size, row] = mask
+
+
+def _order_of_texts(texts: Any) -> I64Array:
+    """The places of texts in their order."""
+    order = order_of([texts]) if len(texts) >= ROWS_MIN else None
+    return pc.sort_indices(texts).to_numpy() if order is None else order
 
 
 def _order(words: I64Array) -> I64Array:

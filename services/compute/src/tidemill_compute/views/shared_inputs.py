@@ -23,8 +23,10 @@ if TYPE_CHECKING:  # importing them imports numba
     from tidemill.arrangement.interval_updates import Sharing
     from tidemill.datalog.columns.texts import Texts
 
-TEXTS_MAX = 1 << 21
-"""After so many texts numbers are begun anew, if most are of rows that are gone: some 100 MB."""
+TEXTS_MAX = 1 << 20
+"""After so many texts numbers are begun anew, if most are of rows that are gone: some 50 MB."""
+TEXTS_A_ROW = 4
+"""So many texts for each row that is alive are kept all the same: others cost more to find."""
 TEXTS_MADE_MAX = 1 << 28
 """After so many characters that functions made the numbers of texts are begun anew."""
 THREADS = 256
@@ -161,7 +163,8 @@ class SharedInputs:
 
         with self._numbering:
             every = max(alive, sum(shared.alive for shared in self.inputs()))
-            texts, most = self._texts, max(TEXTS_MAX, 8 * every, 2 * self._living_texts)
+            least = max(TEXTS_MAX, TEXTS_A_ROW * every)
+            texts, most = self._texts, max(least, 2 * self._living_texts)
             made = max(TEXTS_MADE_MAX, 2 * self._made_texts)
             if texts is None or len(texts) > most or texts.made > made:
                 texts = self._texts = Texts()

@@ -10,12 +10,10 @@ from typing import Any
 
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.instants import expiry, tick_at, ticks, usable_clock
-from tidemill.datalog.logical.expressions import OPERATORS
+from tidemill.datalog.logical.expressions import Evaluate, TypeEnvironment, evaluating
 from tidemill.datalog.logical.forms import (
-    WIDEN,
     AbsentForm,
     AtomForm,
-    Call,
     Constant,
     Expression,
     RuleForm,
@@ -75,7 +73,8 @@ class Matcher:
         allowance: Allowance,
     ) -> None:
         self._tables = tables
-        self._functions = vocabulary.functions
+        self._scope = TypeEnvironment({}, {}, vocabulary.functions, vocabulary.lattices)
+        self._compiled: dict[int, tuple[Expression, Evaluate]] = {}
         self._last = last
         self._allowance = allowance
 
@@ -280,23 +279,11 @@ class Matcher:
 
     def value(self, expression: Expression, bound: Mapping[str, Value]) -> Value:
         """The value of an expression. Raises: Failed."""
-        if isinstance(expression, Constant):
-            return expression.value
-        if isinstance(expression, Variable):
-            return bound[expression.name]
-        if expression.name == "&&":
-            return all(self.value(a, bound) is True for a in expression.arguments)
-        if expression.name == "||":
-            return any(self.value(a, bound) is True for a in expression.arguments)
-        return self._called(expression, bound)
-
-    def _called(self, call: Call, bound: Mapping[str, Value]) -> Value:
-        arguments = [self.value(argument, bound) for argument in call.arguments]
-        if call.name == WIDEN:
-            return widen(*arguments)
-        operator = OPERATORS.get(call.name) or self._functions[call.name].evaluate
-        result: Value = operator(*arguments)
-        return result
+        known = self._compiled.get(id(expression))
+        if known is None:
+            known = expression, evaluating(expression, self._scope)
+            self._compiled[id(expression)] = known
+        return known[1](bound)  # type: ignore[no-any-return]  # a value, as operators give it
 
 
 def observed(parafacts: Iterable[tuple[str, Any]], name: str) -> tuple[Value, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
     words_of_column,
 )
-from tidemill.datalog.logical.expressions import RUNTIME, TypeEnvironment, source_of, truth_of
+from tidemill.datalog.logical.expressions import Evaluate, TypeEnvironment, evaluating
 from tidemill.datalog.logical.forms import Expression, Type, variables_of
 from tidemill.datalog.presence import END
 from tidemill.datalog.values import WRONG_TYPE, Failed
@@ -44,7 +44,7 @@ class Expressions:
         self.texts = texts
         self._scope = scope
         self._allowance = allowance
-        self._compiled: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[str, ...]]] = {}
+        self._compiled: dict[int, tuple[Evaluate, frozenset[str]]] = {}
 
     def truth(self, expression: Expression, matches: Change) -> tuple[BoolArray, Failures]:
         """Flags of the matches with a true condition; null and failures count as false."""
@@ -55,11 +55,11 @@ class Expressions:
             except Unsuited:
                 pass
             else:
-                return self._without(truth, failed, expression, matches, True)
+                return self._without(truth, failed, expression, matches)
         truth = np.zeros(len(matches), np.bool_)
         failures: Failures = []
-        for row, value in self._each(expression, matches, range(len(matches)), True, failures):
-            truth[row] = value
+        for row, value in self._each(expression, matches, range(len(matches)), failures):
+            truth[row] = value is True
         return truth, failures
 
     def words(
@@ -75,15 +75,14 @@ class Expressions:
             except Unsuited:
                 pass
             else:
-                sound, failures = self._without(
-                    np.ones(len(matches), np.bool_), failed, expression, matches, False
-                )
+                everything = np.ones(len(matches), np.bool_)
+                sound, failures = self._without(everything, failed, expression, matches)
                 words = words_of_column(column)
                 return (words if not failures else words * sound), column.nulls, failures
         words = np.zeros(len(matches), np.int64)
         nulls = np.zeros(len(matches), np.bool_)
         failures = []
-        for row, value in self._each(expression, matches, range(len(matches)), False, failures):
+        for row, value in self._each(expression, matches, range(len(matches)), failures):
             if value == END and kind is Type.INT:
                 words[row] = END_WORD
             else:
@@ -100,36 +99,31 @@ class Expressions:
 
     def value(self, expression: Expression, match: I64Array) -> Any:
         """The value for one match. Raises: Failed."""
-        function, names = self._function(expression, False)
+        function, names = self._function(expression)
         words = match.tolist()
-        return function(*(self._value(name, words) for name in names))
-
-    def variable(self, name: str, match: I64Array) -> Any:
-        """The value of a variable in one match."""
-        return self._value(name, match.tolist())
+        return function({name: self._value(name, words) for name in names})
 
     def _without(
-        self, kept: BoolArray, failed: BoolArray | None, expression: Expression, matches: Change,
-        truth: bool,
-    ) -> tuple[BoolArray, Failures]:  # fmt: skip
+        self, kept: BoolArray, failed: BoolArray | None, expression: Expression, matches: Change
+    ) -> tuple[BoolArray, Failures]:
         """Flags but for the rows that fail, with their reasons."""
         failures: Failures = []
         if failed is not None:
             rows = failed.nonzero()[0].tolist()
-            for _ in self._each(expression, matches, rows, truth, failures):
+            for _ in self._each(expression, matches, rows, failures):
                 pass
             kept = kept & ~failed
         return kept, failures
 
     def _each(
-        self, expression: Expression, matches: Change, rows: Any, truth: bool, failures: Failures
+        self, expression: Expression, matches: Change, rows: Iterable[int], failures: Failures
     ) -> Iterator[tuple[int, Any]]:
         """The values match by match; what fails is noted instead."""
-        function, names = self._function(expression, truth)
+        function, names = self._function(expression)
         for row in rows:
             match = matches[row].tolist()
             try:
-                yield row, function(*[self._value(name, match) for name in names])
+                yield row, function({name: self._value(name, match) for name in names})
             except Failed as failed:
                 failures.append((row, failed.reason))
 
@@ -141,17 +135,11 @@ class Expressions:
             return match[column]
         return value_of(match[column], kind, self.texts, self.columns.values)
 
-    def _function(
-        self, expression: Expression, truth: bool
-    ) -> tuple[Callable[..., Any], tuple[str, ...]]:
-        known = self._compiled.get((id(expression), truth))
+    def _function(self, expression: Expression) -> tuple[Evaluate, frozenset[str]]:
+        known = self._compiled.get(id(expression))
         if known is None:
-            names = tuple(sorted(variables_of(expression)))
-            source = (truth_of if truth else source_of)(expression, self._scope)
-            arguments = ", ".join(map(self._scope.name_of, names))
-            text = f"lambda {arguments}: {source}"
-            made = eval(text, {**RUNTIME, **self._scope.constants})  # our own text
-            known = self._compiled[id(expression), truth] = made, names
+            known = evaluating(expression, self._scope), variables_of(expression)
+            self._compiled[id(expression)] = known
         return known
 
     def _calculator(self, matches: Change) -> Calculator:

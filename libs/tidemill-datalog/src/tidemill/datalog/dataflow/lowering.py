@@ -17,7 +17,6 @@ from tidemill.datalog.dataflow.rewrites import rewritten
 from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema, word_of
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.logical.bounds import UNBOUNDED
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.logical.plan import Component, LogicalPlan
@@ -171,9 +170,7 @@ class _Lowering:
     def scope(self, rule: RuleForm) -> TypeEnvironment:
         """Types of the variables of a rule."""
         vocabulary = self._checked.vocabulary
-        names = {name for atom in rule.atoms for name in atom.variables()}
-        bounds = dict.fromkeys(names, UNBOUNDED)
-        return TypeEnvironment(rule.types, bounds, vocabulary.functions, vocabulary.lattices)
+        return TypeEnvironment(rule.types, {}, vocabulary.functions, vocabulary.lattices)
 
     def word(self, value: object, kind: Type) -> tuple[int, bool]:
         return word_of(value, kind, self._texts, self.values)

@@ -173,11 +173,8 @@ class RuleLowering:
     def moderate(self) -> TypeEnvironment:
         """The same names for numbers that can be added without overflow; clocks look at that."""
         known = Bounds(-MODERATE, MODERATE, True)
-        bounds = {
-            name: known if self.scope.types.get(name) is Type.INT else each
-            for name, each in self.scope.bounds.items()
-        }
-        return replace(self.scope, bounds=bounds)
+        whole = (name for name, kind in self.scope.types.items() if kind is Type.INT)
+        return replace(self.scope, bounds=dict.fromkeys(whole, known))
 
     # Columns of matches.
 

@@ -6,21 +6,20 @@ ticks that can match. A join on a range of times costs the rows inside the range
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tidemill.datalog.logical.expressions import TypeEnvironment, source_of, type_of
+from tidemill.datalog.logical.expressions import TypeEnvironment, type_of
 from tidemill.datalog.logical.forms import Call, Constant, Expression, Type, Variable, variables_of
 
 
 @dataclass(frozen=True, slots=True)
 class ValueLimits:
-    """Python sources of the limits of a variable; each side may have several."""
+    """Limits of a variable, which is on or between them; each side may have several."""
 
-    low: tuple[str, ...] = ()
-    high: tuple[str, ...] = ()
+    low: tuple[Expression, ...] = ()
+    high: tuple[Expression, ...] = ()
 
 
 NO_LIMITS = ValueLimits()
@@ -44,8 +43,8 @@ def limits_of(
     Only comparisons of whole numbers are read. A part that can fail ends the reading: it fails for
     values outside of later limits, too. A null in a comparison leaves no value at all.
     """
-    low: list[str] = []
-    high: list[str] = []
+    low: list[Expression] = []
+    high: list[Expression] = []
     if scope.types.get(variable) is not Type.INT:
         return ValueLimits()
     for part in (each for condition in conditions for each in conjuncts(condition)):
@@ -61,77 +60,76 @@ def _read(
     variable: str,
     bound: AbstractSet[str],
     scope: TypeEnvironment,
-    low: list[str],
-    high: list[str],
+    low: list[Expression],
+    high: list[Expression],
 ) -> None:
-    if not variables_of(comparison) - {variable} <= bound:
+    others = variables_of(comparison) - {variable}
+    if not others <= bound:
         return
     left, right = (_linear(side, variable, scope) for side in comparison.arguments)
     if left is None or right is None:
         return
-    factor = left[0] - right[0]
-    if factor == 0:
-        return
-    rest = [*right[1], *(("-" if sign == "+" else "+", source) for sign, source in left[1])]
-    total = "0" + "".join(f" {sign} {source}" for sign, source in rest)
-    if abs(factor) > 1 and any(
-        math.isinf(border)
-        for name in variables_of(comparison) - {variable}
-        for border in (scope.bounds[name].low, scope.bounds[name].high)
-    ):
-        return  # an expiry may be infinite, and infinity has no whole quotient
-    sign = comparison.name
-    if factor < 0:
-        factor, total = -factor, f"-({total})"
-        sign = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
-    if sign == "<":
-        total = f"({total}) - 1"
-    elif sign == ">":
-        total = f"({total}) + 1"
-    nulls = [
-        f"{scope.name_of(name)} is not None"
-        for name in sorted(variables_of(comparison) - {variable})
-        if scope.bounds[name].nullable
-    ]
-    if sign == "==" and nulls and scope.bounds[variable].nullable:
+    factor, total, sign = left[0] - right[0], _minus(right[1], left[1]), comparison.name
+    if factor == 0 or (sign == "==" and others):
         return  # null equals null, and a range holds none
+    if factor < 0:
+        factor, total = -factor, _minus(_ZERO, total)
+        sign = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
+    if sign in ("<", ">"):
+        total = _plus(total, Constant(-1 if sign == "<" else 1))
     if sign in ("<", "<=", "=="):
-        most = f"({total})" if factor == 1 else f"(({total}) // {factor})"
-        high.append(_unless_null(most, nulls, "beginning"))
+        high.append(_quotient(total, factor))
     if sign in (">", ">=", "=="):
-        least = f"({total})" if factor == 1 else f"(-(-({total}) // {factor}))"
-        low.append(_unless_null(least, nulls, "inf"))
+        low.append(_minus(_ZERO, _quotient(_minus(_ZERO, total), factor)))
 
 
-def _unless_null(source: str, known: Sequence[str], otherwise: str) -> str:
-    return f"({source} if {' and '.join(known)} else {otherwise})" if known else source
+_ZERO = Constant(0)
+
+
+def _plus(left: Expression, right: Expression) -> Expression:
+    return right if left == _ZERO else left if right == _ZERO else Call("+", (left, right))
+
+
+def _minus(left: Expression, right: Expression) -> Expression:
+    if left != _ZERO:
+        return left if right == _ZERO else Call("-", (left, right))
+    if isinstance(right, Call) and right.name == "neg":
+        return right.arguments[0]
+    return right if right == _ZERO else Call("neg", (right,))
+
+
+def _quotient(total: Expression, factor: int) -> Expression:
+    """The quotient by a whole number above 0, rounded down."""
+    if factor == 1:
+        return total
+    divisor = Constant(factor)
+    return Call("/", (Call("bucket", (total, divisor)), divisor))
 
 
 def _linear(
     expression: Expression, variable: str, scope: TypeEnvironment
-) -> tuple[int, list[tuple[str, str]]] | None:
-    """(factor of the variable, signed sources of the rest); None if not linear in whole numbers."""
+) -> tuple[int, Expression] | None:
+    """(factor of the variable, the rest); None if not linear in whole numbers."""
     if type_of(expression, scope.types) is not Type.INT:
         return None
     if isinstance(expression, Variable) and expression.name == variable:
-        return 1, []
+        return 1, _ZERO
     if variable not in variables_of(expression):
         known = scope.bounds_of(expression)
         if known is None or (known.nullable and not _null_with_its_variables(expression)):
             return None
-        return 0, [("+", source_of(expression, scope))]
+        return 0, expression
     if not isinstance(expression, Call):
         return None
     parts = [_linear(argument, variable, scope) for argument in expression.arguments]
     if expression.name in ("+", "-") and parts[0] is not None and parts[1] is not None:
         (a, left), (b, right) = parts[0], parts[1]
-        if expression.name == "+":
-            return a + b, [*left, *right]
-        return a - b, [*left, *(("-" if s == "+" else "+", source) for s, source in right)]
+        return (
+            (a + b, _plus(left, right)) if expression.name == "+" else (a - b, _minus(left, right))
+        )
     if expression.name == "neg" and parts[0] is not None:
-        a, left = parts[0]
-        return -a, [("-" if s == "+" else "+", source) for s, source in left]
-    return _scaled(expression, variable, scope)
+        return -parts[0][0], _minus(_ZERO, parts[0][1])
+    return _scaled(expression, parts)
 
 
 def _null_with_its_variables(expression: Expression) -> bool:
@@ -143,14 +141,12 @@ def _null_with_its_variables(expression: Expression) -> bool:
 
 
 def _scaled(
-    product: Call, variable: str, scope: TypeEnvironment
-) -> tuple[int, list[tuple[str, str]]] | None:
+    product: Call, parts: Sequence[tuple[int, Expression] | None]
+) -> tuple[int, Expression] | None:
     if product.name != "*":
         return None
-    for factor, other in (product.arguments, tuple(reversed(product.arguments))):
-        if isinstance(factor, Constant) and type(factor.value) is int:
-            inner = _linear(other, variable, scope)
-            if inner is not None:
-                scaled = [(sign, f"{factor.value} * {source}") for sign, source in inner[1]]
-                return inner[0] * factor.value, scaled
+    for factor, inner in zip(product.arguments, reversed(parts), strict=True):
+        if isinstance(factor, Constant) and type(factor.value) is int and inner is not None:
+            rest = inner[1] if inner[1] == _ZERO else Call("*", (factor, inner[1]))
+            return inner[0] * factor.value, rest
     return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import CodeType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,17 @@ from tidemill.arrangement.interval_updates import (
 )
 from tidemill.arrangement.interval_updates.clocks import tick_pairs
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.dataflow.expressions import FEW, Expressions
+from tidemill.datalog.dataflow.expressions import Expressions
 from tidemill.datalog.dataflow.plan import MODERATE, Clock, Untick
 from tidemill.datalog.instants import usable_clock
 from tidemill.datalog.limits import LimitPassed
-from tidemill.datalog.logical.expressions import RUNTIME, TypeEnvironment
-from tidemill.datalog.logical.forms import Constant, Expression, Type, Wildcard
-from tidemill.datalog.presence import BEGINNING, END
+from tidemill.datalog.logical.forms import Constant, Expression, Type, Wildcard, variables_of
+from tidemill.datalog.presence import END
 from tidemill.datalog.values import Failed
 
 Fail = Callable[[str, Change], None]
 """Takes a reason and the matches that fail for it."""
 
-_OUTSIDE = {"inf": END, "beginning": BEGINNING}
-"""Names of infinite limits, which stand for a null."""
 TICKS_MAX = 1 << 26
 """Ticks that one change may meet in one rule."""
 
@@ -117,14 +113,10 @@ class OpenClock:
 class Ticks:
     """One clock of one rule."""
 
-    def __init__(self, clock: Clock, scope: TypeEnvironment, expressions: Expressions) -> None:
+    def __init__(self, clock: Clock, expressions: Expressions) -> None:
         self._clock = clock
         self._expressions = expressions
-        self._scope = scope
-        self._low = [compile(text, "<limit>", "eval") for text in clock.limits.low]
-        self._high = [compile(text, "<limit>", "eval") for text in clock.limits.high]
         self._columns = np.array(clock.columns, np.int64)
-        self._python = {python: name for name, python in scope.names.items()}
         self._constant = isinstance(clock.offset, Constant) and isinstance(clock.period, Constant)
         self._usable: tuple[int, int] | None = None
 
@@ -143,12 +135,12 @@ class Ticks:
             return matches
         matches, offset, period = self._clocks(matches, fail)
         columns = self._clock.columns
-        high = self._limit(matches, self._high, min, END_WORD)
+        high = self._high(matches)
         endless = (high == END_WORD) & self._clock.withheld
         if not self._clock.bound:
             if keep and endless.any():
                 open_.take(matches[endless], offset[endless], period[endless])
-            low = self._limit(matches, self._low, max, BEGIN_WORD)
+            low = self._low(matches)
             high = np.minimum(high, np.where(endless, max(open_.upper, -END_WORD) - 1, END_WORD))
             rows, times = self._between(matches, offset, period, low, high)
         else:
@@ -167,7 +159,7 @@ class Ticks:
     def due(self, open_: OpenClock) -> Change:
         """Matches that are kept, with the ticks that the frontier has reached. Cost: those kept."""
         matches, offset, period = open_.kept()
-        low = np.maximum(self._limit(matches, self._low, max, BEGIN_WORD), open_.lower)
+        low = np.maximum(self._low(matches), open_.lower)
         high = np.full(len(matches), open_.upper - 1)
         rows, times = self._between(matches, offset, period, low, high)
         return tick(matches, rows, times, (offset, period), self._columns, self._clock.timed)
@@ -204,49 +196,28 @@ class Ticks:
         pairs = np.array(clocks, np.int64).reshape(-1, 2)
         return matches[kept], pairs[:, 0].copy(), pairs[:, 1].copy()
 
-    def _limit(
-        self, matches: Change, codes: Sequence[CodeType], pick: Callable[..., Any], nothing: int
-    ) -> I64Array:
-        """The least or greatest time of each match: whole numbers, rounded inwards."""
-        found = np.full(len(matches), nothing, np.int64)
-        for code in codes:
-            limit = self._columnwise(matches, code)
-            if limit is None:
-                each = (self._of_match(match, code, nothing) for match in matches)
-                limit = np.fromiter(each, np.int64, len(matches))
-            found = np.maximum(found, limit) if pick is max else np.minimum(found, limit)
+    def _low(self, matches: Change) -> I64Array:
+        """The least time of each match, the greatest word for none."""
+        found = np.full(len(matches), BEGIN_WORD, np.int64)
+        for limit in self._clock.limits.low:
+            np.maximum(found, self._limit(matches, limit, BEGIN_WORD, END_WORD), out=found)
         return found
 
-    def _columnwise(self, matches: Change, code: CodeType) -> I64Array | None:
-        """A limit for all matches at once; None where numbers are too large or may be null."""
-        columns, names = self._expressions.columns, self._python
-        if len(matches) <= FEW or not set(code.co_names) <= names.keys() | _OUTSIDE.keys():
-            return None
-        values = {}
-        for python in set(code.co_names) - _OUTSIDE.keys():
-            column, kind = columns.variables[names[python]]
-            if kind is not Type.INT:
-                return None
-            words = matches[:, column]
-            if bool((matches[:, columns.nulls] >> column & 1).any()):
-                return None
-            if int(words.max()) >= MODERATE or int(words.min()) <= -MODERATE:
-                return None
-            values[python] = words
-        limit = eval(code, {}, values)  # our own text
-        return np.broadcast_to(np.asarray(limit, np.int64), len(matches))
+    def _high(self, matches: Change) -> I64Array:
+        """The greatest time of each match, the least word for none."""
+        found = np.full(len(matches), END_WORD, np.int64)
+        for limit in self._clock.limits.high:
+            np.minimum(found, self._limit(matches, limit, END_WORD, BEGIN_WORD), out=found)
+        return found
 
-    def _of_match(self, match: I64Array, code: CodeType, nothing: int) -> int:
-        values = {
-            python: self._expressions.variable(name, match)
-            for python, name in self._python.items()
-            if python in code.co_names
-        }
-        if any(type(each) is int and not -MODERATE < each < MODERATE for each in values.values()):
-            return nothing
-        limit = eval(code, {**RUNTIME, **_OUTSIDE, **self._scope.constants}, values)  # our own text
-        if limit is None:
-            return nothing
-        if limit in (END, -END):
-            return END_WORD if limit > 0 else BEGIN_WORD
-        return max(BEGIN_WORD, min(END_WORD, int(limit)))
+    def _limit(self, matches: Change, limit: Expression, free: int, never: int) -> I64Array:
+        """A limit of each match, `free` for numbers that may overflow; `never` for a null."""
+        words, nulls, failures = self._expressions.words(limit, Type.INT, matches)
+        found = words.copy() if nulls is None else np.where(nulls, never, words)
+        found[[row for row, _ in failures]] = free
+        for name in variables_of(limit):
+            column, kind = self._expressions.columns.variables[name]
+            if kind is Type.INT:
+                far = (matches[:, column] >= MODERATE) | (matches[:, column] <= -MODERATE)
+                found[far] = free
+        return found

@@ -148,7 +148,7 @@ class Matches:
     def _ticks_of(self, step: Clock) -> Ticks:
         ticks = self._ticks.get(id(step))
         if ticks is None:
-            ticks = self._ticks[id(step)] = Ticks(step, self.plan.scope, self.expressions)
+            ticks = self._ticks[id(step)] = Ticks(step, self.expressions)
         return ticks
 
     def _clock(self, step: Clock, matches: Change) -> Change:

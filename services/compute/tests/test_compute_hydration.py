@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -32,21 +33,24 @@ from tidemill.errors import Exhausted, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
 from tidemill.shard.encoding import unpack_part
-from tidemill.shard.stores import BlobPlace
+from tidemill.shard.parts import Part
+from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.testkit.jobs import SessionLauncher
+from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views import range_wire
-from tidemill_compute.views.bulk import History
-from tidemill_compute.views.bulk_spark import SparkHydrate
+from tidemill_compute.views.bulk import HISTORY_BYTES_MAX, History
+from tidemill_compute.views.bulk_spark import SparkHydrate, history_window
 from tidemill_compute.views.history_spec import pack_history, unpack_history
-from tidemill_compute.views.hydrate_job import hydrate
 from tidemill_compute.views.interval_rows import error_moves
 from tidemill_compute.views.range_history import RANGES_MAX, RangeHistory, ranges_for
 from tidemill_compute.views.range_wire import Dealt, intervals_of
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import update_table
+from tidemill_compute.views.windows.collecting import answer
+from tidemill_compute.views.windows.spec import pack_window, unpack_window
 
 PROGRAMS = {
     "joins and counts": """
@@ -86,6 +90,10 @@ PROGRAMS = {
         per(f, b) @count(h) := half(_, h, f, b, _);
         named(m) @sum(f) := half(_, _, f, _, m);
         true_ones(n) := half(n, _, _, true, _) ^ not named("aé") if n > 3;
+    """,
+    "ends that are matched, in one task": """
+        lasts(h, e) := ping(h, n) @expires(e);
+        both(h) := lasts(h, e) ^ host(h) if e > 20;
     """,
     "facts with ends of their own, at times": """
         seen(h, n) @time(t) @expires(t + 9) := ping(h, n) @time(t) ^ host(h);
@@ -143,6 +151,10 @@ class World:
     def view(self) -> ViewDriver:
         return ViewDriver(self.target, self.collections, self.clock, SETTINGS)
 
+    def bulk(self, launcher: SessionLauncher, bytes_max: int = HISTORY_BYTES_MAX) -> SparkHydrate:
+        now_ms, unique = self.clock.now_ms, partial(token_hex, 8)
+        return SparkHydrate(launcher, self.collections, now_ms, unique, bytes_max)
+
     async def create(self, start: int) -> None:
         """Everything is fed; the view begins at `start`, and the inputs forget what was before."""
         for name, (_, shape) in self.target.inputs.items():
@@ -197,6 +209,19 @@ class World:
         return {name: consolidate(await self.collections.read_updates(name)) for name in names}
 
 
+async def hydrate(
+    world: World, history: History, bytes_max: int = HISTORY_BYTES_MAX
+) -> dict[str, list[Part]]:
+    """Parts by collection of a history whose ranges are evaluated here. Raises: Exhausted."""
+    blob = open_blob(world.place, lambda: token_hex(8))
+    window = pack_window(history_window(history, token_hex(8), 0, bytes_max))
+    result = await answer(window, blob, None, evaluate_here)
+    if result.failure == "exhausted":
+        raise Exhausted(result.message)
+    assert not result.failure, result.message
+    return {name: [*map(unpack_part, parts)] for name, parts in result.parts.items()}
+
+
 async def follow(world: World, view: ViewDriver) -> None:
     """Run a view until it has written everything."""
     task = asyncio.create_task(view.maintain_forever())
@@ -219,7 +244,7 @@ async def test_what_a_task_writes_is_what_the_view_writes(
     told = await world.history(start)
     history = unpack_history(pack_history(told))
     assert history == told
-    written = await hydrate(world.place, history)
+    written = await hydrate(world, history)
     await follow(world, world.view())
     contents = await world.contents()
     assert any(table.num_rows for table in contents.values())
@@ -236,7 +261,6 @@ async def test_what_a_task_writes_is_what_the_view_writes(
 def by_ranges(history: History, ranges: int, written: World) -> dict[str, pa.Table]:
     """Updates by collection of a history whose ranges are evaluated here, one after the other."""
     divided = RangeHistory.of(history, ranges)
-    assert divided is not None
     waiting: dict[tuple[int, int], dict[str, list[bytes]]] = {}
     found: dict[str, list[pa.Table]] = {}
     errors: list[ErrorMove] = []
@@ -296,8 +320,8 @@ async def test_a_history_of_which_too_much_would_be_in_all_ranges_is_one_task(
     await world.create(0)
     history = await world.history(0)
     copied = 4 * (24 + 8 * 2) * history.rows
-    assert RangeHistory.of(history, 4, copied) is not None
-    assert RangeHistory.of(history, 4, copied - 1) is None
+    assert RangeHistory.of(history, 4, copied).ranges == 4
+    assert RangeHistory.of(history, 4, copied - 1).ranges == 1
 
 
 def test_a_row_that_begins_and_ends_is_one_interval() -> None:
@@ -327,10 +351,9 @@ async def test_a3_a_history_beyond_its_memory_is_given_up_where_it_is_evaluated(
     await world.create(0)
     told = await world.history(0)
     for bytes_max in (100, 20_000):  # what is read is counted, and what is derived
-        history = unpack_history(pack_history(told, bytes_max))
         with pytest.raises(Exhausted, match=r"history of view v .*limits\.history_bytes"):
-            await hydrate(world.place, history)
-    assert await hydrate(world.place, unpack_history(pack_history(told, 10 << 20)))
+            await hydrate(world, told, bytes_max)
+    assert await hydrate(world, told, 10 << 20)
 
 
 async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> None:
@@ -338,7 +361,9 @@ async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> Non
     marker = tmp_path / "ran"
     harm = b"cbuiltins\nopen\n(V" + str(marker).encode() + b"\nVw\ntR."
     with pytest.raises(msgspec.DecodeError):
-        await hydrate(BlobPlace(f"file:{tmp_path / 'blob'}"), unpack_history(harm))
+        unpack_history(unpack_window(harm).view)
+    with pytest.raises(msgspec.DecodeError):
+        unpack_history(harm)
     assert not marker.exists()
 
 
@@ -353,13 +378,13 @@ async def test_a3_a_job_beyond_its_memory_says_so_and_the_next_one_has_its_turn(
     await world.create(0)
     launcher = SessionLauncher(spark, world.place)
     view = world.view()
-    view.bulk = SparkHydrate(launcher, world.collections, 20_000)
+    view.bulk = world.bulk(launcher, 20_000)
     with pytest.raises(Exhausted, match=r"limits\.history_bytes") as caught:
         await view.maintain_forever()
     assert caught.value.setting == "limits.history_bytes"
     assert sole_time((await world.collections.status("v/pair")).upper) == 0
     view = world.view()
-    view.bulk = SparkHydrate(launcher, world.collections)
+    view.bulk = world.bulk(launcher)
     await follow(world, view)
     assert len(launcher.launched) == 2
     assert view.progress.steps == 0
@@ -375,7 +400,7 @@ async def test_a_view_goes_on_where_a_job_has_left_it(tmp_path: Path, spark: Spa
     await world.create(0)
     launcher = SessionLauncher(spark, world.place)
     view = world.view()
-    view.bulk = SparkHydrate(launcher, world.collections)
+    view.bulk = world.bulk(launcher)
     await follow(world, view)
     assert len(launcher.launched) == 1
     assert view.progress.steps == 0  # the job has done it all
@@ -384,11 +409,11 @@ async def test_a_view_goes_on_where_a_job_has_left_it(tmp_path: Path, spark: Spa
     # The same again loses every race; and a view that has begun asks nobody.
     result = await launcher.launch(launcher.launched[0])
     assert result is not None
-    await SparkHydrate(launcher, world.collections).hydrate(await world.history(0))
+    await world.bulk(launcher).hydrate(await world.history(0))
     assert await world.contents() == contents
     launched = len(launcher.launched)
     again = world.view()
-    again.bulk = SparkHydrate(launcher, world.collections)
+    again.bulk = world.bulk(launcher)
     await follow(world, again)
     assert len(launcher.launched) == launched
     for part in msgspec.msgpack.decode(result.result)["parts"].values():  # type: ignore[union-attr]  # it has succeeded

@@ -25,7 +25,7 @@ PROCESSES = (
 LAUNCHING = (
     "tidemill_reclock.bulk_spark, tidemill_compute.views.bulk_spark, tidemill_compaction.bulk_spark,"
     "tidemill_compute.arranging, tidemill_compaction.merge_job, tidemill_compute.arrange_job,"
-    "tidemill_compute.views.hydrate_job, tidemill_reclock.keyed_job, tidemill_reclock.bulk_records,"
+    "tidemill_compute.views.windows.window_job, tidemill_reclock.keyed_job, tidemill_reclock.bulk_records,"
     "tidemill.spark.pod_launcher, tidemill.kubernetes.api"
 )
 

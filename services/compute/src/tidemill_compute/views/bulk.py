@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidemill.shard.parts import Part
@@ -35,6 +35,20 @@ class History:
     def rows(self) -> int:
         """Updates to read."""
         return sum(part.rows for _, parts in self.inputs.values() for part in parts)
+
+    @property
+    def input_rows(self) -> dict[str, int]:
+        """Updates to read of each input, by its name in the program."""
+        return {
+            predicate: sum(part.rows for part in self.inputs[collection][1])
+            for predicate, (collection, _) in self.target.inputs.items()
+        }
+
+    @property
+    def bare(self) -> History:
+        """The history of no instant, without parts: the same for all windows of a view."""
+        empty = {name: (description, ()) for name, (description, _) in self.inputs.items()}
+        return replace(self, lower=0, upper=0, inputs=empty)
 
 
 class BulkHydrate(Protocol):

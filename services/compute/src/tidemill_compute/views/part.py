@@ -136,7 +136,9 @@ class ViewPart:
         host, context = self._context.host, self._context
         driver = ViewDriver(target, host.collections, host.clock, context.settings, context.shared)
         bytes_max = host.settings.limits.history_bytes
-        driver.bulk = SparkHydrate(host.launcher, host.collections, bytes_max)
+        driver.bulk = SparkHydrate(
+            host.launcher, host.collections, host.clock.now_ms, random_id, bytes_max
+        )
         driver.timed = self._measure
         driver.engines = self._engines_of(target)
         driver.may_rest()

@@ -26,7 +26,7 @@ from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.shares import shares_of, state_of
 from tidemill.datalog.state import StateRow
 from tidemill_compute.views.bulk import History
-from tidemill_compute.views.interval_rows import changes_of, updates_of
+from tidemill_compute.views.interval_rows import changes_of, updates_of, without_endless
 from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.range_wire import (
     Dealt,
@@ -82,22 +82,17 @@ class RangeHistory:
         self._derived = frozenset(n for each in placement.fragments for n in each.derives)
 
     @classmethod
-    def of(cls, history: History, ranges: int, copied_max: int = COPIED_MAX) -> RangeHistory | None:
-        """The history, if its program can be divided; None where one task has to do it.
+    def of(cls, history: History, ranges: int, copied_max: int = COPIED_MAX) -> RangeHistory:
+        """The history in so many ranges, in one where its program cannot be divided.
 
         Rows of inputs in all ranges are at most about `copied_max` bytes together.
         """
-        program = history.target.program
-        if program.ticked or matches_ends(program):
-            return None
-        rows = {
-            predicate: sum(part.rows for part in history.inputs[collection][1])
-            for predicate, (collection, _) in history.target.inputs.items()
-        }
-        placement = placement_of(program, rows=rows)
-        found = cls(history, placement, ranges)
-        fits = found.keys_fit() and found._copied(rows) <= copied_max
-        return found if placement.divided and fits else None
+        program, rows = history.target.program, history.input_rows
+        found = cls(history, placement_of(program, rows=rows), ranges)
+        divided = found.placement.divided and not matches_ends(program)
+        if not (divided and found.keys_fit() and found._copied(rows) <= copied_max):
+            found.ranges = 1
+        return found
 
     def _copied(self, rows: Mapping[str, int]) -> int:
         """About how many bytes of inputs are there only because they are in all ranges."""
@@ -194,17 +189,20 @@ class RangeHistory:
                 changes = concatenate([*map(table_in, payloads)])
                 _take(engine, read.name, known[1], changes, texts)
         told = engine.step(min(self.history.upper, END_WORD))
+        errors, endless = list[ErrorMove](), matches_ends(target.program)
         updates = {}
         for name in outputs:
             if name in told:
                 collection, shape = target.outputs[name]
-                updates[collection] = updates_of(told[name], shape, self.history.lower)
+                finite, failed = without_endless(told[name]) if endless else (told[name], [])
+                updates[collection] = updates_of(finite, shape, self.history.lower)
+                errors += failed
         crossed += self._crossing(fragment, told, dict.fromkeys(crossing, ""))
         gone, come = engine.tell_state()
         moved = moved_rows(gone, come, self.history.upper - 1)
         updates[target.state] = update_table(moved, STATE_SCHEMA)
         counts = {name: engine.rows(name) for name in fragment.placed}
-        errors = engine.tell_errors()
+        errors += engine.tell_errors()
         return RangeFound(updates, errors, counts, crossed, had, failing, engine.turn)
 
     def _crossing(

@@ -62,7 +62,7 @@ def dealt_table(
     """The rows of a table in the ranges where they are wanted, by the columns of their key."""
     if not table.num_rows:
         return
-    if place.everywhere or not place.positions:
+    if place.everywhere or not place.positions or ranges == 1:
         for payload in _payloads(table):
             for number in range(ranges if place.everywhere else 1):
                 yield Dealt(stage, number, name, payload)

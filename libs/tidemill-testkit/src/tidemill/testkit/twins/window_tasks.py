@@ -11,7 +11,11 @@ from tidemill_compute.views.windows.work import WindowWork
 async def evaluate_here(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
     """All ranges of a window in this process, one after the other: the twin of its tasks."""
     waiting: list[Dealt] = []
+    inputs = work.window.parts if work.window.fresh else {}
     for fragment in work.fragments:
+        for name in work.divided.collections_of(fragment):
+            for at in range(len(inputs.get(name, ()))):
+                waiting += [each async for each in work.deal(fragment.number, name, at)]
         mine = [each for each in waiting if each.stage == fragment.number]
         async for dealt in work.stage(fragment.number, 0, 1, mine):
             if dealt.stage == LAST:

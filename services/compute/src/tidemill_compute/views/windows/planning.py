@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemill.datalog.placement import Live, live_of, placement_of
 from tidemill_compute.views.bulk import History
@@ -37,14 +37,8 @@ class WindowPlan:
 
 def plan_windows(history: History) -> WindowPlan:
     """The plan of a view, by the rows of its inputs. Pure. Cost: as `placement_of`."""
-    target = history.target
-    rows = {
-        predicate: sum(part.rows for part in history.inputs[collection][1])
-        for predicate, (collection, _) in target.inputs.items()
-    }
-    empty = {name: (description, ()) for name, (description, _) in history.inputs.items()}
-    bare = replace(history, lower=0, upper=0, inputs=empty)
-    divided = RangeHistory(bare, placement_of(target.program, rows=rows), 1)
+    target, rows = history.target, history.input_rows
+    divided = RangeHistory(history.bare, placement_of(target.program, rows=rows), 1)
     live = live_of(divided.placement, target.outputs)
     lacking = live.lacking
     if not lacking and not divided.keys_fit():

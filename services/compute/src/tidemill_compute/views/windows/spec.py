@@ -14,12 +14,13 @@ Failure = Literal["", "exhausted", "limit", "corrupt", "gone"]
 
 
 class Window(msgspec.Struct, frozen=True):
-    """One interval of a view that has been there before `lower`.
+    """One interval of a view: a `fresh` one begins with it, others have been there before `lower`.
 
     `view` is the packed history of the view without parts, the same in all its windows. It was
     placed by the `rows` of its inputs. `parts` are those of the collections that
     it reads, `changes` the updates of its inputs in the interval as streams of Arrow. With `whole`
-    all keys are looked at, without it those that changes touch. `begun_ms` is in the names of the
+    all keys are looked at, without it those that changes touch. A fresh view reads the parts up to
+    `upper`, and no changes. `begun_ms` is in the names of the
     objects that it makes; `owner` is nobody else's, since a writer that lost a race deletes its
     objects.
     """
@@ -34,6 +35,7 @@ class Window(msgspec.Struct, frozen=True):
     begun_ms: int
     parts: dict[str, list[bytes]]
     changes: dict[str, bytes]
+    fresh: bool = False
 
 
 class WindowResult(msgspec.Struct, frozen=True):

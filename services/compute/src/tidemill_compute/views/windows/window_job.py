@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import pyarrow as pa
 
+from tidemill.datalog.placement import Fragment
 from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
 from tidemill.spark.workplace import Workplace, executor_folder, task_number
+from tidemill_compute.views.range_history import ranges_for
 from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
 from tidemill_compute.views.windows.collecting import answer
-from tidemill_compute.views.windows.spec import Window
+from tidemill_compute.views.windows.spec import Window, pack_window, unpack_window
 from tidemill_compute.views.windows.work import WindowWork
 
 if TYPE_CHECKING:  # who launches jobs has no Spark
@@ -29,16 +31,25 @@ TASK_ROWS = 2_000
 def run(packed: bytes, here: Workplace) -> bytes:
     """The packed answer of a packed window. Commits nothing."""
     cores = here.spark.sparkContext.defaultParallelism
+    window = unpack_window(packed)
+    if window.fresh and window.ranges > 1:
+        ranges = ranges_for(sum(window.rows.values()), cores)
+        packed = pack_window(msgspec.structs.replace(window, ranges=ranges))
 
     async def evaluate(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
         groups = groups_for(work.window, cores)
-        stage: DataFrame = here.spark.range(groups, numPartitions=groups).mapInArrow(
-            partial(evaluate_stage, here.blob, packed, 0, groups), WIRE
-        )
-        for fragment in work.fragments[1:]:
-            dealt = stage.repartitionById(groups, stage["range"] % groups)
+        stage: DataFrame | None = None
+        for fragment in work.fragments:
+            given = _given(here, packed, work, fragment) if work.window.fresh else None
+            if given is not None:
+                stage = given if stage is None else stage.union(given)
+            if stage is None:
+                stage = here.spark.range(groups, numPartitions=groups)
+            else:
+                stage = stage.repartitionById(groups, stage["range"] % groups)
             task = partial(evaluate_stage, here.blob, packed, fragment.number, groups)
-            stage = dealt.mapInArrow(task, WIRE)
+            stage = stage.mapInArrow(task, WIRE)
+        assert stage is not None, "a view has fragments"
         for row in await asyncio.to_thread(stage.collect):
             yield Dealt(row["stage"], row["range"], row["name"], bytes(row["payload"]))
 
@@ -51,12 +62,42 @@ def run(packed: bytes, here: Workplace) -> bytes:
 
 
 def groups_for(window: Window, cores: int) -> int:
-    """Tasks of each stage of a window."""
+    """Tasks of each stage of a window; a fresh view has one for each range, to hold less."""
+    if window.fresh:
+        return window.ranges
     if window.whole:
         return min(window.ranges, cores)
     # A stream of Arrow takes some 32 bytes for a change.
     wanted = sum(map(len, window.changes.values())) // (32 * TASK_ROWS)
     return max(1, min(window.ranges, cores, wanted))
+
+
+def _given(
+    here: Workplace, packed: bytes, work: WindowWork, fragment: Fragment
+) -> DataFrame | None:
+    """The rows of the inputs of a fresh view for one fragment: a task for each part."""
+    names = work.divided.collections_of(fragment)
+    parts = [(name, at) for name in names for at in range(len(work.window.parts[name]))]
+    if not parts:
+        return None
+    tasks = [(task, *each) for task, each in enumerate(parts)]
+    frame = here.spark.createDataFrame(tasks, "task int, name string, part int")
+    dealt = frame.repartitionById(len(tasks), "task")
+    return dealt.mapInArrow(partial(deal_parts, here.blob, packed, fragment.number), WIRE)
+
+
+def deal_parts(
+    place: BlobPlace, packed: bytes, number: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One task: the rows of parts of inputs, in the ranges of a fragment."""
+    tasks = [(row["name"], row["part"]) for batch in batches for row in batch.to_pylist()]
+
+    async def deal(blob: StoredBlob) -> list[Dealt]:
+        work = WindowWork(packed, blob, None)
+        return [each for task in tasks async for each in work.deal(number, *task)]
+
+    for each in _with_blob(place, deal):
+        yield wire_batch([each])
 
 
 def evaluate_stage(
@@ -66,8 +107,8 @@ def evaluate_stage(
     group = task_number()
     crossed: list[Dealt] = []
     for batch in batches:
-        if not number:
-            continue  # the first stage begins with nothing
+        if "stage" not in batch.schema.names:
+            continue  # it begins with nothing
         for row in batch.to_pylist():
             dealt = Dealt(row["stage"], row["range"], row["name"], row["payload"])
             if dealt.stage == number:

@@ -84,11 +84,19 @@ class WindowWork:
             if changes is not None:
                 yield from self.divided.deal(fragment, collection, decoded(changes))
 
+    async def deal(self, number: int, collection: str, at: int) -> AsyncIterator[Dealt]:
+        """The updates of one part of an input of a fresh view, in the ranges of a fragment."""
+        description = self.divided.history.inputs[collection][0]
+        part = unpack_part(self.window.parts[collection][at])
+        rows = between(await self._parts.whole(part, description), 0, self.window.upper)
+        for dealt in self.divided.deal(self.fragments[number], collection, rows):
+            yield dealt
+
     async def _range(
         self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
     ) -> AsyncIterator[Dealt]:
-        before = await self._before(fragment, at, given)
-        state = await self._state_before()
+        before = None if self.window.fresh else await self._before(fragment, at, given)
+        state = () if self.window.fresh else await self._state_before()
         found = self.divided.evaluate(fragment, at, given, before, state, whole=self.window.whole)
         for dealt in found.crossing:
             yield dealt

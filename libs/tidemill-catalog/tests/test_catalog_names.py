@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.apply.permissions import decided
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import CREATED, SYSTEM, CatalogEntry
 from tidemill.catalog.names import COMPARED_MAX, Names, resource_of
@@ -26,6 +27,7 @@ from tidemill.catalog.store import Stored
 from tidemill.catalog.tick_plans import tick_plan
 from tidemill.datalog.dataflow import missing_in
 from tidemill.errors import AlreadyUsed, UnknownCollection, UsageError
+from tidemill.rpc.identity import PROCESS
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.documents import document
 
@@ -148,6 +150,23 @@ def test_s7_an_unknown_name_is_compared_with_few_however_many_there_are(
         with pytest.raises(UnknownCollection, match=r"did you mean (flights/)?delayed\?"):
             catalog.named(misspelt)
     assert 0 < compared <= 4 * COMPARED_MAX
+
+
+def test_a3_a_resource_that_reads_what_there_is_not_compares_its_name_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time takes milliseconds of the event loop."""
+    compared: list[str] = []
+
+    def close(name: str, known: Collection[str], n: int) -> list[str]:
+        compared.append(name)
+        return get_close_matches(name, known, n)
+
+    monkeypatch.setattr("tidemill.catalog.names.get_close_matches", close)
+    text = document("Arrangement", "a", "{collection: fligths, key: [n]}")
+    with pytest.raises(UnknownCollection):
+        decided(Stored(load_resources(text, "test.yaml")[0], 0), Catalog(), PROCESS)
+    assert compared == ["fligths"]
 
 
 async def test_s7_a_view_is_planned_beside_the_event_loop_and_found_by_its_plan() -> None:

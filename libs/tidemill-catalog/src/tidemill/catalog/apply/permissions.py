@@ -14,7 +14,7 @@ from tidemill.catalog.entry import READS, located
 from tidemill.catalog.firing import proves
 from tidemill.catalog.own_log import OWN_PREFIX, owner_of
 from tidemill.catalog.store import Stored
-from tidemill.errors import UnknownCollection, UsageError
+from tidemill.errors import UsageError
 from tidemill.rpc.identity import SYSTEM_RESOURCE, Principal, Role
 from tidemill.runtime.resources import (
     ActionSpec,
@@ -89,10 +89,7 @@ def _permit_proofs(view: str, catalog: Catalog, by: Principal) -> None:
 
 def _found(catalog: Catalog, written: str) -> str:
     """The collection that a name means now; the name as it is written, if it means none."""
-    try:
-        return catalog.named(written).name
-    except UnknownCollection:
-        return written
+    return catalog.named(written).name if catalog.knows(written) else written
 
 
 def permit_topics(resource: Resource, by: Principal, shared_brokers: bool) -> None:

@@ -4,7 +4,9 @@ words.
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 
@@ -90,6 +92,25 @@ def test_a3_a_word_that_is_long_is_compared_with_none() -> None:
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5_000)))
     text = f"{HEAD}spec:\n  columns: [{{name: x, type: int}}]\n  ? {letters}\n  : 1\n"
     assert "nothing that is known is so long" in refusal(text)
+
+
+def test_a3_many_documents_are_freed_between_looks() -> None:
+    """All at once are tens of milliseconds, in which nothing else happens in the process."""
+    texts = [f"{HEAD}{SPEC}".replace("name: t", f"name: t{number}") for number in range(60)]
+    objects: list[int] = []
+
+    def look() -> None:
+        objects.append(len(gc.get_objects()))
+
+    gc.disable()
+    try:
+        found = load_resources("---\n".join(texts), "x.yaml", look)
+        look()
+    finally:
+        gc.enable()
+    assert len(found) == 60
+    freed = [before - after for before, after in pairwise(objects) if after < before]
+    assert 0 < max(freed) < sum(freed) / 10
 
 
 def test_a3_a_document_is_read_with_looks() -> None:

@@ -25,7 +25,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPolicy:
-    """Lag of a subscriber at most: messages of about 1 MiB, and seconds without taking one."""
+    """Lag of a subscriber at most: messages of about 256 KiB, and seconds without taking one."""
 
     messages_max: int = 8
     patience_s: float = 60.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from weakref import ref
 
 import numpy as np
@@ -71,6 +72,30 @@ def test_a3_reasons_over_many_facts_look_as_often_as_they_are_many(
     work: Callable[[], object],
 ) -> None:
     assert looks_of(work) >= COUNT // THINGS_A_LOOK
+
+
+def test_a3_presences_become_rows_between_looks() -> None:
+    """Without a list of them all, which is made before the first look."""
+    touched = 0
+
+    class Counted(list[Presence]):
+        def __iter__(self) -> Iterator[Presence]:
+            nonlocal touched
+            for each in super().__iter__():
+                touched += 1
+                yield each
+
+    engine = DataflowEngine(PROGRAM)
+    schema = engine.schema_of("t")
+    assert schema is not None
+    looks = [0]
+    token = LOOK.set(lambda: looks.append(touched))
+    try:
+        rows_of_presences(schema, Counted(FACTS), engine.texts)
+    finally:
+        LOOK.reset(token)
+    assert touched == COUNT
+    assert max(after - before for before, after in pairwise(looks)) <= THINGS_A_LOOK
 
 
 def test_a3_many_rows_are_the_same_change_made_in_parts() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+
+import pytest
 
 from tidemill.arrangement.looks import (
     BESIDE,
@@ -68,9 +71,12 @@ def test_a3_what_a_look_raises_ends_the_work() -> None:
     LOOK.set(before)
 
 
-def test_a3_many_things_are_freed_with_looks() -> None:
+@pytest.mark.parametrize("kind", [list, dict.fromkeys])
+def test_a3_many_things_are_freed_with_looks(
+    kind: Callable[[range], list[int] | dict[int, None]],
+) -> None:
     left: list[int] = []
-    things = list(range(2 * THINGS_A_LOOK + 1))
+    things = kind(range(2 * THINGS_A_LOOK + 1))
     token = LOOK.set(lambda: left.append(len(things)))
     try:
         let_go(things)

@@ -44,14 +44,18 @@ def with_looks(things: Iterable[T], count: int = THINGS_A_LOOK) -> Iterator[T]:
         yield from some
 
 
-def let_go(things: list[Any], count: int = THINGS_A_LOOK) -> None:
-    """Free the things of a list, `count` of them between two looks; the list is empty then.
+def let_go(things: list[Any] | dict[Any, Any], count: int = THINGS_A_LOOK) -> None:
+    """Free the things of a list or a dict, `count` of them between two looks; it is empty then.
 
     To free many at once holds the interpreter: some 20 ms for 200,000 facts. Raises: as `look`.
     """
     while things:
         look()
-        del things[-count:]
+        if isinstance(things, list):
+            del things[-count:]
+        else:
+            for _ in range(min(count, len(things))):
+                things.popitem()
 
 
 def looking(work: Callable[[], T]) -> T:

@@ -197,7 +197,7 @@ def rows_of_presences(
 
     Raises: NotInDataflow for lattices that the collection does not carry.
     """
-    found = [(p.record, instant_word(p.start), instant_word(p.end), diff) for p in presences]
+    found = ((p.record, instant_word(p.start), instant_word(p.end), diff) for p in presences)
     return rows_of_records(schema, found, texts)
 
 

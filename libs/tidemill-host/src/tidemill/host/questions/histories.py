@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.directory import Readable, TicksOf, ViewOf
 from tidemill.datalog.allowance import Allowance, match_bytes
@@ -25,6 +26,8 @@ from tidemill.errors import CapabilityExpired, NotYet, UnknownCapability
 from tidemill.host.questions.working import Workers
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import sole_time
+
+T = TypeVar("T")
 
 ROWS_A_LOOK = 500
 """Rows that become records between two looks at an allowance: one or two milliseconds."""
@@ -40,8 +43,8 @@ class Stretch:
     """The records of an input at `begins`, and how they come and go after it."""
 
     begins: int
-    present: Sequence[Record]
-    moves: Sequence[Move] = field(default_factory=list)
+    present: list[Record]
+    moves: list[Move] = field(default_factory=list)
 
     def named(self, predicate: str) -> Stretch:
         """The same as facts of the predicate by which a program knows the input."""
@@ -55,18 +58,24 @@ class Stretch:
         """Each record from when to when it was there; a fact without a time that was there at 0
         always was.
         """
-        started: dict[Record, float] = {
-            record: -math.inf if self.begins == 0 and record.time is None else self.begins
-            for record in with_looks(self.present)
-        }
-        found: list[Presence] = []
+        moving = {record for record, _, _ in with_looks(self.moves)}
+        there = with_looks(self.present)
+        started = {record: self._from(record) for record in there if record in moving}
+        ended: list[Presence] = []
         for record, at, diff in with_looks(self.moves):
             if diff > 0:
                 started[record] = at
             else:
-                found.append(Presence(record, started.pop(record), at))
-        left = with_looks(started.items())
-        return found + [Presence(record, at, math.inf) for record, at in left]
+                ended.append(Presence(record, started.pop(record), at))
+        # NB: no dict of all records: the garbage collector would go through it twice, at once.
+        stayed = with_looks(record for record in self.present if record not in moving)
+        ended.extend(Presence(record, self._from(record), math.inf) for record in stayed)
+        ended.extend(Presence(record, at, math.inf) for record, at in with_looks(started.items()))
+        return ended
+
+    def _from(self, record: Record) -> float:
+        """Since when a record is there that is there at the beginning."""
+        return -math.inf if self.begins == 0 and record.time is None else self.begins
 
 
 def holding(collections: Collections, lease_ms: int) -> Hold:
@@ -109,8 +118,7 @@ class Histories:
             schema = (await self._collections.description(readable.collection)).schema
             reading = reading_of(scan, schema, readable.arguments, columns=False)
         begins = max(begins, await self._since(readable.collection))
-        stretch = await self._stretch(readable, begins, at, allowance, reading)
-        return await self._workers.run(allowance, stretch.presences)
+        return await self._read(readable, begins, at, allowance, Stretch.presences, reading)
 
     async def of_ticks(
         self,
@@ -135,8 +143,8 @@ class Histories:
             state, begun, fresh = await self._read_handed(ticks.state, begins, at)
         stretches = {}
         for name, readable in view.inputs.items():
-            stretch = await self._stretch(readable, min(begun, at), at, allowance)
-            stretches[name] = await self._workers.run(allowance, stretch.named, name)
+            named = partial(Stretch.named, predicate=name)
+            stretches[name] = await self._read(readable, min(begun, at), at, allowance, named)
         lower = begun if fresh else begun + 1
         start = TickStart(lower, fresh, {n: s.present for n, s in stretches.items()}, state)
         moves = {name: stretch.moves for name, stretch in stretches.items()}
@@ -171,15 +179,18 @@ class Histories:
                 rows[row] += diff
         return frozenset(row for row, count in rows.items() if count), first, False
 
-    async def _stretch(
+    async def _read(
         self,
         readable: Readable,
         begins: int,
         at: int,
         allowance: Allowance,
+        make: Callable[[Stretch], T],
         reading: Reading = EVERYTHING,
-    ) -> Stretch:
-        """The contents of an input at `begins`, and its changes up to `at`."""
+    ) -> T:
+        """The result of `make` on the contents of an input at `begins`, and its changes up to
+        `at`.
+        """
         status = await self._collections.status(readable.collection)
         if at < begins:
             raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
@@ -191,9 +202,15 @@ class Histories:
                 held, begins + 1, at + 1, where=reading.where, told=allowance.take
             )
         allowance.take((present.num_rows + news.num_rows) * match_bytes(len(news.column_names)))
-        return await self._workers.run(
-            allowance, _stretched, readable, begins, present, news, allowance
-        )
+
+        def made() -> T:
+            stretch = _stretched(readable, begins, present, news, allowance)
+            found = make(stretch)
+            let_go(stretch.present)  # not on the event loop, nor at once
+            let_go(stretch.moves)
+            return found
+
+        return await self._workers.run(allowance, made)
 
 
 def _stretched(
@@ -214,6 +231,7 @@ def _stretched(
             copies[record] = after
             if (before > 0) != (after > 0):
                 moves.append((record, time, 1 if after > 0 else -1))
+    let_go(copies)
     return Stretch(begins, begun, moves)
 
 

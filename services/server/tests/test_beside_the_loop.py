@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ from tidemill.catalog.apply.turns import TURN
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.programs import CHARS_KEPT, Programs
 from tidemill.catalog.store import Stored
+from tidemill.datalog import parser, records
 from tidemill.datalog.dataflow import missing_in
 from tidemill.errors import TidemillError
 from tidemill.host.observing import expect_refusals, watch_loop
@@ -33,13 +34,13 @@ from tidemill.host.questions import histories
 from tidemill.reclock import LiveReclock, prepare_mapping
 from tidemill.rpc.identity import PROCESS, Principal, caller
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.turns import in_turn
+from tidemill.rpc.turns import ROOM_OF_USER, THREADS, in_turn
 from tidemill.runtime import log_embedded, log_groups
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
-from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX
+from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX, compute_beside
 from tidemill.testkit.whole import Whole, opened
 from tidemill_ingest import driver as ingest
 from tidemill_ingest import part
@@ -176,9 +177,10 @@ async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(
         rows: list[str] = []
         goals: list[str] = []
         monkeypatch.setattr(histories, "_stretched", noting(rows, histories._stretched))
+        monkeypatch.setattr(histories, "let_go", noting(rows, let_go))
         monkeypatch.setattr(driver, "row_goal", noting(goals, driver.row_goal))
         assert (await process.query.why_not("even/two(7)", None)).text
-        assert [name.partition("_")[0] for name in rows] == ["asked"]
+        assert [name.partition("_")[0] for name in rows] == ["asked"] * 4
         short = await process.query.ask("numbers(8)", None, None)
         long = await process.query.ask(f"numbers({'(' * 150}8{')' * 150})", None, None)
         assert short.table.num_rows == long.table.num_rows == 1
@@ -209,6 +211,54 @@ async def test_a3_a_user_has_one_thing_done_at_a_time_and_others_need_not_wait()
     told = await asyncio.gather(*first, return_exceptions=True)
     assert isinstance(told[0], asyncio.CancelledError)
     assert all(isinstance(each, str) for each in told[1:])
+
+
+async def test_a3_work_on_columns_of_one_user_leaves_threads_to_others(tmp_path: Path) -> None:
+    """Also that which is given up, and goes on where it is."""
+    release, begun = threading.Event(), threading.Semaphore(0)
+
+    def work() -> str:
+        begun.release()
+        release.wait(60)
+        return "done"
+
+    def asked(user: str, what: Callable[[], str]) -> asyncio.Task[str]:
+        async def ask() -> str:
+            caller.set(Principal(user, ()))
+            return await compute_beside(ROWS_INLINE_MAX + 1, what)
+
+        return asyncio.create_task(ask())
+
+    async with running(tmp_path):
+        many = [asked("eve", work) for _ in range(2 * THREADS)]
+        for _ in range(ROOM_OF_USER):
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        for given_up in many[:ROOM_OF_USER]:
+            given_up.cancel()
+        assert await asked("ann", lambda: "ann") == "ann"
+        assert await asyncio.to_thread(lambda: "a file") == "a file"
+        assert not begun.acquire(blocking=False)
+        release.set()
+        told = await asyncio.gather(*many, return_exceptions=True)
+    assert told[ROOM_OF_USER:] == ["done"] * (len(many) - ROOM_OF_USER)
+
+
+async def test_a3_a_first_question_loads_nothing_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    for module in (parser, records):
+        monkeypatch.setattr(module, "_grammar", cache(noting(loaded, module._grammar.__wrapped__)))
+    monkeypatch.setattr(driver, "_load_explaining", noting(loaded, driver._load_explaining))
+    async with running(tmp_path) as process:
+        await process.answers.begin([])
+        await process.apply(f"{NUMBERS}---\n{EVEN}")
+        await process.insert("numbers", {"n": 2})
+        assert await process.answer("even/two(n)")
+        assert (await process.query.why("even/two(2)", None)).text
+        assert await process.query.explain("even", "plan")
+    assert len(loaded) == 3
+    assert "MainThread" not in loaded
 
 
 async def test_a3_a_long_body_is_cut_into_lines_beside_the_loop() -> None:

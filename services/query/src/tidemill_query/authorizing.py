@@ -105,10 +105,9 @@ class AuthorizedQueries:
 
     def _reads(self, goal: str) -> None:
         written, _ = split_name(goal)
-        name = written
         # The handlers refuse a collection that is not there.
-        with suppress(UnknownCollection):
-            name = self._catalog.named(written).name
+        known = self._catalog.knows(written)
+        name = self._catalog.named(written).name if known else written
         caller.get().demand(Role.reader, name, shown=written)
 
     def _explains(self, view: str) -> None:

@@ -64,6 +64,11 @@ async def _nothing() -> None:
     return
 
 
+def _load_explaining() -> None:
+    """Load the code that explains views: the first time it imports numba, a second's work."""
+    from tidemill_query import explaining  # noqa: F401
+
+
 class QueryDriver:
     """Guarantees of QueryHandlers: exact at an instant, or an error that names since or upper."""
 
@@ -396,10 +401,11 @@ class QueryDriver:
 
     async def explain(self, view: str, form: str) -> str:
         """A view in one of `plans.EXPLANATIONS`. Raises: UsageError."""
-        from tidemill_query import explaining  # imports numba
-
         found = self._directory.view(view)
         allowance = self._workers.allowance()
+        await self._workers.run(allowance, _load_explaining)
+        from tidemill_query import explaining  # loaded by now, and not on the event loop
+
         drawn = {"svg": svg_of, "dot": explaining.plan_drawn}
         if form in drawn:
             return await self._workers.run(allowance, drawn[form], found.program)

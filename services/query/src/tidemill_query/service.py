@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from tidemill_query.authorizing import (
 from tidemill_query.controller import Controller
 from tidemill_query.driver import QueryDriver
 from tidemill_query.frontier_history import FrontierHistory, Sample
+from tidemill_query.goals import prepare_reading
 from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
 from tidemill_query.settings import QuerySettings
@@ -80,7 +82,8 @@ class Answers:
         return await self.history.of(self._process.context.catalog.find(name).collection)
 
     async def begin(self, files: Sequence[Path]) -> None:
-        """Apply the resources of `files`."""
+        """Apply the resources of `files`; a first question finds its grammar loaded."""
+        await asyncio.to_thread(prepare_reading)
         if files:
             documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(files)]
             await self.controller.apply(documents)

@@ -49,6 +49,7 @@ from tidemill.rpc.channel import Dialer
 from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
 from tidemill.rpc.server import Server, ServiceHandlers, serve
 from tidemill.rpc.tls import ServerCredentials, server_context
+from tidemill.rpc.turns import in_room, threads_for_many
 from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
@@ -66,6 +67,7 @@ from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Limits
 from tidemill.shard.claims import Claimant, Claiming, Keeper, KeptClaimant, SoleClaimant
+from tidemill.shard.offloading import TO_THREAD
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
 
@@ -143,6 +145,8 @@ async def opened(
             "with it",
             reason="role",
         )
+    asyncio.get_running_loop().set_default_executor(threads_for_many())
+    TO_THREAD.set(in_room)
     own_folder(chosen.root)
     FOLDERS.keep_beside(chosen.root / "machine-code")
     async with AsyncExitStack() as stack:

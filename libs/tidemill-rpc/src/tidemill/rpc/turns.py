@@ -1,12 +1,14 @@
 """Threads beside the event loop for users' calls: few in all, one task of each user at a time.
 
 Every thread that computes has a share of the interpreter. A user with much work slows the others
-down by one share, however much that is; its other calls wait.
+down by one share, however much that is; its other calls wait. Work on columns leaves the
+interpreter to others, so that a user may have several threads with such work.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,11 +17,20 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from tidemill.arrangement.looks import LOOK, Look
-from tidemill.rpc.identity import caller
+from tidemill.rpc.identity import NOBODY, caller
 from tidemill.rpc.precedence import Interrupt, Precedence
 
 AT_ONCE = 4
 """So many users are worked for at once; the others wait for their turn."""
+
+THREADS = 64
+"""Threads for files and for work on columns: so many that some are free for whoever has none."""
+
+ROOM_OF_USER = max(2, os.cpu_count() or 1)
+"""Threads that work on columns for one user at once."""
+
+ROOM_OF_NOBODY = ROOM_OF_USER + 4
+"""Threads that work on columns for sources and views at once."""
 
 BYTES_INLINE_MAX = 64 << 10
 """Bytes that are read, written or cut into lines in some milliseconds at most."""
@@ -33,9 +44,20 @@ PRECEDENCE = Precedence()
 """Of the calls of this process over its long work."""
 
 _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
-_TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = (
-    WeakValueDictionary()
-)
+_Semaphores = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore]
+_TURNS: _Semaphores = WeakValueDictionary()
+_ROOMS: _Semaphores = WeakValueDictionary()
+
+
+def _of_caller(semaphores: _Semaphores, count: int) -> asyncio.Semaphore:
+    """The semaphore of the caller, which so many pass at once."""
+    place = asyncio.get_running_loop(), caller.get().name
+    return semaphores.setdefault(place, asyncio.Semaphore(count))
+
+
+def threads_for_many() -> ThreadPoolExecutor:
+    """Threads of an event loop whose long work is taken to them by `in_room`."""
+    return ThreadPoolExecutor(THREADS, "asyncio")
 
 
 def looks_beside(now_s: Callable[[], float]) -> Look:
@@ -83,9 +105,7 @@ async def in_turn(
     is given by work whose looks are its own.
     """
     loop, name = asyncio.get_running_loop(), caller.get().name
-    turn = _TURNS.get((loop, name))
-    if turn is None:
-        turn = _TURNS[loop, name] = asyncio.Semaphore(1)
+    turn = _of_caller(_TURNS, 1)
     await turn.acquire()
 
     def given_way() -> T:
@@ -94,15 +114,38 @@ async def in_turn(
         with PRECEDENCE.work(name, interrupt or looks.interrupt, loop.time):
             return work()
 
-    working = loop.run_in_executor(_THREADS, copy_context().run, given_way)
+    working = _begun(_THREADS, given_way, turn)
+    return await (asyncio.shield(working) if call_off is None else until_ended(working, call_off))
+
+
+async def in_room(work: Callable[[], T]) -> T:
+    """The result of `work`, on one of the threads of the event loop, once the caller has room.
+
+    A cancelled caller keeps the room until the thread is free. The threads of other users, and
+    those that read a file, are never kept by it.
+    """
+    nobody = caller.get().name == NOBODY.name
+    room = _of_caller(_ROOMS, ROOM_OF_NOBODY if nobody else ROOM_OF_USER)
+    await room.acquire()
+    return await asyncio.shield(_begun(None, work, room))
+
+
+def _begun(
+    threads: ThreadPoolExecutor | None, work: Callable[[], T], held: asyncio.Semaphore
+) -> asyncio.Future[T]:
+    """The work on one of the threads, by default of the event loop; `held` is released at its
+    end.
+    """
 
     def done(ended: asyncio.Future[T]) -> None:
-        turn.release()
+        held.release()
         if not ended.cancelled():
             ended.exception()  # nobody may be left to hear of it
 
+    loop = asyncio.get_running_loop()
+    working = loop.run_in_executor(threads, copy_context().run, work)
     working.add_done_callback(done)
-    return await (asyncio.shield(working) if call_off is None else until_ended(working, call_off))
+    return working
 
 
 async def until_ended(working: asyncio.Future[T], call_off: Callable[[], None]) -> T:

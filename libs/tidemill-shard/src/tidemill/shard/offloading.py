@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 from tidemill.arrangement.looks import looking
@@ -13,14 +15,21 @@ T = TypeVar("T")
 ROWS_INLINE_MAX = 20_000
 """So many rows take about as long as a few hops between threads."""
 
-
 OBJECT_ROWS = 8
 """Work on a Python object takes as long as work on so many rows of columns."""
+
+TO_THREAD: ContextVar[Callable[[Callable[[], Any]], Awaitable[Any]]] = ContextVar(
+    "to_thread", default=asyncio.to_thread
+)
+"""Takes long work of this context to a thread, once there is room for it."""
 
 
 async def compute_beside(rows: int, work: Callable[[], T]) -> T:
     """The result of `work` on about so many rows; on a thread, with looks, if they are many."""
-    return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(looking, work)
+    if rows <= ROWS_INLINE_MAX:
+        return work()
+    found: T = await TO_THREAD.get()(partial(looking, work))
+    return found
 
 
 async def all_of(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -51,6 +51,11 @@ parts = st.builds(
     lower=st.integers(0, BIG),
     upper=st.one_of(st.none(), st.integers(0, BIG)),
     bounds=st.dictionaries(names, st.tuples(limits, limits, st.booleans()), max_size=2),
+    heavy=st.dictionaries(
+        names,
+        st.lists(st.tuples(limits | st.booleans(), st.integers(1, BIG))).map(tuple),
+        max_size=2,
+    ),
 )
 holds = st.builds(
     Hold,

@@ -410,17 +410,19 @@ class QueryDriver:
         if form in drawn:
             return await self._workers.run(allowance, drawn[form], found.program)
         plans.check_form(form)
-        status = self._collections.status
-        rows = {p: (await status(each.collection)).updates for p, each in found.inputs.items()}
+        status, state_of = self._collections.status, self._collections.state
+        inputs = found.inputs.items()
+        parts = {p: (each, (await state_of(each.collection)).parts()) for p, each in inputs}
+        known = explaining.known_of(parts)
         if form == "json":
-            return await self._workers.run(allowance, explaining.plan_json, found.program, rows)
+            return await self._workers.run(allowance, explaining.plan_json, found.program, known)
         if form == "analyze-json":
             return await self._analysis(found, explaining.analysis_json)
         lines = [f"view {found.name}", *([found.kept] if found.kept else []), ""]
         if form == "analyze" and not found.program.ticked:
             lines += await self._analysis(found, explaining.analysis_text)
         else:
-            lines += await self._workers.run(allowance, explaining.plan_text, found.program, rows)
+            lines += await self._workers.run(allowance, explaining.plan_text, found.program, known)
         for title, readables in (("inputs", found.inputs), ("outputs", found.outputs)):
             lines += ["", title]
             for predicate, readable in sorted(readables.items()):

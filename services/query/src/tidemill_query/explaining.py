@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from tidemill.catalog.directory import Readable
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import (
@@ -22,41 +24,69 @@ from tidemill.datalog.dataflow import (
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.plan_text import scan_lines
 from tidemill.datalog.placement import (
+    HeavyKey,
     Live,
+    heavy_keys,
     live_line,
     live_of,
     placement_document,
     placement_lines,
     placement_of,
+    ranges_for,
 )
 from tidemill.datalog.presence import Presence
 from tidemill.errors import UsageError
+from tidemill.shard.heavy_values import heavy_over
+from tidemill.shard.parts import Part
 
 
-def plan_text(program: CheckedProgram, rows: Mapping[str, int]) -> list[str]:
-    """The plan of a program; of one tick, if it is ticked. `rows` are about those of its inputs."""
-    return _flow_lines(program, _document(program, rows))
+@dataclass(frozen=True, slots=True)
+class Known:
+    """About how many `rows` inputs have, and which keys of theirs a history would divide."""
+
+    rows: Mapping[str, int]
+    heavy: Sequence[HeavyKey] = ()
 
 
-def plan_json(program: CheckedProgram, rows: Mapping[str, int]) -> str:
+NOTHING = Known({})
+
+
+def known_of(inputs: Mapping[str, tuple[Readable, Sequence[Part]]]) -> Known:
+    """The statistics of the parts of a view's inputs. Cost: O(parts)."""
+    rows = {name: sum(part.rows for part in parts) for name, (_, parts) in inputs.items()}
+    total = sum(rows.values())
+    least, heavy = total // ranges_for(total, 1), list[HeavyKey]()
+    for name, (readable, parts) in inputs.items():
+        kinds = enumerate(readable.columns[: readable.arguments], 1)
+        columns = {column: at for at, (column, kind) in kinds if kind not in ("set", "any")}
+        heavy += heavy_keys(name, columns, heavy_over(part.heavy for part in parts), least)
+    return Known(rows, heavy)
+
+
+def plan_text(program: CheckedProgram, known: Known) -> list[str]:
+    """The plan of a program; of one tick, if it is ticked."""
+    return _flow_lines(program, _document(program, known))
+
+
+def plan_json(program: CheckedProgram, known: Known) -> str:
     """The plan as JSON."""
-    return json.dumps(_document(program, rows), indent=2)
+    return json.dumps(_document(program, known), indent=2)
 
 
 def plan_drawn(program: CheckedProgram) -> str:
     """The plan in the language DOT."""
-    return plan_dot(_document(program, {}))
+    return plan_dot(_document(program, NOTHING))
 
 
-def _document(program: CheckedProgram, rows: Mapping[str, int]) -> Document:
+def _document(program: CheckedProgram, known: Known) -> Document:
     flow = DataflowEngine(program, ticked=program.ticked)
-    return {**plan_document(flow.plan, flow.checked), **_placed(program, rows)}
+    return {**plan_document(flow.plan, flow.checked), **_placed(program, known)}
 
 
-def _placed(program: CheckedProgram, rows: Mapping[str, int]) -> Document:
-    placement = placement_of(program, rows=rows)
-    live = live_of(placement, program.derived)
-    document = placement_document(placement, program, rows)
+def _placed(program: CheckedProgram, known: Known) -> Document:
+    placement = placement_of(program, rows=known.rows, heavy=known.heavy)
+    live = live_of(placement_of(program, rows=known.rows), program.derived)
+    document = placement_document(placement, program, known.rows)
     document |= {"live": {"lacking": live.lacking, "whole": live.whole, "moves": live.moves}}
     return {"placement": document}
 
@@ -114,4 +144,4 @@ def _derived(
     for predicate, presences in inputs.items():
         flow.feed_presences(predicate, presences)
     flow.step(at + 1)
-    return {**analysis_document(flow), **_placed(program, {})}
+    return {**analysis_document(flow), **_placed(program, NOTHING)}

@@ -68,6 +68,12 @@ class PredicateShape:
         return None if carried else lattice
 
     @property
+    def key_columns(self) -> dict[str, int]:
+        """The places of the arguments that hold plain values, from 1 on, by column."""
+        names = self.schema.names[: self.arguments]
+        return {name: at for at, name in enumerate(names, 1) if at - 1 not in self.written}
+
+    @property
     def argument_columns(self) -> tuple[tuple[str, ColumnType], ...]:
         """Names and language types of the arguments."""
         return self.columns[: self.arguments]

@@ -14,6 +14,7 @@ import msgspec
 
 from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.shard.framing import ENTRY, PACED, PLAIN, ROLLUP, UNDER, decoding, framed, unframed
+from tidemill.shard.heavy_values import Heavy
 from tidemill.shard.parts import Bounds, Part
 from tidemill.shard.state import Batch, Description, Hold, LastWrite, Paced, State
 from tidemill.time import Frontier, frontier
@@ -74,6 +75,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
     lower: int
     upper: int | None
     bounds: dict[str, Bounds]
+    heavy: dict[str, tuple[tuple[Heavy, int], ...]] = {}
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -281,7 +283,7 @@ def _packed_part(part: Part) -> _Part:
     return _Part(
         part.rows, part.size, part.time_min, part.time_max, part.columns, part.hash_min,
         part.hash_max, part.checksums, part.key, part.inline, part.lower, part.upper,
-        dict(part.bounds),
+        dict(part.bounds), dict(part.heavy),
     )  # fmt: skip
 
 
@@ -294,7 +296,7 @@ def _part(packed: _Part) -> Part:
     return Part(
         packed.rows, packed.size, packed.time_min, packed.time_max, packed.columns,
         packed.hash_min, packed.hash_max, packed.checksums, packed.key, packed.inline,
-        packed.lower, packed.upper, packed.bounds,
+        packed.lower, packed.upper, packed.bounds, packed.heavy,
     )  # fmt: skip
 
 

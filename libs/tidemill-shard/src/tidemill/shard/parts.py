@@ -21,6 +21,7 @@ from tidemill.arrangement.row_order import ROWS_MIN, ascends
 from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.errors import Corrupt
 from tidemill.shard.hashing import HASH_MAX, key_hashes
+from tidemill.shard.heavy_values import HeavyValues, heavy_values
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
@@ -53,7 +54,7 @@ class Part:
     Only its updates at lower <= time < upper count (None: no bound). A part that upper has passed
     in the middle is named twice: by a batch, and among the staged parts. `checksums` are those of
     the object's blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` is the
-    number of data columns known when it was written.
+    number of data columns known when it was written. `heavy` are values that many rows have.
     """
 
     rows: int
@@ -69,6 +70,7 @@ class Part:
     lower: int = 0
     upper: int | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    heavy: HeavyValues = field(default_factory=dict)
 
     @property
     def begun_ms(self) -> int | None:
@@ -190,6 +192,7 @@ def encode_parts(
                 hash_max=hash_max,
                 checksums=block_checksums(data),
                 bounds=dict(_bounds(piece, sorted_by)),
+                heavy=dict(heavy_values(piece)),
             ),
             data,
         )

@@ -71,7 +71,8 @@ def history_window(
     history: History, owner: str, begun_ms: int, bytes_max: int = HISTORY_BYTES_MAX
 ) -> Window:
     """A history as the window of a fresh view. Cost: as `placement_of`, and O(parts)."""
-    from tidemill_compute.views.range_history import RangeHistory, ranges_for  # needs numba
+    from tidemill.datalog.placement import ranges_for  # needs numba
+    from tidemill_compute.views.range_history import RangeHistory
 
     divided = RangeHistory.of(history, ranges_for(history.rows, 1))
     parts = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,19 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Told
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.logical.partial import PARTIAL, plan_in
-from tidemill.datalog.placement import Fragment, Place, Placement, placement_of
+from tidemill.datalog.placement import (
+    Fragment,
+    HeavyKey,
+    Place,
+    Placement,
+    heavy_keys,
+    placement_of,
+)
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.shares import shares_of, state_of
 from tidemill.datalog.state import StateRow
+from tidemill.shard.heavy_values import heavy_over
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.interval_rows import changes_of, updates_of, without_endless
 from tidemill_compute.views.present_rows import present_rows
@@ -40,19 +49,10 @@ from tidemill_compute.views.view_updates import moved_rows, update_table
 
 BEFORE = "#before:"
 """Before the name of a read: what crossed below the window, as an earlier fragment hands it on."""
-RANGE_ROWS = 1_000_000
-"""Updates of the inputs for which there is a range more."""
-RANGES_MAX = 256
 COPIED_MAX = 8 << 30
 """Bytes, all copies together, of inputs that are in all ranges."""
 _TYPES = (pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.null())
 """Types of columns by which rows are divided."""
-
-
-def ranges_for(rows: int, tasks: int) -> int:
-    """Ranges for so many updates, a power of two: at least one for each task that can run."""
-    wanted = min(RANGES_MAX, max(2, tasks, -(-rows // RANGE_ROWS)))
-    return 1 << (wanted - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,29 @@ class RangeFound:
     turn: int = END_WORD
 
 
+def heavy_in(history: History, ranges: int) -> tuple[HeavyKey, ...]:
+    """The keys of inputs that more rows have than a range has on average. Cost: O(parts)."""
+    least, found = history.rows // ranges, list[HeavyKey]()
+    for predicate, (collection, shape) in history.target.inputs.items():
+        told = heavy_over(part.heavy for part in history.inputs[collection][1])
+        found += heavy_keys(predicate, shape.key_columns, told, least)
+    return tuple(found)
+
+
+def placement_with(
+    history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey]
+) -> Placement:
+    """The placement of a program, by about how many rows its inputs have.
+
+    Matches of `heavy` keys are divided where rows can be divided by all columns for that.
+    """
+    program = history.target.program
+    found = placement_of(program, rows=rows, heavy=heavy)
+    if not heavy or RangeHistory(history, found, 1).keys_fit():
+        return found
+    return placement_of(program, rows=rows)
+
+
 class RangeHistory:
     """A history, or a window of one, in `ranges` ranges of each fragment that can be divided."""
 
@@ -87,9 +110,10 @@ class RangeHistory:
 
         Rows of inputs in all ranges are at most about `copied_max` bytes together.
         """
-        program, rows = history.target.program, history.input_rows
-        found = cls(history, placement_of(program, rows=rows), ranges)
-        divided = found.placement.divided and not matches_ends(program)
+        rows = history.input_rows
+        placement = placement_with(history, rows, heavy_in(history, ranges))
+        found = cls(history, placement, ranges)
+        divided = placement.divided and not matches_ends(history.target.program)
         if not (divided and found.keys_fit() and found._copied(rows) <= copied_max):
             found.ranges = 1
         return found
@@ -115,7 +139,7 @@ class RangeHistory:
                 if known is None:
                     continue
                 shape = known[1]
-                for at in read.place.positions:
+                for at in (*read.place.positions, *read.place.pieces):
                     if at and (
                         at - 1 in shape.written or shape.schema.field(at - 1).type not in _TYPES
                     ):
@@ -146,9 +170,8 @@ class RangeHistory:
         for read in fragment.reads:
             known = self.input_of(read.predicate)
             if known is not None and known[0] == collection:
-                key = key_of(known[1], read.place, rows)
-                count = self.ranges_of(fragment)
-                yield from dealt_table(fragment.number, read.name, read.place, count, rows, key)
+                count, column = self.ranges_of(fragment), partial(_key, rows, known[1])
+                yield from dealt_table(fragment.number, read.name, read.place, count, rows, column)
 
     def evaluate(
         self, fragment: Fragment, number: int, rows: Mapping[str, Sequence[bytes]],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,7 +18,11 @@ from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
 from tidemill.datalog.dataflow.schema import column_of, instant_word, words_of_column
 from tidemill.datalog.logical.partial import flat
 from tidemill.datalog.placement import Place
-from tidemill.datalog.placement.column_hashes import ranges_of_columns, spots_of_columns
+from tidemill.datalog.placement.column_hashes import (
+    ranges_of_columns,
+    ranges_of_spots,
+    spots_of_columns,
+)
 from tidemill.datalog.placement.hashing import spot_of
 from tidemill.datalog.ranges.packing import pack_fact, unpack_fact
 
@@ -26,6 +30,8 @@ EXPIRY, START, END, DIFF = "expiry", "start", "end", "diff"
 PAYLOAD_ROWS = 1 << 18
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _TABLE, _RECORDS = b"T", b"R"
+ColumnOf: TypeAlias = "Callable[[int], pa.Array]"
+"""A column of a key by its position in a place."""
 LAST = -1
 """In the place of a stage: what is put together where all of them have ended."""
 
@@ -57,23 +63,37 @@ def wire_batch(dealt: Sequence[Dealt]) -> pa.RecordBatch:
 
 
 def dealt_table(
-    stage: int, name: str, place: Place, ranges: int, table: pa.Table, key: Sequence[pa.Array]
+    stage: int, name: str, place: Place, ranges: int, table: pa.Table, column: ColumnOf
 ) -> Iterator[Dealt]:
-    """The rows of a table in the ranges where they are wanted, by the columns of their key."""
+    """The rows of a table in the ranges where they are wanted; `column` gives one of a place."""
     if not table.num_rows:
         return
     if place.everywhere or not place.positions or ranges == 1:
-        for payload in _payloads(table):
-            for number in range(ranges if place.everywhere else 1):
-                yield Dealt(stage, number, name, payload)
+        yield from _copies(stage, name, range(ranges if place.everywhere else 1), table)
         return
-    numbers = ranges_of_columns(key, ranges)
+    spots = spots_of_columns([*map(column, place.positions)])
+    numbers = ranges_of_spots(spots, ranges)
+    if place.heavy:
+        heavy = np.isin(spots, np.fromiter(place.heavy, np.uint64))
+        if place.pieces:
+            finer = ranges_of_columns([*map(column, place.pieces)], ranges)
+            numbers = np.where(heavy, finer, numbers)
+        else:
+            yield from _copies(stage, name, range(ranges), table.filter(pa.array(heavy)))
+            table, numbers = table.filter(pa.array(~heavy)), numbers[~heavy]
     order = np.argsort(numbers, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     for begin, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
         for payload in _payloads(table.slice(begin, end - begin)):
             yield Dealt(stage, int(numbers[begin]), name, payload)
+
+
+def _copies(stage: int, name: str, ranges: Iterable[int], table: pa.Table) -> Iterator[Dealt]:
+    """The same rows in each of some ranges."""
+    for payload in _payloads(table):
+        for number in ranges:
+            yield Dealt(stage, number, name, payload)
 
 
 def _payloads(table: pa.Table) -> Iterator[bytes]:
@@ -94,8 +114,9 @@ def dealt_told(
     schema = told.schema
     if not schema.numbered and (parts or not schema.lattices):
         table = _table_of(told)
-        key = [_joined(table.column(at)) for at in place.positions]
-        yield from dealt_table(stage, name, place, ranges, table, key)
+        yield from dealt_table(
+            stage, name, place, ranges, table, lambda at: _joined(table.column(at))
+        )
         return
     found: dict[int, list[tuple[str, int, int]]] = {}
     for at, record, diff in told.contributions() if whole else told.records():

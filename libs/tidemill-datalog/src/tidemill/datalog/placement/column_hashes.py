@@ -28,7 +28,12 @@ def ranges_of_columns(key: Sequence[pa.Array], ranges: int) -> I64Array:
 
     Columns are of a type of the language, or of nulls.
     """
-    return (spots_of_columns(key) * np.uint64(ranges) >> _HALF).astype(np.int64)
+    return ranges_of_spots(spots_of_columns(key), ranges)
+
+
+def ranges_of_spots(spots: npt.NDArray[np.uint64], ranges: int) -> I64Array:
+    """The range of each row by the spot of its key."""
+    return (spots * np.uint64(ranges) >> _HALF).astype(np.int64)
 
 
 def spots_of_columns(key: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:

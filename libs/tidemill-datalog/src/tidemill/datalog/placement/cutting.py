@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tidemill.datalog.dataflow.rewrites import endless_of_any_type
 from tidemill.datalog.inputs import ColumnType, InputSchema
@@ -12,6 +13,7 @@ from tidemill.datalog.logical.partial import PARTIAL
 from tidemill.datalog.logical.plan import Component, LogicalPlan
 from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.drafts import Draft
+from tidemill.datalog.placement.pieces import Pieces
 from tidemill.datalog.placement.places import FIRST, Fragment, Place, Placement, Read
 
 AT = "#at:"
@@ -26,15 +28,21 @@ def undivided(plan: LogicalPlan, reason: str, advice: str) -> Placement:
     return Placement(plan, (Fragment(0, "one task", plan, reads, placed, keys, reason, advice),))
 
 
-def cut(plan: LogicalPlan, drafts: Sequence[Draft], carrying: Collection[str]) -> Placement:
-    """The fragments of drafts, whose components are those of the plan in their order."""
+def cut(
+    plan: LogicalPlan, drafts: Sequence[Draft], pieces: Sequence[Pieces],
+    carrying: Collection[str],
+) -> Placement:  # fmt: skip
+    """The fragments of drafts, whose components are those of the plan in their order.
+
+    Each draft has pieces of heavy keys.
+    """
     plan = endless_of_any_type(plan)
     lattices = Carrying(plan, carrying)
     whole = {a.predicate for rule in plan.rules for a in rule.atoms if lattices.hands_on(rule, a)}
     left, fragments = list(plan.components), []
-    for number, draft in enumerate(drafts):
+    for number, (draft, finer) in enumerate(zip(drafts, pieces, strict=True)):
         mine, left = left[: len(draft.components)], left[len(draft.components) :]
-        fragments.append(_Cut(plan, lattices, draft, mine).fragment(number))
+        fragments.append(_Cut(plan, lattices, draft, finer, mine).fragment(number))
     placement = Placement(plan, tuple(fragments))
     found = [replace(each, whole=placement.crossing(each) & whole) for each in fragments]
     return replace(placement, fragments=tuple(found))
@@ -44,11 +52,13 @@ class _Cut:
     """One fragment, whose atoms read under names that say the place."""
 
     def __init__(
-        self, plan: LogicalPlan, lattices: Carrying, draft: Draft, components: Sequence[Component]
-    ) -> None:
+        self, plan: LogicalPlan, lattices: Carrying, draft: Draft, pieces: Pieces,
+        components: Sequence[Component],
+    ) -> None:  # fmt: skip
         self._plan = plan
         self._lattices = lattices
         self._draft = draft
+        self._pieces = pieces
         self._components = components
         self._derived = draft.predicates
         self._reads: dict[str, Read] = {}
@@ -56,7 +66,8 @@ class _Cut:
     def fragment(self, number: int) -> Fragment:
         """The fragment."""
         state = self._draft.states[0]
-        divided = iter(state.rules)
+        finer = self._pieces.rules or (None,) * len(state.rules)
+        divided = zip(state.rules, finer, strict=True)
         components = []
         keys: list[tuple[str, ...]] = []
         for component in self._components:
@@ -67,8 +78,12 @@ class _Cut:
                     absent: tuple[Place | None, ...] = (FIRST,) * len(rule.absent)
                     keys.append(())
                 else:
-                    way = next(divided)
+                    way, other = next(divided)
                     atoms, absent = way.atoms, way.absent
+                    if other is not None and other.spots:
+                        finer_at = partial(_finer_at, other.spots)
+                        atoms = tuple(map(finer_at, atoms, other.way.atoms))
+                        absent = tuple(map(finer_at, absent, other.way.absent))
                     keys.append(tuple(sorted(way.variables)))
                 rules.append(self._rule(rule, atoms, absent))
             components.append(replace(component, rules=tuple(rules)))
@@ -78,8 +93,9 @@ class _Cut:
         plan = self._own_plan(components)
         reads, draft = tuple(self._reads.values()), self._draft
         return Fragment(
-            number, draft.way, plan, reads, placed, tuple(keys), draft.reason, draft.advice
-        )
+            number, draft.way, plan, reads, placed, tuple(keys), draft.reason, draft.advice,
+            heavy=self._pieces.keys, held=self._pieces.held,
+        )  # fmt: skip
 
     def _rule(
         self, rule: RuleForm, atoms: Sequence[Place | None], absent: Sequence[Place | None]
@@ -102,6 +118,8 @@ class _Cut:
             return predicate
         assert place is not None
         at = "all" if place.everywhere else ",".join(map(str, place.positions))
+        if place.heavy:
+            at += "/" + ",".join(map(str, place.pieces))
         name = f"{AT}{at}:{predicate}"
         self._reads[name] = Read(name, predicate, place)
         return name
@@ -143,3 +161,10 @@ class _Cut:
     def _types(self, predicate: str) -> Mapping[str, tuple[ColumnType, ...]]:
         known = self._plan.checked.lattice_types
         return {lattice: kinds for (name, lattice), kinds in known.items() if name == predicate}
+
+
+def _finer_at(spots: frozenset[int], place: Place | None, other: Place | None) -> Place | None:
+    """A place, for facts whose keys have some spots that of another way."""
+    if place is None or other is None or not place.positions:
+        return place
+    return replace(place, heavy=spots, pieces=other.positions)

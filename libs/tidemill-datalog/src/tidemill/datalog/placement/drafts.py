@@ -45,6 +45,11 @@ class Draft:
     advice: str = ""
 
     @property
+    def rules(self) -> list[RuleForm]:
+        """Its rules, in the order of its components."""
+        return [rule for each in self.components for rule in each.rules]
+
+    @property
     def predicates(self) -> set[str]:
         """The predicates that it derives."""
         return {name for each in self.components for name in each.predicates}
@@ -54,12 +59,12 @@ class Draft:
         mine = self.predicates | {*component.predicates}
         if any(_held(rule, carrying) - mine for rule in component.rules):
             return []
-        choices = list(islice(_choices(component), CHOICES_MAX))
+        choices = list(islice(choices_of(component), CHOICES_MAX))
         found = [
-            added
+            each
             for state in self.states
             for choice in choices
-            for added in _added(state, component, choice, replicate)
+            for each in added(state, component, choice, replicate)
         ]
         return sorted(found, key=lambda state: state.rank(self.sizes))[:STATES_MAX]
 
@@ -74,7 +79,7 @@ def held_by(components: Sequence[Component], carrying: Carrying) -> set[str]:
     return {n for each in components for rule in each.rules for n in _held(rule, carrying)}
 
 
-def _choices(component: Component) -> Iterator[dict[str, Positions]]:
+def choices_of(component: Component) -> Iterator[dict[str, Positions]]:
     """Ways to place the predicates of a component; those that are merged later have no place."""
     if component.predicates[0].startswith(CROSSING):
         yield {}
@@ -96,9 +101,10 @@ def subsets(positions: Sequence[int]) -> Iterator[Positions]:
         yield from combinations(positions, size)
 
 
-def _added(
+def added(
     state: State, component: Component, choice: Mapping[str, Positions], replicate: bool
 ) -> Iterator[State]:
+    """The ways to place a component, whose facts are placed by a choice, beside a state."""
     placed = {**state.placed, **choice}
     if not choice:
         (rule,) = component.rules

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from tidemill.datalog.logical.plan import LogicalPlan
-from tidemill.datalog.placement.hashing import range_of
+from tidemill.datalog.placement.hashing import range_of, spot_of
 from tidemill.datalog.records import Record
 
 Positions: TypeAlias = "tuple[int, ...]"
@@ -19,11 +19,15 @@ Way: TypeAlias = Literal["ranges", "one task"]
 class Place:
     """The place of the facts of a predicate: by the hash of columns, in all ranges, or in one.
 
-    No `positions` mean the first range, or all of them where facts are `everywhere`.
+    No `positions` mean the first range, or all of them where facts are `everywhere`. Facts whose
+    key has one of the `heavy` spots are placed by the columns of `pieces`; without these they are
+    in all ranges.
     """
 
     positions: Positions = ()
     everywhere: bool = False
+    heavy: frozenset[int] = frozenset()
+    pieces: Positions = ()
 
     def ranges_of(self, record: Record, ranges: int) -> Sequence[int]:
         """The ranges in which a fact is."""
@@ -31,11 +35,20 @@ class Place:
             return range(ranges)
         if not self.positions:
             return (0,)
-        return (range_of(self.key_of(record), ranges),)
+        key = self.key_of(record)
+        if self.heavy and spot_of(key) in self.heavy:
+            if not self.pieces:
+                return range(ranges)
+            key = _values(record, self.pieces)
+        return (range_of(key, ranges),)
 
     def key_of(self, record: Record) -> list[Any]:
         """The values of the key of a fact, in the order of their columns."""
-        return [record.arguments[at - 1] if at else record.time for at in self.positions]
+        return _values(record, self.positions)
+
+
+def _values(record: Record, columns: Positions) -> list[Any]:
+    return [record.arguments[at - 1] if at else record.time for at in columns]
 
 
 EVERYWHERE = Place(everywhere=True)
@@ -52,13 +65,29 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class HeavyKey:
+    """About so many `rows` of a predicate have a value in a column; the first column is 1."""
+
+    predicate: str
+    column: int
+    value: Any
+    rows: int
+
+    @property
+    def spot(self) -> int:
+        """The spot of a key that is this value alone."""
+        return spot_of((self.value,))
+
+
+@dataclass(frozen=True, slots=True)
 class Fragment:
     """Rules that are evaluated range by range without an exchange, or in one task.
 
     `placed` says where derived facts are; those that are not in it are merged by a later fragment.
     `keys` are the variables by whose values the matches of each rule are divided, by the place of
     the rule in the plan. Facts of `whole` take contributions along. A `reason` says why a fragment
-    is one task, and `advice` what to change.
+    is one task, and `advice` what to change. Matches of `heavy` keys are divided among all
+    ranges, unless `held` says why not.
     """
 
     number: int
@@ -70,6 +99,8 @@ class Fragment:
     reason: str = ""
     advice: str = ""
     whole: frozenset[str] = frozenset()
+    heavy: tuple[HeavyKey, ...] = ()
+    held: Mapping[HeavyKey, str] = field(default_factory=dict)
 
     @property
     def derives(self) -> tuple[str, ...]:

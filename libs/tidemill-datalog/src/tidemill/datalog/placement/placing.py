@@ -19,8 +19,10 @@ from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.cutting import cut, undivided
 from tidemill.datalog.placement.drafts import CHOICES_MAX, Draft, State, held_by, subsets, ways_of
 from tidemill.datalog.placement.grouping import grouped
+from tidemill.datalog.placement.heavy import HeavyKeys
 from tidemill.datalog.placement.matching import keys_of
-from tidemill.datalog.placement.places import Placement, Positions
+from tidemill.datalog.placement.pieces import Pieces, pieces_of
+from tidemill.datalog.placement.places import HeavyKey, Placement, Positions
 from tidemill.datalog.placement.reasons import TICKS, reason_of, together
 from tidemill.datalog.placement.sizes import Sizes
 from tidemill.datalog.placement.splitting import CROSSING, Columns, Halves, split
@@ -30,36 +32,62 @@ def placement_of(
     checked: CheckedProgram,
     carrying: Collection[str] = frozenset(),
     rows: Mapping[str, int] | None = None,
+    heavy: Iterable[HeavyKey] = (),
 ) -> Placement:
     """The places of a program's facts. Facts of the inputs in `carrying` may carry any lattice.
 
-    `rows` are about those of inputs. Pure: the same for the same program and rows. Cost: polynomial
-    in the text.
+    `rows` are about those of inputs, and `heavy` keys of inputs that one range should not have all
+    to itself. Pure: the same for the same arguments. Cost: polynomial in the text.
     """
     plan = given_apart(logical_plan(checked), [*checked.inputs])
     if checked.ticked:
         return undivided(plan, *TICKS)
+    sizes, known = Sizes(plan, rows or {}), HeavyKeys(plan, heavy)
+    plain: tuple[int, Placement] | None = None
+    apart: dict[int, frozenset[str]] = {}
+    while True:
+        placing = _placed(plan, carrying, sizes, apart)
+        pieces = [pieces_of(draft, known) for draft in placing.drafts]
+        found = sum(len(each.held) for each in pieces), placing.placement(pieces)
+        plain = plain or found
+        more = placing.in_the_way(pieces)
+        if not more.keys() - apart.keys():  # an exchange that does not help is not worth it
+            return found[1] if found[0] < plain[0] else plain[1]
+        apart = more | apart
+
+
+def _placed(
+    plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, apart: Mapping[int, frozenset[str]]
+) -> _Placing:
+    """The attempt in which all that has to be one task is."""
     alone: set[str] = set()
     while True:
-        placing = _Placing(plan, carrying, Sizes(plan, rows or {}), alone)
+        placing = _Placing(plan, carrying, sizes, alone, apart)
         missing = placing.place()
         if not missing:
-            return placing.placement()
+            return placing
         alone |= missing
 
 
 class _Placing:
-    """One attempt, in which the predicates in `alone` and all above them are one task."""
+    """One attempt, in which the predicates in `alone` and all above them are one task.
+
+    Rules in `apart`, by their place in the plan, are split though they need not be. Matches of
+    their bodies are divided by the variables that are given.
+    """
 
     def __init__(
-        self, plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, alone: set[str]
-    ) -> None:
+        self, plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, alone: set[str],
+        apart: Mapping[int, frozenset[str]],
+    ) -> None:  # fmt: skip
+        self._apart_by = apart
+        self._keys: dict[str, frozenset[str]] = {}
         self._sizes = sizes
         self._plan = plan
         self._names = carrying
         self._carrying = Carrying(plan, carrying)
         self._columns = dict(plan.checked.columns)
-        self._drafts: list[Draft] = []
+        self.drafts: list[Draft] = []
         self._where: dict[str, int] = {}
         self._rules = {id(rule): at for at, rule in enumerate(plan.rules)}
         self._matches: dict[str, str] = {}
@@ -81,21 +109,35 @@ class _Placing:
         if above:
             names = sorted(held_by(above, self._carrying))
             reason, advice = together(names)
-            self._drafts.append(Draft("one task", self._sizes, above, reason=reason, advice=advice))
+            self.drafts.append(Draft("one task", self._sizes, above, reason=reason, advice=advice))
         missing = set()
-        for draft in self._drafts:
+        for draft in self.drafts:
             missing |= held_by(draft.components, self._carrying) - draft.predicates
         return missing
 
-    def placement(self) -> Placement:
-        """The placement that was found."""
+    def in_the_way(self, pieces: Iterable[Pieces]) -> dict[int, frozenset[str]]:
+        """The rules that keep heavy keys in one range, each with the key of its matches.
+
+        They can be split: what matches their bodies is where other variables say.
+        """
+        found = {}
+        for draft, each in zip(self.drafts, pieces, strict=True):
+            stuck = {id(rule) for one in each.stuck if not one.recursive for rule in one.rules}
+            ways = zip(draft.rules, draft.states[0].rules, strict=True) if stuck else ()
+            for rule, way in ways:
+                if id(rule) in stuck & self._rules.keys():
+                    found[self._rules[id(rule)]] = way.variables
+        return found
+
+    def placement(self, pieces: Sequence[Pieces]) -> Placement:
+        """The placement that was found, with pieces of heavy keys for each draft."""
         checked = replace(self._plan.checked, columns=self._columns)
         types = dict(checked.lattice_types)
         for name in self._columns:
             if name.startswith(CROSSING):
                 base = name.rpartition(":")[2]
                 types.update({(name, k): v for (p, k), v in types.items() if p == base})
-        components = tuple(each for draft in self._drafts for each in draft.components)
+        components = tuple(each for draft in self.drafts for each in draft.components)
         for rule in (rule for each in components for rule in each.rules):
             parts = [n for n, _ in rule.head.lattices if n.startswith("#")]
             types.update({(rule.head.predicate, name): ("int",) for name in parts})
@@ -105,18 +147,28 @@ class _Placing:
             components=components,
             rules=tuple(rule for each in components for rule in each.rules),
         )
-        return replace(cut(plan, self._drafts, self._names), matches=self._matches)
+        found = cut(plan, self.drafts, pieces, self._names)
+        return replace(found, matches=self._matches)
 
     def _component(self, component: Component) -> None:
+        whole = not any(self._key_of(rule) for rule in component.rules)
         for replicate in (False, True):
-            if self._joined(component, replicate) or self._split(component, replicate):
+            if whole and self._joined(component, replicate):
+                return
+            if self._split(component, replicate):
+                return
+            if not whole and self._joined(component, replicate):
                 return
         self._one_task(component)
+
+    def _key_of(self, rule: RuleForm) -> frozenset[str]:
+        """The key of the matches of a rule that is split for heavy keys; empty for any other."""
+        return self._apart_by.get(self._rules.get(id(rule), -1), frozenset())
 
     def _joined(self, component: Component, replicate: bool) -> bool:
         """Add a component to a fragment by ranges, or begin one with it; whether one is found."""
         first = self._first(component)
-        for number, draft in enumerate(self._drafts):
+        for number, draft in enumerate(self.drafts):
             if (
                 number >= first
                 and draft.way == "ranges"
@@ -124,20 +176,25 @@ class _Placing:
             ):
                 return True
         draft = Draft("ranges", self._sizes)
-        states = draft.states_with(component, self._carrying, replicate)
+        states = self._states(draft, component, replicate)
         if states:
-            self._drafts.append(draft)
-            self._take(len(self._drafts) - 1, component, states)
+            self.drafts.append(draft)
+            self._take(len(self.drafts) - 1, component, states)
         return bool(states)
 
     def _add(self, number: int, component: Component, replicate: bool) -> bool:
-        states = self._drafts[number].states_with(component, self._carrying, replicate)
+        states = self._states(self.drafts[number], component, replicate)
         if states:
             self._take(number, component, states)
         return bool(states)
 
+    def _states(self, draft: Draft, component: Component, replicate: bool) -> list[State]:
+        states = draft.states_with(component, self._carrying, replicate)
+        key = self._keys.get(component.predicates[0])
+        return [each for each in states if key in (None, each.rules[-1].variables)]
+
     def _take(self, number: int, component: Component, states: list[State]) -> None:
-        draft = self._drafts[number]
+        draft = self.drafts[number]
         draft.components.append(component)
         draft.states = states
         self._where.update(dict.fromkeys(component.predicates, number))
@@ -152,13 +209,13 @@ class _Placing:
 
     def _one_task(self, component: Component) -> None:
         first = self._first(component)
-        for number, draft in enumerate(self._drafts):
+        for number, draft in enumerate(self.drafts):
             if number >= first and draft.way == "one task":
                 break
         else:
-            number = len(self._drafts)
+            number = len(self.drafts)
             reason, advice = reason_of(component)
-            self._drafts.append(Draft("one task", self._sizes, reason=reason, advice=advice))
+            self.drafts.append(Draft("one task", self._sizes, reason=reason, advice=advice))
         self._take(number, component, [State()])
 
     # Rules whose facts are not where their matches are.
@@ -178,7 +235,7 @@ class _Placing:
             for part, _, _ in halves
         ]
         self._columns.update({p.head.predicate: columns for p, _, columns in halves})
-        before = len(self._drafts), [(d.components[:], d.states) for d in self._drafts]
+        before = len(self.drafts), [(d.components[:], d.states) for d in self.drafts]
         divided = [self._joined(part, replicate) for part in parts]
         rests = {id(rule): rest for rule, (_, rest, _) in zip(apart, halves, strict=True)}
         rules = tuple(rests.get(id(rule), rule) for rule in component.rules)
@@ -202,8 +259,8 @@ class _Placing:
         parts: Iterable[Component],
     ) -> bool:  # fmt: skip
         size, known = before
-        del self._drafts[size:]
-        for draft, (components, states) in zip(self._drafts, known, strict=True):
+        del self.drafts[size:]
+        for draft, (components, states) in zip(self.drafts, known, strict=True):
             draft.components, draft.states = components, states
         for part in parts:
             self._where.pop(part.predicates[0], None)
@@ -215,7 +272,8 @@ class _Placing:
         best: list[RuleForm] | None = None
         for choice in _wanted(component, self._columns):
             ways = ways_of(component, choice, replicate)
-            apart = [r for r, way in zip(component.rules, ways, strict=True) if way is None]
+            pairs = zip(component.rules, ways, strict=True)
+            apart = [rule for rule, way in pairs if way is None or self._key_of(rule)]
             if any(not r.reads.isdisjoint(component.predicates) for r in apart):
                 continue
             if best is None or len(apart) < len(best):
@@ -223,11 +281,19 @@ class _Placing:
         return best or []
 
     def _halves(self, rule: RuleForm) -> Halves | None:
+        found = self._halved(rule)
+        if found is not None and (key := self._key_of(rule)):
+            self._keys[found[0].head.predicate] = key
+        return found
+
+    def _halved(self, rule: RuleForm) -> Halves | None:
         place, reason = self._rules[id(rule)], ""
         if rule.head.aggregates:
             reason = self._carrying.whole_groups(rule)
             if not reason and (halves := grouped(rule, place, self._columns, self._carrying)):
                 return halves
+            if self._key_of(rule):
+                return None  # a fact for each match costs more than the range with a heavy key
         if not self._carrying.tells_apart(rule) or _counts_alone(rule):
             return None
         found = split(rule, place, self._columns)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from tidemill.datalog.logical.plan import LogicalPlan
 
+RANGE_ROWS = 1_000_000
+"""Updates of the inputs for which there is a range more."""
+RANGES_MAX = 256
 _ROW, _COLUMN = 24, 8
 """Bytes of a row in an exchange: its instant, diff and expiry, and each column."""
 
@@ -13,6 +16,12 @@ _ROW, _COLUMN = 24, 8
 def bytes_of(rows: int, columns: int) -> int:
     """About how many bytes rows take in an exchange."""
     return rows * (_ROW + _COLUMN * columns)
+
+
+def ranges_for(rows: int, tasks: int) -> int:
+    """Ranges for so many updates, a power of two: at least one for each task that can run."""
+    wanted = min(RANGES_MAX, max(2, tasks, -(-rows // RANGE_ROWS)))
+    return 1 << (wanted - 1).bit_length()
 
 
 class Sizes:

@@ -9,9 +9,10 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.partial import PARTIAL
 from tidemill.datalog.logical.plan_text import column_name
-from tidemill.datalog.placement.places import Fragment, Place, Placement
+from tidemill.datalog.placement.places import EVERYWHERE, Fragment, HeavyKey, Place, Placement
 from tidemill.datalog.placement.sizes import bytes_of
 from tidemill.datalog.placement.splitting import CROSSING
+from tidemill.datalog.records import format_value
 
 Document: TypeAlias = "dict[str, Any]"
 
@@ -22,11 +23,14 @@ def placement_document(
     """The placement as JSON, whose fields stay: `divided`, and `fragments` in their order.
 
     A fragment has `number`, `way` ("ranges" or "one task") with its `reason` and `advice`, what it
-    `reads` and `keeps`, and its `rules`. A place is a list of columns, "in all ranges" or "in one
-    range". Facts that a later fragment merges have none. They stand `for` a "group", a "match" or
-    a "fact"; `why` says of an aggregate why not for a group. A rule has `number`, `text` and the
-    variables `by` which its matches are divided. Rows of an input that are counted in `rows` take
-    about as many `bytes` in an exchange, null for others. Cost: O(text).
+    `reads` and `keeps`, its `rules`, and its `heavy` keys. About so many `rows` of a predicate
+    have the `value` of such a key in a `column`. They are `divided` among all ranges, or `held`
+    says why not. A read says where facts of divided keys are, `heavy_at`. A place is a list of
+    columns, "in all ranges" or "in one range". Facts that a later fragment merges have none.
+    They stand `for` a "group", a "match" or a "fact"; `why` says of an aggregate why not for a
+    group. A rule has `number`, `text` and the variables `by` which its matches are divided.
+    Rows of an input that are counted in `rows` take about as many `bytes` in an exchange, null
+    for others. Cost: O(text).
     """
     told = _NamedFragments(placement, checked, rows or {})
     fragments = [told.fragment(each) for each in placement.fragments]
@@ -40,10 +44,12 @@ def placement_lines(document: Document) -> list[str]:
         said = "range by range" if each["way"] == "ranges" else f"one task: {each['reason']}"
         lines.append(f"  fragment {each['number']}: {said}")
         lines += [f"    to change that: {each['advice']}"] if each["advice"] else []
+        lines += map(_heavy_line, each["heavy"])
         for read in each["reads"]:
             source = "" if read["from"] is None else f" of fragment {read['from']}"
             size = "" if read["bytes"] is None else f", about {read['bytes']:,} bytes"
-            lines.append(f"    reads {read['name']}{source}{_at(read['at'])}{size}")
+            pieces = "" if read["heavy_at"] is None else f"; of those keys{_at(read['heavy_at'])}"
+            lines.append(f"    reads {read['name']}{source}{_at(read['at'])}{pieces}{size}")
         for rule in each["rules"]:
             by = f" by ({', '.join(rule['by'])})" if rule["by"] else ""
             first, *rest = rule["text"].splitlines() or ["merges what ranges derive"]
@@ -56,6 +62,12 @@ def placement_lines(document: Document) -> list[str]:
             why = f", one fact for each match: {kept['why']}" if kept["why"] else ""
             lines.append(f"    keeps {kept['name']}{_at(kept['at'])}{on}{why}")
     return lines
+
+
+def _heavy_line(key: Document) -> str:
+    where = "all ranges" if key["divided"] else f"one range, since {key['held']}"
+    rows = f"about {key['rows']:,} rows of {key['name']} with {key['value']} as {key['column']}"
+    return f"    {rows}: in {where}"
 
 
 def _at(place: Sequence[str] | str | None) -> str:
@@ -83,6 +95,7 @@ class _NamedFragments:
             {
                 "name": self._name(read.predicate), "from": self._of_fragment(read.predicate),
                 "at": self._place(read.place, read.predicate), "bytes": self._bytes(read.predicate),
+                "heavy_at": self._pieces(read.place, read.predicate),
             }
             for read in fragment.reads
         ]  # fmt: skip
@@ -106,7 +119,23 @@ class _NamedFragments:
         return {
             "number": fragment.number + 1, "way": fragment.way, "reason": fragment.reason,
             "advice": fragment.advice, "reads": reads, "rules": rules, "keeps": keeps,
+            "heavy": [self._heavy(key, fragment) for key in fragment.heavy],
         }  # fmt: skip
+
+    def _heavy(self, key: HeavyKey, fragment: Fragment) -> Document:
+        held = fragment.held.get(key, "")
+        return {
+            "name": self._name(key.predicate), "value": format_value(key.value), "rows": key.rows,
+            "column": column_name(key.predicate, key.column, self._checked),
+            "divided": not held, "held": held,
+        }  # fmt: skip
+
+    def _pieces(self, place: Place, predicate: str) -> list[str] | str | None:
+        """The place of facts of heavy keys, None where they have no other one."""
+        if not place.heavy:
+            return None
+        pieces = Place(place.pieces) if place.pieces else EVERYWHERE
+        return self._place(pieces, predicate)
 
     def _of_fragment(self, predicate: str) -> int | None:
         return self._of[predicate] + 1 if predicate in self._of else None

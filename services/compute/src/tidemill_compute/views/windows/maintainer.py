@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.placement import ranges_for
 from tidemill.errors import BeforeSince, Corrupt, Exhausted, Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX
 from tidemill_compute.views.history_spec import pack_history
 from tidemill_compute.views.input_state import InputState, cut_step
-from tidemill_compute.views.range_history import ranges_for
 from tidemill_compute.views.range_wire import encoded
 from tidemill_compute.views.view_updates import Start, Step, StoredUpdates
 from tidemill_compute.views.windows.asking import Ask, WindowCounts

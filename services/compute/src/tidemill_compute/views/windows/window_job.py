@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidemill.datalog.placement import Fragment
+from tidemill.datalog.placement import Fragment, ranges_for
 from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
 from tidemill.spark.workplace import Workplace, executor_folder, task_number
-from tidemill_compute.views.range_history import ranges_for
 from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
 from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.spec import Window, pack_window, unpack_window

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, between, concatenate
 from tidemill.datalog.limits import LimitPassed
-from tidemill.datalog.placement import Fragment, Placement, placement_of
+from tidemill.datalog.placement import Fragment, HeavyKey, Placement
 from tidemill.datalog.placement.places import Read
 from tidemill.datalog.state import StateRow
 from tidemill.errors import Corrupt, Exhausted
@@ -25,10 +25,16 @@ from tidemill.shard.state import Description
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.present_rows import present_rows
-from tidemill_compute.views.range_history import RangeFound, RangeHistory, key_of
+from tidemill_compute.views.range_history import (
+    RangeFound,
+    RangeHistory,
+    heavy_in,
+    key_of,
+    placement_with,
+)
 from tidemill_compute.views.range_wire import LAST, Dealt, decoded, spots_in
 from tidemill_compute.views.windows.part_rows import PartRows, Spots, Wanted
-from tidemill_compute.views.windows.spec import Failure, name_of, unpack_window
+from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 
 ERRORS, ROWS, FAILED = "#errors", "#rows", "#failed"
 """In the place of a collection: what is put together where all tasks have ended."""
@@ -44,7 +50,8 @@ class WindowWork:
         self._pieces: Iterator[str] = iter(())
         self._store = PartStore(blob, lambda: next(self._pieces), now_ms=lambda: window.begun_ms)
         self._parts = PartRows(self._store, folder)
-        history, placement = _placed(window.view, tuple(sorted(window.rows.items())))
+        rows = tuple(sorted(window.rows.items()))
+        history, placement = _placed(window.view, rows, _heavy_in(window))
         history = replace(history, lower=window.lower, upper=window.upper)
         self.divided = RangeHistory(history, placement, window.ranges)
         self._state: Sequence[StateRow] | None = None
@@ -192,7 +199,24 @@ _KINDS: Mapping[type[Exception], Failure] = {
 }  # fmt: skip
 
 
+_history = lru_cache(16)(unpack_history)
+
+
 @lru_cache(16)
-def _placed(view: bytes, rows: tuple[tuple[str, int], ...]) -> tuple[History, Placement]:
-    history = unpack_history(view)
-    return history, placement_of(history.target.program, rows=dict(rows))
+def _placed(
+    view: bytes, rows: tuple[tuple[str, int], ...], heavy: tuple[HeavyKey, ...]
+) -> tuple[History, Placement]:
+    history = _history(view)
+    return history, placement_with(history, dict(rows), heavy)
+
+
+def _heavy_in(window: Window) -> tuple[HeavyKey, ...]:
+    """The heavy keys of a fresh view. Windows of others find few keys, which stay whole."""
+    if not window.fresh or window.ranges == 1:
+        return ()
+    history = _history(window.view)
+    inputs = {
+        name: (description, tuple(map(unpack_part, window.parts[name])))
+        for name, (description, _) in history.inputs.items()
+    }
+    return heavy_in(replace(history, inputs=inputs), window.ranges)

@@ -60,8 +60,10 @@ class World:
         consensus = MortalConsensus(self.consensus, fuse)
         return Collections(consensus, self.blob, self.clock, self.ids.__next__)
 
-    def view(self, collections: Collections, target: ViewTarget | None = None) -> ViewDriver:
-        settings = ComputeSettings(hold_interval_s=0.0)
+    def view(
+        self, collections: Collections, target: ViewTarget | None = None, pause_s: float = 0.0
+    ) -> ViewDriver:
+        settings = ComputeSettings(hold_interval_s=pause_s)
         view = ViewDriver(target or self.target, collections, self.clock, settings)
         view.may_rest()
         return view
@@ -182,6 +184,28 @@ async def test_d5_outputs_of_a_view_advance_with_inputs_at_rest_at_no_cost() -> 
     assert [await world.upper(name) for name in world.written()] == [upper] * 5
     assert await world.rows("v/both", upper - 1) == [8]
     assert await world.rows("v/alone", upper - 2) == await world.rows("v/alone", 9) == [7]
+    await stop(task)
+
+
+async def test_d5_a_view_at_rest_is_not_evaluated_until_an_input_is_written() -> None:
+    world = await World().create()
+    view = world.view(world.now, pause_s=60.0)
+    task = asyncio.create_task(view.maintain_forever())
+    for name, row in (("s", 7), ("t", 8)):
+        await world.feed(name, 10, row)
+    await until(world, task, lambda: view.progress.lower >= 10)
+    await world.rest(*INPUTS)
+    at = await let_rest(world, view, task, 10)
+    steps, begun_s = view.progress.steps, world.clock.monotonic_s()
+    for upper in range(at + 1, at + 31):
+        await world.step(upper)
+        assert not await comes(world, task, lambda: view.progress.steps > steps, 10)
+        assert await world.upper("v/both") == upper
+    assert await world.feed("s", at + 31, 8)
+    await world.step(at + 31)
+    await until(world, task, lambda: view.progress.lower > at + 30)
+    assert await world.rows("v/both", at + 30) == [8]
+    assert world.clock.monotonic_s() - begun_s < 60
     await stop(task)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from tidemill.errors import Indeterminate, Unavailable
@@ -14,8 +15,8 @@ class Rest:
     """Rest of the outputs of one resource, under the rest of its inputs.
 
     A writer of an input makes the outputs leave with it, at one upper, before it writes. So an
-    output is complete as far as its inputs are. At rest the steps of the resource go on: they find
-    nothing to write.
+    output is complete as far as its inputs are. At rest a step of the resource finds nothing to
+    write, so one each `pause_s` is enough.
     """
 
     def __init__(
@@ -39,6 +40,22 @@ class Rest:
             await self._follow(upper, changed)
         except (Unavailable, Indeterminate):  # the step is written: the next one finds out
             return
+
+    async def wait_for_news(self, pause_s: float) -> None:
+        """Return once an input is written again, at the latest after `pause_s`.
+
+        Returns at once without a rest. Cost: a look at the store for each input.
+        """
+        if self._steps is None:
+            return
+        over = self._collections.rest_over
+        looks = [asyncio.ensure_future(over(each, pause_s)) for each in self._read]
+        try:
+            await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in looks:
+                each.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
 
     async def _follow(self, upper: Frontier, changed: bool) -> None:
         if self._steps is not None:

@@ -154,6 +154,8 @@ class ViewDriver:
                     await self._resume()
                 continue  # it may have been the last one
             self._waits = True
+            if self.rest is not None:
+                await self.rest.wait_for_news(self._settings.hold_interval_s)
             common = await self._definite()
             self._waits = False
             while self._taken < common and not self._finished():

@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tidemill.arrangement.looks import let_go
 from tidemill.errors import (
     AlreadyUsed,
     BeforeSince,
@@ -34,7 +35,7 @@ from tidemill.errors import (
     UnknownCollection,
     UsageError,
 )
-from tidemill.rpc import calls, interceptors
+from tidemill.rpc import calls, interceptors, servicers
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.calls import DeadlinePolicy
@@ -401,7 +402,9 @@ async def test_a3_a_refusal_is_told_with_the_setting_of_its_limit() -> None:
 async def test_a3_a_long_request_is_read_on_a_thread(
     rows: int, beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading a message is work for each of its rows; the loop does not stand meanwhile."""
+    """Reading a message is work for each of its rows, and so is freeing these; the loop does not
+    stand meanwhile.
+    """
     threads: list[bool] = []
     validated = interceptors.validate
 
@@ -409,10 +412,16 @@ async def test_a3_a_long_request_is_read_on_a_thread(
         threads.append(threading.current_thread() is not threading.main_thread())
         validated(message)
 
+    def freed(things: list[bytes]) -> None:
+        assert len(things) == rows
+        threads.append(threading.current_thread() is not threading.main_thread())
+        let_go(things)
+
     monkeypatch.setattr(interceptors, "validate", seen)
+    monkeypatch.setattr(servicers, "let_go", freed)
     async with connected(MemoryHandlers()) as (client, _):
         await client.push("s", [b'{"n": 1}'] * rows)
-    assert threads == [beside]
+    assert threads == [beside, beside]
 
 
 async def test_a3_an_error_is_freed_when_its_call_ends_with_the_frames_that_it_came_through() -> (

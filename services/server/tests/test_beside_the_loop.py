@@ -288,6 +288,8 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
         (log_embedded, "check_entries"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, noting(written, getattr(module, name)))
+    freed: list[str] = []
+    monkeypatch.setattr(pushed_entries, "let_go", noting(freed, let_go))
     prepared: list[str] = []
     monkeypatch.setattr(reclocking, "prepare_mapping", noting(prepared, prepare_mapping))
     inline: list[int] = []
@@ -313,6 +315,7 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
         assert await wait_for_rows(process, 6 * ROWS_INLINE_MAX + 1)
     assert len(written) == 4
     assert "MainThread" not in written
+    assert [name.partition("_")[0] for name in freed] == ["asked"] * 2
     # Rows that come to be bound in small parts are bound where they come.
     assert max(inline) <= ROWS_INLINE_MAX
     assert max(read) * OBJECT_ROWS <= ROWS_INLINE_MAX

@@ -63,7 +63,7 @@ from tidemill.runtime.resources import (
 from tidemill.shard.conforming import refuse_long_rows
 from tidemill.shard.offloading import all_of
 from tidemill_query.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
-from tidemill_query.pushed_entries import entries_of
+from tidemill_query.pushed_entries import append_entries, entries_of
 from tidemill_query.resource_status import ResourceStatuses, live
 from tidemill_query.storage import examine
 
@@ -486,7 +486,7 @@ class Controller:
             )
             topic = topic_of(stored)
             if token is None:
-                await self._context.log.append(topic, entries)
+                await append_entries(self._context.log, topic, entries)
             else:
                 refuse_keyed(stored.resource)
                 await self._tokens.append(topic, token, entries, first_counts=first_counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
@@ -43,6 +43,17 @@ async def entries_of(
         for row in rows
         for partition in (range(count) if is_heartbeat(row) else [None])
     ]
+
+
+async def append_entries(into: Log, topic: str, entries: list[Entry]) -> None:
+    """Append entries, durably on return; they are let go, beside the event loop if they are many.
+
+    Raises: as `Log.append`.
+    """
+    places = await into.append(topic, entries)
+    if OBJECT_ROWS * len(places) > ROWS_INLINE_MAX:
+        for each in (entries, places):
+            await in_turn(partial(let_go, each))
 
 
 def _plain_entries(rows: Sequence[bytes], row_bytes_max: int) -> list[Entry] | None:

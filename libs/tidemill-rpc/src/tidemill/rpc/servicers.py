@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
@@ -222,7 +222,10 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         await throttle_rows_of_call(len(request.rows))
         size = len(request.rows) * BYTES_PER_ROW
         rows: list[bytes] = await beside(size, lambda: list(with_looks(request.rows)))
-        pushed = await self._handlers.push(request.source, rows, _token(request))
+        try:
+            pushed = await self._handlers.push(request.source, rows, _token(request))
+        finally:
+            await beside(size, partial(let_go, rows))
         return catalog.PushResponse(accepted=pushed.accepted)
 
 

@@ -35,6 +35,8 @@ CHANGE_SCHEMA = pa.schema(_CHANGE_FIELDS)
 """A change as it is reclocked: rows are packed, and equal rows are equal bytes."""
 
 ABSENT = "nothing with this key"
+_ROWS_AT_ONCE = 512
+"""So many rows are unpacked by one call, which holds the interpreter."""
 
 
 class Change(NamedTuple):
@@ -92,6 +94,26 @@ def unpack_row(packed: bytes) -> list[object]:
     return cells
 
 
+def _columns(rows: Sequence[bytes], count: int) -> list[list[object]]:
+    """The columns of packed rows, of which there are `count`.
+
+    NB: the lists of some rows are gone before the garbage collector would look at them. With all
+    of them at once it took half of the time.
+    """
+    columns: list[list[object]] = [[] for _ in range(count)]
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        unpacked = msgspec.msgpack.decode(b"".join([_array_of(len(some)), *some]))
+        for column, cells in zip(columns, zip(*unpacked, strict=True), strict=True):
+            column += cells
+    return columns
+
+
+def _array_of(count: int) -> bytes:
+    """The first bytes of an array of MessagePack."""
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
 class KeyedRows:
     """State of a keyed source: one row per key.
 
@@ -141,8 +163,7 @@ class KeyedRows:
         return Keyed(self._updates(interval), tuple(interval.broken))
 
     def _updates(self, interval: _Interval) -> pa.Table:
-        rows = list(map(unpack_row, interval.rows))
-        columns = zip(*rows, strict=True) if rows else [[] for _ in self.schema]
+        columns = _columns(interval.rows, len(self.schema))
         arrays = [
             pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
         ]
@@ -202,13 +223,21 @@ class _Interval:
 
     def set_rows(self, time: int, latest: Mapping[bytes, bytes | None]) -> None:
         """Have the rows of these keys from a time on; of a key with None no row."""
-        held = self.held
+        held, rows, diffs = self.held, self.rows, self.diffs
         for key, after in latest.items():
-            self._tell(time, held.get(key), after)
+            before = held.get(key)
+            if before == after:
+                continue
+            if before is not None:
+                rows.append(before)
+                diffs.append(-1)
             if after is None:
-                held.pop(key, None)
+                del held[key]
             else:
+                rows.append(after)
+                diffs.append(1)
                 held[key] = after
+        self.times += [time] * (len(rows) - len(self.times))
 
     def _tell(self, time: int, before: bytes | None, after: bytes | None) -> None:
         if before == after:

@@ -43,7 +43,7 @@ from tidemill.manifests.inventory import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-META = "tidemill[sql,spark,kubernetes,editor,notebook,demo]"
+META = "tidemill[s3,sql,spark,kubernetes,editor,notebook,demo]"
 """Requirement that the bill of materials covers."""
 
 

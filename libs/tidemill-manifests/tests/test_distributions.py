@@ -31,7 +31,7 @@ from tidemill.manifests.inventory import closure, locked, members_of
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
 MEMBERS = members_of(ROOT)
-HEAVY = {"pyspark", "pandas", "matplotlib", "duckdb", "kubernetes", "pytest"}
+HEAVY = {"pyspark", "pandas", "matplotlib", "duckdb", "kubernetes", "obstore", "pytest"}
 """Packages that an installation without extras does not fetch."""
 PATIENCE_S = 240.0
 
@@ -280,6 +280,13 @@ def test_an_installed_server_gives_an_exact_answer(installed: Installed) -> None
     finally:
         server.terminate()
         server.communicate(timeout=PATIENCE_S)
+
+
+def test_an_object_store_is_refused_with_the_extra_that_it_needs(installed: Installed) -> None:
+    status, written = installed.run("up", "--dir", "other", "--blob", "s3://bucket/prefix")
+    assert status != 0
+    assert "obstore is not installed, which object stores need" in written
+    assert "pip install 'tidemill[s3]'" in written
 
 
 def test_installed_conformance_runs_a_case(wheels: Path, tmp_path: Path) -> None:

@@ -25,15 +25,18 @@ from packaging.utils import canonicalize_name
 WHOLE = "whole"
 """Image of everything: processes with several roles, and jobs of Spark."""
 
+STORES = "tidemill-shard[s3]"
+"""Collections of a cluster, which are in object stores."""
+
 IMAGES = {
-    "ingest": ("tidemill-ingest",),
-    "remap": ("tidemill-remap",),
-    "reclock": ("tidemill-reclock-service[pods]",),
-    "compute": ("tidemill-compute[pods]",),
-    "compaction": ("tidemill-compaction[pods]",),
-    "query": ("tidemill-query", "tidemill-client"),
+    "ingest": ("tidemill-ingest", STORES),
+    "remap": ("tidemill-remap", STORES),
+    "reclock": ("tidemill-reclock-service[pods]", STORES),
+    "compute": ("tidemill-compute[pods]", STORES),
+    "compaction": ("tidemill-compaction[pods]", STORES),
+    "query": ("tidemill-query", "tidemill-client", STORES),
     "operator": ("tidemill-operator",),
-    WHOLE: ("tidemill-server[pods,spark,sql]", "tidemill-operator"),
+    WHOLE: ("tidemill-server[pods,spark,sql]", "tidemill-operator", STORES),
 }
 """Members that each image is made for, with extras; it carries these and all that they need."""
 

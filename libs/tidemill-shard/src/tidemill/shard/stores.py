@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
@@ -11,11 +11,11 @@ import msgspec
 
 from tidemill.errors import UsageError
 from tidemill.shard.blob_directory import DirectoryBlob
-from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_sqlite import SqliteConsensus
 from tidemill.shard.ports import PREFIX, TIMEOUT_S
 
 if TYPE_CHECKING:
+    from tidemill.shard.blob_objects import ObjectBlob
     from tidemill.shard.consensus_redis import RedisConsensus
 
 StoredConsensus: TypeAlias = "SqliteConsensus | RedisConsensus"
@@ -109,20 +109,31 @@ def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:
     options = dict(parse_qsl(url.query))
     unknown = sorted(set(options) - {"endpoint", "region"})
     if url.scheme == "s3" and url.netloc and not unknown:
-        bucket = Bucket(
-            name=url.netloc,
-            endpoint=options.get("endpoint"),
-            region=options.get("region", REGION if "endpoint" in options else None),
-            access_key=place.access_key or None,
-            secret_key=place.secret_key or _read(place.secret_key_file) or None,
-            prefix=url.path.strip("/"),
-        )
-        return bucket_blob(bucket)
+        return _bucket(place, url, options)
     why = f"does not know {', '.join(unknown)}" if unknown else "is no place for objects"
     raise UsageError(
         f"{_named(url)} {why}: say s3://BUCKET/PREFIX?endpoint=URL&region=NAME, or file:FOLDER",
         reason="StoreAddress",
     )
+
+
+def _bucket(place: BlobPlace, url: SplitResult, options: Mapping[str, str]) -> ObjectBlob:
+    try:
+        from tidemill.shard.blob_objects import Bucket, bucket_blob
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name} is not installed, which object stores need: pip install 'tidemill[s3]'",
+            reason="StoreAddress",
+        ) from None
+    bucket = Bucket(
+        name=url.netloc,
+        endpoint=options.get("endpoint"),
+        region=options.get("region", REGION if "endpoint" in options else None),
+        access_key=place.access_key or None,
+        secret_key=place.secret_key or _read(place.secret_key_file) or None,
+        prefix=url.path.strip("/"),
+    )
+    return bucket_blob(bucket)
 
 
 def _read(file: str) -> str:

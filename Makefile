@@ -150,8 +150,9 @@ image: ## the images of all services, as one archive (needs root, buildah, deboo
 
 .PHONY: dist dist-measure publish
 DIST ?= dist
-dist: setup ## wheels, sdists, the chart, the extension for VS Code, a bill of materials, and an index of digests, into DIST=dist
-	@$(PY) infra/dist.py build $(DIST)
+IMAGES ?= yes
+dist: setup ## wheels, sdists, the chart, the extension for VS Code, images, a bill of materials, and an index of digests, into DIST=dist; IMAGES=no
+	@$(PY) infra/dist.py build $(DIST) --images $(IMAGES)
 
 dist-measure: ## install from DIST in an empty folder: MB fetched, seconds to the first exact answer
 	@$(PY) infra/dist.py measure $(DIST)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Distributions of this version, in one folder.
 
-    dist.py build OUT     wheels, sdists, chart, extension of VS Code, bill of materials, index
+    dist.py build OUT     wheels, sdists, chart, extension of VS Code, images, bill of materials, index
     dist.py measure OUT   MB fetched, seconds to the first exact answer
     dist.py publish OUT --packages URL --registry HOST/PATH
 
 `index.json` lists every file with its size and sha256, and every image with its digest. Images are
-those of `make image`; without its archive the index has none. `publish` takes files whose digest is
-still as in the index. It runs `uv publish`, pushes the chart, and lets skopeo copy the images;
+built where that is possible: by root, with buildah and debootstrap; `--images no` leaves them out.
+`publish` takes files whose digest is still as in the index. It runs `uv publish`, pushes the chart, and lets skopeo copy the images;
 logins are those of uv (UV_PUBLISH_TOKEN), of Helm and of skopeo.
 """
 
@@ -25,7 +25,7 @@ import tempfile
 import time
 import venv
 import zipfile
-from hashlib import sha256
+from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -55,7 +55,7 @@ def uv(*arguments: str) -> None:
         sys.exit(f"dist: {' '.join(command[:2])} failed")
 
 
-def build(out: Path) -> None:
+def build(out: Path, with_images: bool) -> None:
     """Write all distributions into an empty or new folder, its index last."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -67,13 +67,8 @@ def build(out: Path) -> None:
     extension(out)
     (out / "constraints.txt").write_text(constraints())
     (out / "tidemill.cdx.json").write_text(materials(out))
-    archive = Path(
-        subprocess.run(
-            [ROOT / "infra/kubernetes/images.sh", "archive"],
-            capture_output=True, text=True, check=True,
-        ).stdout.strip()
-    )  # fmt: skip
-    images = images_in(archive) if archive.exists() else {}
+    archive = built_images() if with_images else None
+    images = {} if archive is None else kept_images(archive, out)
     files = {
         str(file.relative_to(out)): {"bytes": file.stat().st_size, "sha256": digest_of(file)}
         for file in sorted(out.rglob("*.*"))
@@ -82,8 +77,30 @@ def build(out: Path) -> None:
     (out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
     held = sum(file["bytes"] for file in files.values())
     print(f"dist: {len(files)} files, {held / 1e6:.1f} MB, {len(images)} images in {out}")
-    if not images:
-        print("dist: the index has no images: run make image first (root, buildah, debootstrap)")
+
+
+def built_images() -> Path | None:
+    """The archive of all images of this tree, which is built; None where it cannot be."""
+    lacking = [each for each in ("buildah", "debootstrap") if not shutil.which(each)]
+    if os.geteuid() or lacking:
+        print(
+            f"dist: no images: root builds them, with buildah and debootstrap; here lacks {lacking}"
+        )
+        return None
+    script = ROOT / "infra/kubernetes/images.sh"
+    subprocess.run([ROOT / "infra/setup.sh", "spark"], check=True)
+    subprocess.run([script, "build"], check=True)
+    told = subprocess.run([script, "archive"], capture_output=True, text=True, check=True)
+    return Path(told.stdout.strip())
+
+
+def kept_images(archive: Path, out: Path) -> dict[str, dict[str, str]]:
+    """The images of an archive, which is kept beside the other files, by name."""
+    place = out / "images" / archive.name
+    place.parent.mkdir()
+    shutil.copyfile(archive, place)
+    archive_name = str(place.relative_to(out))
+    return {name: {"digest": d, "archive": archive_name} for name, d in images_in(place).items()}
 
 
 def chart(out: Path) -> None:
@@ -206,24 +223,24 @@ def materials(out: Path) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def images_in(archive: Path) -> dict[str, dict[str, str]]:
-    """Name → digest of each image in an archive of OCI, with the archive's path."""
+def images_in(archive: Path) -> dict[str, str]:
+    """Name → digest of each image in an archive of OCI."""
     with tarfile.open(archive) as file:
         index = file.extractfile("./index.json")
         assert index is not None
         manifests = json.load(index)["manifests"]
     return {
-        each["annotations"]["org.opencontainers.image.ref.name"].removeprefix("localhost/"): {
-            "digest": each["digest"],
-            "archive": str(archive),
-        }
+        each["annotations"]["org.opencontainers.image.ref.name"].removeprefix("localhost/"): each[
+            "digest"
+        ]
         for each in manifests
     }
 
 
 def digest_of(file: Path) -> str:
     """The sha256 of a file, in hexadecimal."""
-    return sha256(file.read_bytes()).hexdigest()
+    with file.open("rb") as opened:
+        return file_digest(opened, "sha256").hexdigest()
 
 
 def publish(out: Path, packages: str, registry: str) -> None:
@@ -244,18 +261,23 @@ def publish(out: Path, packages: str, registry: str) -> None:
 
         (package,) = (n for n in index["files"] if n.endswith(".tgz"))
         helm_python.push(str(out / package), f"oci://{registry}/charts")
-        copied(index["images"], registry)
+        copied(index["images"], out, registry)
 
 
-def copied(images: dict[str, dict[str, str]], registry: str) -> None:
-    """Copy images to a registry by their digests. Raises: CalledProcessError."""
+def copied(images: dict[str, dict[str, str]], out: Path, registry: str) -> None:
+    """Copy images to a registry by their digests, which it then has. Raises: CalledProcessError."""
     with tempfile.TemporaryDirectory() as layout:
         for archive in {each["archive"] for each in images.values()}:
-            with tarfile.open(archive) as file:
+            with tarfile.open(out / archive) as file:
                 file.extractall(layout, filter="data")
-        for name in images:
+        for name, told in images.items():
             source, target = f"oci:{layout}:localhost/{name}", f"docker://{registry}/{name}"
-            subprocess.run(["skopeo", "copy", "--preserve-digests", source, target], check=True)
+            with tempfile.NamedTemporaryFile() as said:
+                command = ["skopeo", "copy", "--preserve-digests", "--digestfile", said.name]
+                subprocess.run([*command, source, target], check=True)
+                digest = Path(said.name).read_text().strip()
+            if digest != told["digest"]:
+                sys.exit(f"dist: {name} has the digest {digest} and not that of the index")
 
 
 RESOURCES = """
@@ -323,6 +345,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--packages", default="", help="Upload address of an index of packages.")
     parser.add_argument("--registry", default="", help="Registry of images and charts: HOST/PATH.")
+    parser.add_argument("--images", default="yes", choices=("yes", "no"), help="Build images too.")
     chosen = parser.parse_args()
     if chosen.command == "publish":
         publish(chosen.out.resolve(), chosen.packages, chosen.registry)
@@ -330,7 +353,7 @@ def main() -> None:
         measure(chosen.out.resolve())
     else:
         assert find_spec("hatchling"), "make setup first"
-        build(chosen.out.resolve())
+        build(chosen.out.resolve(), chosen.images == "yes")
 
 
 if __name__ == "__main__":

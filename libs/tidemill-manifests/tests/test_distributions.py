@@ -13,13 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -120,6 +123,15 @@ def test_an_import_that_is_not_declared_would_be_found(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def dist() -> Any:
+    """The program behind `make dist`."""
+    sys.path.insert(0, str(ROOT / "infra"))
+    try:
+        return import_module("dist")
+    finally:
+        sys.path.pop(0)
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel of each member, built once."""
@@ -152,19 +164,14 @@ def test_wheels_hold_every_file_of_their_packages(wheels: Path) -> None:
 
 def test_the_extension_of_an_editor_is_packed_with_what_it_requires(tmp_path: Path) -> None:
     """Equal folders give equal bytes; hidden files are left out."""
-    sys.path.insert(0, str(ROOT / "infra"))
-    try:
-        import dist
-    finally:
-        sys.path.pop(0)
     folder = tmp_path / "extension"
     shutil.copytree(ROOT / "docs/editors", folder)
     shutil.copy(ROOT / "LICENSE", folder)
     (folder / "node_modules/.bin").mkdir(parents=True)
     (folder / "node_modules/.bin/semver").write_text("")
-    package = dist.pack(folder, tmp_path)
+    package = dist().pack(folder, tmp_path)
     before = package.read_bytes()
-    assert dist.pack(folder, tmp_path).read_bytes() == before
+    assert dist().pack(folder, tmp_path).read_bytes() == before
     with zipfile.ZipFile(package) as held:
         names = held.namelist()
         told = json.loads(held.read("extension/package.json"))
@@ -183,6 +190,47 @@ def test_the_extension_of_an_editor_is_packed_with_what_it_requires(tmp_path: Pa
     locked_there = json.loads((ROOT / "docs/editors/package-lock.json").read_text())["packages"]
     for name in told["dependencies"]:
         assert locked_there[f"node_modules/{name}"]["integrity"].startswith("sha512-")
+
+
+SKOPEO = """#!/bin/sh
+echo "$@" >>{log}
+printf %s "{digest}" >"$4"
+"""
+
+
+def test_images_are_published_by_the_digests_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive is beside the other files; one that changed, or another digest, is refused."""
+    out, layout, log = tmp_path / "dist", tmp_path / "layout", tmp_path / "log"
+    out.mkdir()
+    layout.mkdir()
+    reference = {"org.opencontainers.image.ref.name": "localhost/tidemill-query:9"}
+    manifests = [{"digest": "sha256:aa", "annotations": reference}]
+    (layout / "index.json").write_text(json.dumps({"manifests": manifests}))
+    with tarfile.open(tmp_path / "tidemill_9.tar", "w") as archive:
+        archive.add(layout, ".")
+    images = dist().kept_images(tmp_path / "tidemill_9.tar", out)
+    kept = "images/tidemill_9.tar"
+    assert images == {"tidemill-query:9": {"digest": "sha256:aa", "archive": kept}}
+
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "skopeo").write_text(SKOPEO.format(log=log, digest="sha256:aa"))
+    (tools / "skopeo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    dist().copied(images, out, "registry.example/x")
+    assert log.read_text().endswith("docker://registry.example/x/tidemill-query:9\n")
+    (tools / "skopeo").write_text(SKOPEO.format(log=log, digest="sha256:bb"))
+    with pytest.raises(SystemExit, match="not that of the index"):
+        dist().copied(images, out, "registry.example/x")
+
+    files = {kept: {"sha256": dist().digest_of(out / kept)}}
+    (out / "index.json").write_text(json.dumps({"files": files, "images": images}))
+    dist().publish(out, "", "")
+    (out / kept).write_bytes(b"changed")
+    with pytest.raises(SystemExit, match="changed since the index was written"):
+        dist().publish(out, "", "")
 
 
 def linked(name: str, site: Path) -> None:

@@ -220,6 +220,8 @@ def test_sql_reads_the_collections_it_names_at_one_instant(served: Served) -> No
     assert served.run("sql", "select nothing from flights").exit_code == 1
     two = served.run("sql", "select 1; drop table flights")
     assert (two.exit_code, "exactly one SELECT" in two.output) == (1, True)
+    goal = served.run("sql", "late(p, d)")
+    assert (goal.exit_code, "`tidemill query` asks a goal" in goal.output) == (1, True)
     assert served.run("sql", "select 1 as one").stdout == "one\n  1\n"
 
 

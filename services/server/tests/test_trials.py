@@ -107,6 +107,19 @@ def test_what_differs_is_said_line_by_line(tmp_path: Path, expect: str) -> None:
     assert outcome(written(tmp_path, expect)) == WRONG[expect]
 
 
+def test_a_given_row_that_is_none_is_told_where_a_case_fails(tmp_path: Path) -> None:
+    """A text in a column of numbers was a missing fact, and nothing said why."""
+    given = GIVEN.replace("delay: 45", "delay: many")
+    expect = "asOf: {2000: {'late(p, d)': ['late(\"N1\", 45)', 'late(\"N1\", 50)']}}"
+    assert outcome(written(tmp_path, expect, given)) == [
+        "as of 2000, late(p, d):",
+        '  - late("N1", 45)',
+        "flights refuses {'plane': 'N1', 'delay': 'many', 'at': 2000}: the column delay is text, not int",
+    ]
+    stated = expect + "\n    refused: {flights: [{plane: N1, delay: many, at: 2000}]}"
+    assert len(outcome(written(tmp_path, stated, given))) == 2
+
+
 def test_a_withdrawal_after_firing_is_a_correction(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(
         "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: flights}\n"
@@ -263,6 +276,13 @@ def test_the_command_writes_junit_and_fails_for_a_failed_case(tmp_path: Path) ->
     written(tmp_path, "fires: {tell: ['2000: worst(\"N1\")']}")
     done = CliRunner().invoke(app, [str(tmp_path)])
     assert (done.exit_code, done.output) == (0, "1 passed, 0 failed\n")
+    done = CliRunner().invoke(app, [str(tmp_path), "--only", "two"])
+    assert (done.exit_code, "no case has 'two' in its name" in done.output) == (1, True)
+    (tmp_path / "delays.test.yaml").write_text("cases: []\n")
+    done = CliRunner().invoke(app, [str(tmp_path)])
+    assert (done.exit_code, done.output.splitlines()[0]) == (
+        1, f"tidemill: no case is in {tmp_path / 'delays.test.yaml'}",
+    )  # fmt: skip
 
 
 def test_a_folder_without_cases_is_refused(tmp_path: Path) -> None:

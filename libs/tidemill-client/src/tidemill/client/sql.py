@@ -43,7 +43,8 @@ def tables_named(text: str) -> list[TableName]:
     if tree["error"] and "Only SELECT" in tree["error_message"]:
         raise UsageError("write exactly one SELECT, and nothing beside it", reason="sql")
     if tree["error"]:
-        raise UsageError(f"not one SELECT: {tree['error_message']}", reason="sql")
+        says = f"not one SELECT: {tree['error_message']}; `tidemill query` asks a goal, such as late(p, d)"
+        raise UsageError(says, reason="sql")
     if len(tree["statements"]) != 1:
         raise UsageError(f"write exactly one SELECT, not {len(tree['statements'])}", reason="sql")
     return list(dict.fromkeys(_tables(tree["statements"][0], frozenset())))

@@ -166,6 +166,10 @@ class _NodeReader:
             if node.style == "|":
                 self._note_block(node, path)
             return self._scalar(node, path)
+        if str(node.tag) not in (f"{_TAG}map", f"{_TAG}seq"):
+            self._report(
+                node, path, f"tags such as {str(node.tag).removeprefix(_TAG)} have no meaning here"
+            )
         self._open.add(id(node))
         try:
             if isinstance(node, MappingNode):

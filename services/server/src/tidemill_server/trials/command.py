@@ -70,7 +70,9 @@ def run_cases(
             for file in files:
                 verdicts += _verdicts(file, seed, only, elsewhere)
         if not verdicts:
-            raise UsageError(f"no case has {only!r} in its name", reason="case")
+            names = ", ".join(str(file.path) for file in files)
+            says = f"no case has {only!r} in its name" if only else f"no case is in {names}"
+            raise UsageError(says, reason="case")
         if junit is not None:
             write_junit(verdicts, junit)
     except (UsageError, OSError) as error:

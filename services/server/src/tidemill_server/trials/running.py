@@ -163,6 +163,15 @@ def _shown(outcome: Outcome) -> set[str]:
 
 
 def _compared(rules: Rules, expect: Any, outcome: Outcome) -> Iterator[str]:
+    """Lines of what differs, with the given rows that are none if the case does not name them."""
+    lines = list(_differences(rules, expect, outcome))
+    yield from lines
+    for name, staged in outcome.staged.items() if lines else ():
+        if name not in expect.refused:
+            yield from (f"{name} refuses {each}" for each in staged.unreadable)
+
+
+def _differences(rules: Rules, expect: Any, outcome: Outcome) -> Iterator[str]:
     for written, goals in expect.as_of.items():
         at = _instant(written)
         for text, lines in goals.items():

@@ -50,11 +50,15 @@ class GivenRow:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Facts of one source or table, its refused rows, and those of them that are late events."""
+    """Facts of one source or table, its refused rows, and those of them that are late events.
+
+    `unreadable` are refused rows as text, with the reasons why they are no rows of the source.
+    """
 
     presences: Sequence[Presence]
     refused: Sequence[Mapping[str, Any]] = ()
     late: Sequence[Record] = ()
+    unreadable: Sequence[str] = ()
 
 
 def given_rows(stored: Stored, rows: Iterable[Mapping[str, Any]]) -> list[GivenRow]:
@@ -77,7 +81,7 @@ def stage(stored: Stored, entry: CatalogEntry, given: Sequence[GivenRow]) -> Sta
     spec = stored.resource.spec
     if isinstance(spec, SourceSpec) and spec.event_time is not None:
         return _events(stored, entry, given)
-    rows, refused = _decoded(stored, given)
+    rows, letters = _decoded(stored, given)
     make = record_of(entry.shape)
     names = entry.shape.schema.names
     found = [
@@ -85,7 +89,8 @@ def stage(stored: Stored, entry: CatalogEntry, given: Sequence[GivenRow]) -> Sta
         for row in rows.to_pylist()
         for one in [given[row[OFFSET]]]
     ]
-    return Staged(found, refused)
+    refused = [given[at].row for at in letters]
+    return Staged(found, refused, unreadable=_reasons(letters, given))
 
 
 def reordered(stored: Stored, given: Sequence[GivenRow], random: Random) -> Sequence[GivenRow]:
@@ -98,11 +103,11 @@ def reordered(stored: Stored, given: Sequence[GivenRow], random: Random) -> Sequ
     if not isinstance(spec, SourceSpec) or spec.event_time is None:
         return random.sample(given, len(given))
     _, policy = stream_of(stored)
-    rows, refused = _decoded(stored, given)
+    rows, unreadable = _decoded(stored, given)
     events, untimed = timed(rows, policy.columns)
     frontier, skew = 0, policy.progress.skew_ms
     order = [at for at, one in enumerate(given) if one.heartbeat is None]
-    if refused or untimed or len(order) < len(given):
+    if unreadable or untimed or len(order) < len(given):
         return given
     times = dict(zip(events.rows[OFFSET].to_pylist(), map(int, events.times), strict=True))
     for at in order:
@@ -112,16 +117,20 @@ def reordered(stored: Stored, given: Sequence[GivenRow], random: Random) -> Sequ
     return [given[at] for at in sorted(order, key=lambda at: times[at] + random.randint(0, skew))]
 
 
-def _decoded(
-    stored: Stored, given: Sequence[GivenRow]
-) -> tuple[pa.Table, Sequence[Mapping[str, Any]]]:
-    """Typed rows with partition and offset, which is the place in the case, and refused ones."""
+def _decoded(stored: Stored, given: Sequence[GivenRow]) -> tuple[pa.Table, Mapping[int, str]]:
+    """Typed rows with partition and offset, which is the place in the case; reasons by offset."""
     columns = [Column(c.name, c.type, c.nullable) for c in columns_of(stored)]
     decoder = RowDecoder(columns, JsonFormat())
     places = [at for at, one in enumerate(given) if one.heartbeat is None]
     written = [json.dumps(given[at].row, ensure_ascii=False).encode() for at in places]
     rows, letters = decoder.decode([given[at].partition for at in places], places, written)
-    return rows, [given[at].row for at in letters["offset"].to_pylist()]
+    return rows, dict(
+        zip(*(letters[name].to_pylist() for name in ("offset", "reason")), strict=True)
+    )
+
+
+def _reasons(letters: Mapping[int, str], given: Sequence[GivenRow]) -> list[str]:
+    return [f"{dict(given[at].row)}: {reason}" for at, reason in letters.items()]
 
 
 def _events(stored: Stored, entry: CatalogEntry, given: Sequence[GivenRow]) -> Staged:
@@ -132,7 +141,7 @@ def _events(stored: Stored, entry: CatalogEntry, given: Sequence[GivenRow]) -> S
     schema = entry.shape.schema
     buffer = EventBuffer.empty(schema, corrections=policy.corrections)
     fold = EventFold(policy, buffer, NOTHING_SEEN)
-    rows, refused = _decoded(stored, given)
+    rows, unreadable = _decoded(stored, given)
     partitions = sorted({one.partition for one in given}) or [0]
     places = rows[OFFSET].to_numpy()
     arrivals = rows.append_column(TIME, pa.array(places + 1, pa.uint64()))
@@ -165,8 +174,9 @@ def _events(stored: Stored, entry: CatalogEntry, given: Sequence[GivenRow]) -> S
     late = entry.readable().late
     return Staged(
         presences_of(changes),
-        [*refused, *(given[at].row for at in letters["offset"].to_pylist() if at < len(given))],
+        [given[at].row for at in [*unreadable, *letters["offset"].to_pylist()] if at < len(given)],
         [] if late is None else late[1](letters),
+        _reasons(unreadable, given),
     )
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Distributions of this version, in one folder.
 
-    dist.py build OUT     wheels, sdists, chart, extension of VS Code, images, bill of materials, index
+    dist.py build OUT     wheels, sdists, chart, images, extension of VS Code, bill of materials
     dist.py measure OUT   MB fetched, seconds to the first exact answer
     dist.py publish OUT --packages URL --registry HOST/PATH
 
 `index.json` lists every file with its size and sha256, and every image with its digest. Images are
 built where that is possible: by root, with buildah and debootstrap; `--images no` leaves them out.
-`publish` takes files whose digest is still as in the index. It runs `uv publish`, pushes the chart, and lets skopeo copy the images;
-logins are those of uv (UV_PUBLISH_TOKEN), of Helm and of skopeo.
+`publish` takes files whose digest is still as in the index. It runs `uv publish`, pushes the chart,
+and lets skopeo copy the images; logins are those of uv (UV_PUBLISH_TOKEN), of Helm and of skopeo.
 """
 
 from __future__ import annotations

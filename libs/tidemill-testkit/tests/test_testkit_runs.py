@@ -18,6 +18,7 @@ import pytest
 from tidemill.testkit.file_locks import alone
 from tidemill.testkit.runs import (
     compiled_once,
+    compiling_alone,
     heaviest_first,
     left_behind,
     shared_state,
@@ -174,6 +175,25 @@ def test_a_loop_is_compiled_by_one_process_also_where_it_needs_itself(tmp_path: 
     assert compile_alone(loop, "outer") == "again"
     assert kept == [True, True]
     assert not held(tmp_path)
+
+
+def test_a_file_of_tests_is_compiled_by_one_process_of_a_run(tmp_path: Path) -> None:
+    """Also in a run of two processes, whose files wait for nobody once they are compiled."""
+    file, locks = tmp_path / "test_one.py", tmp_path / ".state" / "loops"
+    file.write_text("def test_it():\n    pass\n")
+    locks.mkdir(parents=True)
+    with compiling_alone(locks, file):
+        assert held(locks)
+    plugins = ["-p", "tidemill.testkit.runs", "-p", "no:cacheprovider", "-n", "2"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    said = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, "--rootdir", str(tmp_path)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    assert "1 passed" in said
+    assert list(tmp_path.glob("__pycache__/test_one.*-pytest-*.pyc"))
+    with compiling_alone(locks, file):
+        assert not held(locks)
 
 
 def test_the_collector_does_not_look_at_what_stays() -> None:

@@ -1,8 +1,8 @@
 """The processes of a test run, as a pytest plugin.
 
 Heavy files begin first if several processes share a run. Garbage is collected as
-rarely as the server does. Each loop is compiled by one process. A test that changes the state of
-its process fails.
+rarely as the server does. Each module and each loop is compiled by one process. A test that
+changes the state of its process fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import resource
 import signal
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,29 @@ def pytest_collection_finish() -> None:
     collect_rarely()
     keep_freed_memory()
     keep_loaded()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Compile a file of tests, and what it is the first to import, in one process of several."""
+    if not isinstance(collector, pytest.Module) or not hasattr(collector.config, "workerinput"):
+        return (yield)
+    with compiling_alone(collector.config.rootpath / ".state" / "loops", collector.path):
+        return (yield)
+
+
+def compiling_alone(folder: Path, file: Path) -> AbstractContextManager[None]:
+    """A block for one process at a time while the file has no compiled module.
+
+    In a new checkout all processes of a run import the same files at the same time. Each of them
+    would compile the tests, the product and its libraries.
+    """
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+    kept = file.parent / "__pycache__" / f"{file.stem}.{tag}.pyc"
+    wanted = not kept.exists() and not sys.dont_write_bytecode
+    return alone(folder, str(file)) if wanted else nullcontext()
 
 
 def compiled_once(compile_loop: Callable[..., object], folder: Path) -> Callable[..., object]:

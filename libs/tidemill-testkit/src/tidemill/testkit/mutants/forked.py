@@ -18,12 +18,19 @@ PROFILE = "mutants"
 PRELOADED = (
     "grpc.aio",
     "hypothesis.strategies",
+    "jsonschema",
+    "lark",
     "msgspec.toml",
+    "numba.core.dispatcher",
     "numpy",
+    "obstore",
+    "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
     "pytest",
     "pytest_asyncio.plugin",
+    "sqlite3",
+    "structlog",
     "yaml",
 )
 

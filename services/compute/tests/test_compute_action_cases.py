@@ -219,7 +219,6 @@ class World:
         await self._create("v/state", STATE_SCHEMA, retain_ms=0)
         await view.prepare()
         for target, action in zip(self.actions, actions, strict=True):
-            await action.hold_watched()
             await self._create(target.outbox, OUTBOX_SCHEMA)
             await self._create(target.done, DONE_SCHEMA)
             await self._create(target.corrections, corrections_schema(target.shape))

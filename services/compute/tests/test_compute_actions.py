@@ -127,7 +127,6 @@ class World:
         await self.now.create("alarm", Description(schema, retain_ms=0))
         if start:
             await self.feed(0, start)
-        await self.action(self.now, sink).hold_watched()
         for name, schema in (
             ("calls/outbox", OUTBOX_SCHEMA),
             ("calls/done", DONE_SCHEMA),

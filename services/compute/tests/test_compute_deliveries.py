@@ -154,7 +154,6 @@ class World:
     async def create(self, *names: str) -> None:
         held, _ = await self.now.create("alarm", Description(ALARM, retain_ms=0))
         for name in names or ("calls",):
-            await self.action(self.now, FileSink(Path()), name).hold_watched()
             for part, schema in (
                 ("outbox", OUTBOX_SCHEMA),
                 ("done", DONE_SCHEMA),

@@ -238,7 +238,6 @@ class World:
         stage, view, action = self.drivers(Fuse(None))
         await stage.prepare()
         await view.prepare()
-        await action.hold_watched()
         await action.prepare()
         for capability in held:
             await self.now.drop(capability)

@@ -118,7 +118,6 @@ class World:
     async def create(self) -> None:
         held, _ = await self.now.create("alarm", Description(ALARM, retain_ms=0))
         first = self.action(self.now, FileSink(Path()))
-        await first.hold_watched()
         for part, schema in (
             ("outbox", outbox_schema(follow=True, limited=self.limit is not None)),
             ("done", DONE_SCHEMA),

@@ -108,12 +108,6 @@ class ActionDriver:
         """Keys whose effects have happened, of firings that are not marked as done."""
         self.counts = ActionCounts()
 
-    async def hold_watched(self) -> None:
-        """Hold the history of what is watched, now and over restarts; before the outbox is
-        created.
-        """
-        await self._holds.take(self._target.watched)
-
     async def prepare(self) -> None:
         """Hold what is watched, and the outbox from where it begins."""
         target = self._target

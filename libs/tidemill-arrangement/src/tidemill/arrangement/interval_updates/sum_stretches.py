@@ -21,7 +21,7 @@ from tidemill.arrangement.interval_updates.sum_rows import (
 )
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
-_FEW = 16
+_FEW = 128
 """Of a group of different times or expiries so many sums are compared with each other."""
 KINDS = 16
 """So many sums of a group with different ends or expiries take others in."""
@@ -129,6 +129,22 @@ def _differ(
 
 
 @inlined
+def _move(
+    sums: I64Array, chain: I64Array, size: Word, instant: Word, since: Word, groups: Word,
+    last: Word, totals: I64Array,
+) -> None:  # fmt: skip
+    """Add what begins at an instant to totals, and take what ends there from them."""
+    width = sums.shape[1]
+    for at in range(size):
+        row = chain[at]
+        begins = max(since, sums[row, width - 2]) == instant
+        sign = np.int64(begins) - np.int64(sums[row, width - 1] == instant)
+        if sign != 0:
+            for column in range(groups + 2, last):
+                totals[column] += sign * sums[row, column]
+
+
+@inlined
 def _observe(
     sums: I64Array, chain: I64Array, size: Word, start: Word, groups: Word, last: Word,
     words: I64Array, out: I64Array, found: Word,
@@ -168,7 +184,7 @@ def _observe(
 @compiled
 def sweep(
     sums: I64Array, nexts: I32Array, heads: I64Array, since: I64Array, past: int, groups: int,
-    last: int, kinds: I64Array, places: I64Array, chain: I64Array, events: I64Array,
+    last: int, kinds: I64Array, totals: I64Array, places: I64Array, chain: I64Array, events: I64Array,
     words: I64Array, links: I32Array, state: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Stretches of the groups of `heads`, each from an instant on, from where `places` say.
@@ -194,18 +210,17 @@ def sweep(
         for at in range(0 if mixed else size):
             _put_in_order(events, 2 * at, max(since[group], sums[chain[at], width - 2]))
             _put_in_order(events, 2 * at + 1, sums[chain[at], width - 1])
+        totals[:last] = 0
         found, base = places[1], places[1]
         for at in range(0 if mixed else 2 * size - 1):
             start, end = events[at], events[at + 1]
             if start == end or mixed:
                 continue
+            _move(sums, chain, size, start, since[group], groups, last, totals)
             for column in range(last):
-                out[found, column] = sums[chain[0], column] if column < groups + 2 else 0
-            for each in range(size):
-                row = chain[each]
-                if sums[row, width - 2] <= start and sums[row, width - 1] > start:
-                    for column in range(groups + 2, last):
-                        out[found, column] += sums[row, column]
+                out[found, column] = (
+                    sums[chain[0], column] if column < groups + 2 else totals[column]
+                )
             if out[found, groups + 2] == 0:
                 continue
             if differ:

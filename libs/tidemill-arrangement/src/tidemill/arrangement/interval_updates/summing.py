@@ -221,12 +221,13 @@ class Sums:
         rows, times, size = self.rows, self._times, BLOCK
         index = rows.index(range(self._groups))
         places, kinds = np.zeros(2, np.int64), np.empty(KINDS, np.int64)
+        totals = np.empty(self._last, np.int64)
         chain, events, out = self._room(len(heads), size)
         parts: list[I64Array] = []
         while True:
             said = sweep(
                 rows.rows, index.nexts, heads, since, self._past, self._groups, self._last, kinds,
-                places, chain, events, times.words, times.links, times.state, out,
+                totals, places, chain, events, times.words, times.links, times.state, out,
             )  # fmt: skip
             if said == DONE:
                 parts.append(out[: places[1]])

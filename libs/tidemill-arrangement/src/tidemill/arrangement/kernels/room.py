@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def grow(holder: object, name: str, rows: int, kept: int) -> None:
     """
     array: npt.NDArray[Any] = getattr(holder, name)
     shape, kind = (rows, *array.shape[1:]), array.dtype
-    size = int(np.prod(shape)) * kind.itemsize
+    size = prod(shape) * kind.itemsize
     memory = _memory_of(array)
     if memory is not None:
         setattr(holder, name, array[:0].copy())
@@ -41,7 +42,7 @@ def grow(holder: object, name: str, rows: int, kept: int) -> None:
 
 def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     """An array of zeros, a large one on large pages: the processor looks addresses up faster."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    size = prod(shape) * np.dtype(kind).itemsize
     if size < MAPPED_BYTES or not _PRIVATE:
         return np.zeros(shape, kind)
     return np.frombuffer(_mapped(size), kind).reshape(shape)

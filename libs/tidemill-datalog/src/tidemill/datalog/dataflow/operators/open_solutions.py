@@ -333,7 +333,7 @@ class OpenSolutions:
     def _numbers(self, kind: Type, texts: Sequence[str]) -> I64Array:
         """The numbers of texts, or of the values that they spell."""
         if kind in TEXTS:
-            return np.array([self._texts.number(text) for text in texts], np.int64)
+            return self._texts.numbers(pa.array(texts, pa.string()))
         values = self._plan.columns.values
         return np.array([values.number(decode_fields(text)[0]) for text in texts], np.int64)
 

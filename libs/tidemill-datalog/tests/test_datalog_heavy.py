@@ -50,8 +50,8 @@ MORE = (
     "t(k, y)", "b(_, k) ^ s(k, y)", "f(k, _) ^ b(y, k)",
 )  # fmt: skip
 HEADS = (
-    "t(x, y)", "t(k, x)", "p(x)", "p(k)", "q(k) @count(x)", "t(k, y) @sum(x)", "t(x, k) @time(3)",
-    "q(k) @max(x) @count(y)", "p(y) @set(x)", "t(k, x) @count_distinct(y)",
+    "t(x, y)", "t(k, x)", "t(x, k)", "t(y, x)", "p(x)", "p(y)", "p(k)", "t(x, k) @time(3)",
+    "q(k) @count(x)", "p(y) @set(x)",
 )  # fmt: skip
 GUARDS = ("", "", " if x != y", " if 2 / x > 0")
 
@@ -137,7 +137,7 @@ def test_heavy_keys_of_joins_in_pieces_answer_as_one_process(
 
 
 def test_a_part_of_the_joins_had_keys_in_pieces() -> None:
-    assert 8 * SEEN["divided"] > SEEN["examples"] > 0
+    assert 15 * SEEN["divided"] > SEEN["examples"] > 0
 
 
 @pytest.mark.timeout(3_600)
@@ -215,8 +215,7 @@ def most_in_one_range(checked: CheckedProgram, placement: Placement, ranges: int
 PROGRAMS = {
     "a join": "in_town(o, c, t) := order(o, c) ^ customer(c, t);",
     "a join whose head lacks the rest of the key": "there(t) := order(_, c) ^ customer(c, t);",
-    "groups by the heavy key": "load(c) @count(o) := order(o, c);",
-    "groups of a join by the heavy key": "load(c) @sum(o) @count(t) := order(o, c) ^ customer(c, t);",
+    "a join whose head has the key alone": "known(c) := order(_, c) ^ customer(c, _);",
     "what is not there": "lost(o, c) := order(o, c) ^ not customer(c, 1);",
     "a join of what is derived": """
         open(o, c) := order(o, c) ^ not paid(o);
@@ -263,12 +262,12 @@ def test_a_plan_says_why_a_heavy_key_stays_in_one_range() -> None:
     assert line.endswith(
         "in one range, since many other facts have it, too, and would be in all ranges"
     )
-    floats = "load(c) @sum(float(o)) := order(o, c);"
-    (line,) = (line for line in told(floats, HEAVY) if "with 7" in line)
+    counts = "load(c) @count(o) := order(o, c);"
+    (line,) = (line for line in told(counts, HEAVY) if "with 7" in line)
     assert line.endswith("in one range, since load: one range has to have all its matches")
 
 
 def test_rules_are_not_split_where_no_key_is_heavy() -> None:
-    text = PROGRAMS["groups of a join by the heavy key"]
+    text = PROGRAMS["a join whose head has the key alone"]
     assert len(placement_of(program(text)).fragments) == 1
     assert len(placement_of(program(text), heavy=[HEAVY]).fragments) == 2

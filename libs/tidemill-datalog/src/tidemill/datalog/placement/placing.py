@@ -289,11 +289,11 @@ class _Placing:
     def _halved(self, rule: RuleForm) -> Halves | None:
         place, reason = self._rules[id(rule)], ""
         if rule.head.aggregates:
+            if self._key_of(rule):
+                return None  # parts of a group change as often as it does: more work than it has
             reason = self._carrying.whole_groups(rule)
             if not reason and (halves := grouped(rule, place, self._columns, self._carrying)):
                 return halves
-            if self._key_of(rule):
-                return None  # a fact for each match costs more than the range with a heavy key
         if not self._carrying.tells_apart(rule) or _counts_alone(rule):
             return None
         found = split(rule, place, self._columns)

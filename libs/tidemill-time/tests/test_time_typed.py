@@ -64,6 +64,11 @@ def test_a_form_has_one_canonical_text(kind: str, text: str, canonical: str) -> 
     assert write_typed(found) == canonical
 
 
+@pytest.mark.parametrize("zero", ["0", "-0", "0E-18", "0.000"])
+def test_a_zero_has_one_text_whatever_its_digits(zero: str) -> None:
+    assert write_typed(Decimal(zero)) == "0"
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [

@@ -174,7 +174,8 @@ def fitting(number: Decimal) -> Decimal | None:
 
 def write_decimal(number: Decimal) -> str:
     """The digits of a decimal number, without an exponent and without idle zeros."""
-    return f"{fitting(number) or number:f}"
+    bare = fitting(number)
+    return f"{number if bare is None else bare:f}"
 
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")

@@ -28,11 +28,6 @@ from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 from tidemill.time.typed import TYPE_NAMES
 
 _TIMES: tuple[ColumnType, ...] = ("int",)
-_RETURNS: Mapping[str, ColumnType] = {
-    "floor": "int", "ceil": "int", "round": "int", "length": "int", "lower": "text", "upper": "text",
-    "concat": "text", "substring": "text", "starts_with": "bool", "ends_with": "bool",
-    "contains": "bool", "int": "int", "float": "float", "text": "text", "is_null": "bool",
-}  # fmt: skip
 _NUMERIC_ARGUMENTS = frozenset(("abs", "floor", "ceil", "round", "bucket"))
 _TEXT_ARGUMENTS = frozenset(("concat", "lower", "upper", "starts_with", "ends_with"))
 _CONVERTED: Mapping[str, tuple[ColumnType, ...]] = {
@@ -408,9 +403,8 @@ class _Expressions:
                 self.demand(each, ("int", "float"), f"{call.name} needs numbers")
                 for each in arguments
             ]
-            if call.name in _RETURNS:
-                return _RETURNS[call.name]
-            return _united(given)
+            gives = function.gives if function is not None else "any"
+            return _united(given) if gives == "any" else gives
         if call.name in _TEXT_ARGUMENTS:
             for each in arguments:
                 self.demand(each, ("text",), f"{call.name} needs text")
@@ -434,7 +428,7 @@ class _Expressions:
             given = [self.type_of(each) for each in arguments]
             if call.name in _COMMON_ARGUMENTS:
                 return self._common(call, given)
-        return _RETURNS.get(call.name, function.gives if function else "any")
+        return function.gives if function is not None else "any"
 
     def _common(self, call: Call, given: Sequence[ColumnType]) -> ColumnType:
         result: ColumnType = "any"

@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from tidemill.datalog.elements import holds
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.math_functions import MATH_FUNCTIONS
 from tidemill.datalog.scalar import ScalarFunction as ScalarFunction
 from tidemill.datalog.scalar import Signature, number_of, strict, text_of, whole_of
@@ -244,33 +245,33 @@ _FURTHER = (*TEXT_FUNCTIONS, *MATH_FUNCTIONS, *TIME_FUNCTIONS, *TYPED_FUNCTIONS)
 
 
 def _table() -> Mapping[str, ScalarFunction]:
-    of_null_null: list[tuple[str, int, int | None, Callable[..., Value]]] = [
-        ("abs", 1, 1, _absolute),
-        ("floor", 1, 1, _floor),
-        ("ceil", 1, 1, _ceil),
-        ("round", 1, 1, _round),
-        ("least", 1, None, _least),
-        ("greatest", 1, None, _greatest),
-        ("length", 1, 1, _length),
-        ("lower", 1, 1, _lower),
-        ("upper", 1, 1, _upper),
-        ("concat", 1, None, _concat),
-        ("substring", 3, 3, _substring),
-        ("starts_with", 2, 2, _starts_with),
-        ("ends_with", 2, 2, _ends_with),
-        ("contains", 2, 2, _contains),
-        ("int", 1, 1, _int),
-        ("float", 1, 1, _float),
-        ("text", 1, 1, _as_text),
-        ("bucket", 2, 2, _bucket),
+    of_null_null: list[tuple[str, int, int | None, Callable[..., Value], ColumnType]] = [
+        ("abs", 1, 1, _absolute, "any"),
+        ("floor", 1, 1, _floor, "int"),
+        ("ceil", 1, 1, _ceil, "int"),
+        ("round", 1, 1, _round, "int"),
+        ("least", 1, None, _least, "any"),
+        ("greatest", 1, None, _greatest, "any"),
+        ("length", 1, 1, _length, "int"),
+        ("lower", 1, 1, _lower, "text"),
+        ("upper", 1, 1, _upper, "text"),
+        ("concat", 1, None, _concat, "text"),
+        ("substring", 3, 3, _substring, "text"),
+        ("starts_with", 2, 2, _starts_with, "bool"),
+        ("ends_with", 2, 2, _ends_with, "bool"),
+        ("contains", 2, 2, _contains, "bool"),
+        ("int", 1, 1, _int, "int"),
+        ("float", 1, 1, _float, "float"),
+        ("text", 1, 1, _as_text, "text"),
+        ("bucket", 2, 2, _bucket, "any"),
     ]
     table = {
-        name: ScalarFunction(name, least, most, strict(function))
-        for name, least, most, function in of_null_null
+        name: ScalarFunction(name, least, most, strict(function), gives=gives)
+        for name, least, most, function, gives in of_null_null
     }
     for name, also in _ALSO.items():
         table[name] = replace(table[name], also=also)
-    table["is_null"] = ScalarFunction("is_null", 1, 1, _is_null)
+    table["is_null"] = ScalarFunction("is_null", 1, 1, _is_null, gives="bool")
     table["coalesce"] = ScalarFunction("coalesce", 1, None, _coalesce)
     return table | {each.name: each for each in _FURTHER}
 

@@ -41,11 +41,6 @@ _ORDERS: Mapping[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
     ">": (np.greater, values.greater), ">=": (np.greater_equal, values.greater_equal),
 }  # fmt: skip
 ORDERS = frozenset(_ORDERS)
-_RESULTS: Mapping[str, Type] = {
-    **dict.fromkeys(("lower", "upper", "concat", "substring", "text"), Type.TEXT),
-    **dict.fromkeys(("starts_with", "ends_with", "contains"), Type.BOOL),
-    **dict.fromkeys(("length", "int"), Type.INT), "float": Type.FLOAT, "bucket": Type.FLOAT,
-}  # fmt: skip
 _TESTS: Mapping[str, Callable[..., Any]] = {
     "starts_with": pc.starts_with, "ends_with": pc.ends_with, "contains": pc.match_substring,
 }  # fmt: skip
@@ -198,10 +193,11 @@ def function(name: str, arguments: Sequence[Column], texts: Texts, allowance: Al
             return _strict(pick.reduce(common(arguments)), None, nulls_of(arguments))
         if name == "bucket" and kinds == {Type.INT}:
             return _bucket(arguments)
-    kind = _RESULTS.get(name, Type.ANY)
-    if kind is Type.ANY or not kinds <= _PLAIN:
+    known = FUNCTIONS[name]
+    kind = Type.FLOAT if name == "bucket" else Type(known.gives)
+    if known.takes is not None or kind is Type.ANY or not kinds <= _PLAIN:
         given = [argument.kind.value for argument in arguments]
-        kind = Type(called(FUNCTIONS[name], given) or FUNCTIONS[name].gives)
+        kind = Type(called(known, given) or known.gives)
     if name in ("least", "greatest") and len(kinds) == 1:
         kind = arguments[0].kind
     if kind is Type.ANY:

@@ -90,13 +90,7 @@ def lives_apart(logical: LogicalPlan) -> tuple[LogicalPlan, dict[str, Lives]]:
         components.append(replace(component, predicates=tuple(names), rules=tuple(rules)))
     if not lives:
         return logical, lives
-    plan = replace(
-        logical,
-        checked=replace(checked, columns=columns),
-        rules=tuple(rule for component in components for rule in component.rules),
-        components=tuple(components),
-    )
-    return plan, lives
+    return logical.remade(components, replace(checked, columns=columns)), lives
 
 
 class _Apart:
@@ -108,11 +102,13 @@ class _Apart:
     ) -> None:  # fmt: skip
         self._everything = everything
         self._looped = looped
-        self._known = columns
         name = f"{rule.number}:{rule.head.predicate}"
         self.met, self.open, self.stays = MET + name, OPEN + name, STAYS + name
         self._types = dict(rule.types)
-        keyed = [self._keyed(number, atom) for number, atom in enumerate(rule.atoms)]
+        keyed = [
+            keyed_atom(f"#met:{number}", atom, columns, self._types)
+            for number, atom in enumerate(rule.atoms)
+        ]
         self._given = {
             f"#tick:{number}.{at}": each
             for number, atom in enumerate(rule.atoms)
@@ -132,30 +128,6 @@ class _Apart:
         self.columns = {
             self.met: (*kinds, *computed), self.open: kinds, self.stays: kinds,
         }  # fmt: skip
-
-    def _keyed(self, number: int, atom: AtomForm) -> AtomForm:
-        """An atom that binds all columns of its fact."""
-
-        def fresh(place: int, kind: Type) -> Variable:
-            variable = Variable(f"#met:{number}.{place}")
-            self._types[variable.name] = kind
-            return variable
-
-        time = clock_time(atom)
-        if atom.is_clock:
-            if isinstance(time, Variable | Constant):
-                return atom
-            others = tuple(each for each in atom.lattices if each[0] != "time")
-            return replace(atom, lattices=(("time", (fresh(0, Type.INT),)), *others))
-        kinds = [Type(kind) for _, kind in self._known[atom.predicate]]
-        terms = tuple(
-            fresh(at, kind) if isinstance(term, Wildcard) else term
-            for at, (term, kind) in enumerate(zip(atom.terms, kinds, strict=True), 1)
-        )
-        lattices = atom.lattices
-        if not isinstance(time, Variable | Constant):
-            lattices = (*lattices, (WHEN, (fresh(0, Type.INT),)))
-        return replace(atom, terms=terms, lattices=lattices)
 
     def _lives(self, rule: RuleForm, keyed: Iterable[AtomForm]) -> Lives:
         def place(term: Term) -> int | Constant:
@@ -235,6 +207,35 @@ class _Apart:
             rule, atoms=(lives, goes_on, *atoms), absent=(), conditions=(), guards=0,
             types=self._types,
         )  # fmt: skip
+
+
+def keyed_atom(
+    name: str, atom: AtomForm, columns: Mapping[str, tuple[tuple[str, ColumnType], ...]],
+    types: dict[str, Type],
+) -> AtomForm:  # fmt: skip
+    """An atom that binds all columns of its fact, and its time, by variables that begin so.
+
+    Their types are put in `types`.
+    """
+
+    def fresh(place: int, kind: Type) -> Variable:
+        variable = Variable(f"{name}.{place}")
+        types[variable.name] = kind
+        return variable
+
+    time = clock_time(atom)
+    if atom.is_clock:
+        if time is not None:
+            return atom
+        others = tuple(each for each in atom.lattices if each[0] != "time")
+        return replace(atom, lattices=(("time", (fresh(0, Type.INT),)), *others))
+    terms = tuple(
+        fresh(at, Type(kind)) if isinstance(term, Wildcard) else term
+        for at, (term, (_, kind)) in enumerate(zip(atom.terms, columns[atom.predicate], strict=True), 1)
+    )  # fmt: skip
+    if time is not None:
+        return replace(atom, terms=terms)
+    return replace(atom, terms=terms, lattices=(*atom.lattices, (WHEN, (fresh(0, Type.INT),))))
 
 
 def _leaves(atom: AtomForm) -> bool:

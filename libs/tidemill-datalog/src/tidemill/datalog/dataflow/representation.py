@@ -47,12 +47,7 @@ def groups_apart(logical: LogicalPlan, ordered: Collection[str]) -> LogicalPlan:
             rules.append(reading_rule(name, part, checked.columns[name]))
         names = (*parts, *component.predicates)
         components.append(replace(component, predicates=names, rules=tuple(rules)))
-    return replace(
-        logical,
-        checked=replace(checked, columns=columns, lattice_types=types),
-        rules=tuple(rule for component in components for rule in component.rules),
-        components=tuple(components),
-    )
+    return logical.remade(components, replace(checked, columns=columns, lattice_types=types))
 
 
 class Representation:

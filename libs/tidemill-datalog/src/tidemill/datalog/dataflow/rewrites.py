@@ -78,14 +78,9 @@ class _Rewrite:
             rules += tuple(self._within.values())
             names = (*component.predicates, *self._within)
             components.append(replace(component, predicates=names, rules=rules))
-        return replace(
-            self._logical,
-            checked=replace(
-                self._logical.checked, columns=self._columns, lattice_types=self._types
-            ),
-            rules=tuple(rule for component in components for rule in component.rules),
-            components=tuple(components),
-        )
+        checked = self._logical.checked
+        checked = replace(checked, columns=self._columns, lattice_types=self._types)
+        return self._logical.remade(components, checked)
 
     def _rule(self, rule: RuleForm) -> RuleForm:
         absent = tuple(self._absent(rule, *each) for each in enumerate(rule.absent))

@@ -50,14 +50,8 @@ def ticked_plan(logical: LogicalPlan) -> LogicalPlan:
         schema = InputSchema(base, "events", checked.columns[base], lattices=tuple(carried))
         inputs.setdefault(base, schema)
         later.append(Component((name,), rules, False, component.stratum))
-    components = (*logical.components, *later)
-    return replace(
-        logical,
-        checked=replace(checked, columns=columns, lattice_types=types, inputs=inputs),
-        rules=tuple(rule for component in components for rule in component.rules),
-        components=components,
-        later=(),
-    )
+    checked = replace(checked, columns=columns, lattice_types=types, inputs=inputs)
+    return replace(logical, later=()).remade((*logical.components, *later), checked)
 
 
 def given_apart(logical: LogicalPlan, names: Collection[str] = ()) -> LogicalPlan:

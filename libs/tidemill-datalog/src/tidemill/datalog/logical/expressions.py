@@ -30,9 +30,6 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 """The checked operators, by their signs."""
 _ORDERS = frozenset({"<", "<=", ">", ">="})
-_INT_FUNCTIONS = frozenset({"floor", "ceil", "round", "length", "int"})
-_TEXT_FUNCTIONS = frozenset({"lower", "upper", "concat", "substring", "text"})
-_BOOL_FUNCTIONS = frozenset({"starts_with", "ends_with", "contains", "is_null"})
 _PLAIN = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL, Type.SET, Type.ANY})
 _BOOL_SIGNS = _ORDERS | {"==", "!=", "&&", "||"}
 
@@ -68,14 +65,13 @@ def type_of(expression: Expression, types: Mapping[str, Type]) -> Type:
     if isinstance(expression, Variable):
         return types.get(expression.name, Type.ANY)
     name = expression.name
-    if name in _BOOL_SIGNS or name in _BOOL_FUNCTIONS:
+    if name in _BOOL_SIGNS:
         return Type.BOOL
-    if name in _TEXT_FUNCTIONS:
-        return Type.TEXT
-    if name in _INT_FUNCTIONS:
-        return Type.INT
-    if name in ("float", WIDEN):
+    if name == WIDEN:
         return Type.FLOAT
+    function = FUNCTIONS.get(name)
+    if function is not None and function.takes is None and function.gives != "any":
+        return Type(function.gives)
     given = [type_of(argument, types) for argument in expression.arguments]
     found = set(given)
     if not found <= _PLAIN and name not in ("least", "greatest", "coalesce"):

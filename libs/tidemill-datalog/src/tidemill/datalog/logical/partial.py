@@ -37,12 +37,10 @@ def plan_in(plan: LogicalPlan, number: int) -> LogicalPlan:
     """The plan of a fragment in one of its ranges: facts of groups say that they are of it."""
     if not any(rule.head.predicate.startswith(PARTIAL) for rule in plan.rules):
         return plan
-    components = tuple(
+    return plan.remade(
         replace(each, rules=tuple(_in(rule, number) for rule in each.rules))
         for each in plan.components
     )
-    rules = tuple(rule for each in components for rule in each.rules)
-    return replace(plan, components=components, rules=rules)
 
 
 def _in(rule: RuleForm, number: int) -> RuleForm:

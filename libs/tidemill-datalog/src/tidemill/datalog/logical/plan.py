@@ -7,7 +7,7 @@ made from plans.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.checked import CheckedProgram
@@ -45,6 +45,14 @@ class LogicalPlan:
     components: tuple[Component, ...]
     later: tuple[Component, ...] = ()
     scans: Mapping[str, Scan] = field(default_factory=dict)
+
+    def remade(
+        self, components: Iterable[Component], checked: CheckedProgram | None = None
+    ) -> LogicalPlan:
+        """The plan of other components in their order, and of what is known of predicates."""
+        kept = tuple(components)
+        rules = tuple(rule for component in kept for rule in component.rules)
+        return replace(self, checked=checked or self.checked, rules=rules, components=kept)
 
 
 def logical_plan(checked: CheckedProgram) -> LogicalPlan:

@@ -145,12 +145,8 @@ class _Cut:
                     for lattice in self._carried(read.predicate)
                 ),
             )  # fmt: skip
-        return replace(
-            self._plan,
-            checked=replace(checked, inputs=inputs, columns=columns, lattice_types=types),
-            components=tuple(components),
-            rules=tuple(rule for each in components for rule in each.rules),
-        )
+        checked = replace(checked, inputs=inputs, columns=columns, lattice_types=types)
+        return self._plan.remade(components, checked)
 
     def _carried(self, predicate: str) -> list[str]:
         """The lattices that facts carry where they are read."""

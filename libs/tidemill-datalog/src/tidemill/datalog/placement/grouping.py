@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.datalog.dataflow.lingering import WORDS
+from tidemill.datalog.dataflow.lingering import WORDS, keyed_atom
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import (
@@ -24,7 +24,7 @@ from tidemill.datalog.logical.forms import (
 from tidemill.datalog.logical.partial import COUNTED, LOWER, PARTIAL, UPPER
 from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.matching import columns_of
-from tidemill.datalog.placement.splitting import COLUMNS_MAX, Columns, Halves, keyed
+from tidemill.datalog.placement.splitting import COLUMNS_MAX, Columns, Halves
 
 _THIS = Constant(0)
 """In the place of the number of a range."""
@@ -76,7 +76,9 @@ def _divisible(rule: RuleForm, columns: Columns) -> RuleForm:
     if any(columns_of(atom) for atom in rule.atoms if not atom.is_clock):
         return rule
     types = dict(rule.types)
-    atoms = tuple(keyed(at, atom, columns, types) for at, atom in enumerate(rule.atoms))
+    atoms = tuple(
+        keyed_atom(f"#key:{at}", atom, columns, types) for at, atom in enumerate(rule.atoms)
+    )
     return replace(rule, atoms=atoms, types=types)
 
 

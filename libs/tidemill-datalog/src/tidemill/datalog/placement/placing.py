@@ -141,12 +141,7 @@ class _Placing:
         for rule in (rule for each in components for rule in each.rules):
             parts = [n for n, _ in rule.head.lattices if n.startswith("#")]
             types.update({(rule.head.predicate, name): ("int",) for name in parts})
-        plan = replace(
-            self._plan,
-            checked=replace(checked, lattice_types=types),
-            components=components,
-            rules=tuple(rule for each in components for rule in each.rules),
-        )
+        plan = self._plan.remade(components, replace(checked, lattice_types=types))
         found = cut(plan, self.drafts, pieces, self._names)
         return replace(found, matches=self._matches)
 

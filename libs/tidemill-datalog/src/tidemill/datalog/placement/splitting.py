@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from tidemill.datalog.dataflow.lingering import WHEN, WORDS
+from tidemill.datalog.dataflow.lingering import WORDS, keyed_atom
 from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.logical.expressions import type_of
@@ -20,10 +20,7 @@ from tidemill.datalog.logical.forms import (
     HeadForm,
     RuleForm,
     Term,
-    Type,
     Variable,
-    Wildcard,
-    clock_time,
 )
 
 Columns: TypeAlias = "Mapping[str, tuple[tuple[str, ColumnType], ...]]"
@@ -51,7 +48,9 @@ def split(rule: RuleForm, place: int, columns: Columns) -> Halves | None:
 
 def _grouped(rule: RuleForm, name: str, columns: Columns) -> Halves | None:
     types = dict(rule.types)
-    atoms = tuple(keyed(n, atom, columns, types) for n, atom in enumerate(rule.atoms))
+    atoms = tuple(
+        keyed_atom(f"#key:{n}", atom, columns, types) for n, atom in enumerate(rule.atoms)
+    )
     head = rule.head
     values = [term for _, terms in head.lattices for term in terms]
     bound = dict.fromkeys(each for atom in atoms for each in atom.variables())
@@ -71,26 +70,3 @@ def _grouped(rule: RuleForm, name: str, columns: Columns) -> Halves | None:
         (AtomForm(name, terms),), (), (), 0, read,
     )  # fmt: skip
     return part, rest, tuple(("", WORDS[kind]) for kind in read.values())
-
-
-def keyed(number: int, atom: AtomForm, columns: Columns, types: dict[str, Type]) -> AtomForm:
-    """An atom that binds all columns of its fact, and its time; their types are put in `types`."""
-
-    def fresh(place: int, kind: Type) -> Variable:
-        variable = Variable(f"#key:{number}.{place}")
-        types[variable.name] = kind
-        return variable
-
-    if atom.is_clock:
-        if clock_time(atom) is not None:
-            return atom
-        others = tuple(each for each in atom.lattices if each[0] != "time")
-        return replace(atom, lattices=(("time", (fresh(0, Type.INT),)), *others))
-    terms = tuple(
-        fresh(at, Type(kind)) if isinstance(term, Wildcard) else term
-        for at, (term, (_, kind)) in enumerate(zip(atom.terms, columns[atom.predicate], strict=True), 1)
-    )  # fmt: skip
-    lattices = atom.lattices
-    if clock_time(atom) is None:
-        lattices = (*lattices, (WHEN, (fresh(0, Type.INT),)))
-    return replace(atom, terms=terms, lattices=lattices)

@@ -64,6 +64,36 @@ class Scripted(MemoryConsensus):
         return done
 
 
+class Slow(MemoryConsensus):
+    """Decides nothing while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        await self.goes_on.wait()
+        return await super().compare_and_set(key, expected, version)
+
+
+async def test_a3_a_reader_that_allows_an_age_waits_for_no_flush_of_a_commit() -> None:
+    consensus = Slow()
+    (log,) = logs(consensus, MemoryBlob())
+    await log.create(FIRST)
+    await log.commit(upper_to(1))
+    consensus.goes_on.clear()
+    committing = asyncio.create_task(log.commit(upper_to(2)))
+    asked = [asyncio.create_task(log.refresh(age)) for age in (1.0, 0.0)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [each.done() for each in (*asked, committing)] == [True, False, False]
+    consensus.goes_on.set()
+    await committing
+    assert [(await each).state.upper for each in asked] == [frontier(1), frontier(2)]
+    assert (await log.refresh(1.0)).state.upper == frontier(2)
+
+
 async def test_a_commit_is_seen_by_others_and_made_once() -> None:
     one, two = logs(MemoryConsensus(), MemoryBlob(), 2)
     assert await one.create(FIRST)

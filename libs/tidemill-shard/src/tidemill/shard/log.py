@@ -130,10 +130,12 @@ class CollectionLog:
         """The newest version, or one that was the newest at most `age_s_max` ago.
 
         Of many that ask at once, two read the log: what was read after one asked is new enough for
-        it.
+        it. A reader that allows an age does not wait for a commit, whose flush may take long.
 
         Raises: UnknownCollection if there is none, Corrupt, Unavailable.
         """
+        if (recent := await self._recent(age_s_max)) is not None:
+            return recent
         asked_after = self._reads_begun
         async with self._turn:
             age_s = self._clock.monotonic_s() - self._read_at_s
@@ -143,6 +145,17 @@ class CollectionLog:
                 known = await self._catch_up()
             known, seen = await self._show(known, age_s_max)
             return known if seen.state is known.state else replace(known, state=seen.state)
+
+    async def _recent(self, age_s_max: float) -> KnownVersion | None:
+        """The known version, if it is new enough, and its pace does not say that one follows it."""
+        known = self._known
+        if known is None or not self._clock.monotonic_s() - self._read_at_s < age_s_max:
+            return None
+        if not known.state.pace or self._paces is None:
+            return known
+        pace = await self._paces.catch_up(known.state.pace, age_s_max)
+        seen = self._seen(known, pace.state)
+        return None if seen is None else replace(known, state=seen.state)
 
     def outdated(self) -> None:
         """There is a newer version than the one known: the next `refresh` reads, whatever age it

@@ -121,6 +121,11 @@ bench-spark: setup ## what a scan by Spark costs, the answer compared first; BEN
 	@infra/setup.sh spark
 	@$(PY) -m bench.spark $(BENCH)
 
+.PHONY: bench-spark-views
+bench-spark-views: setup ## histories, heavy keys and windows on Spark, answers compared first; BENCH="--only windows --alive 50000" narrows it
+	@infra/setup.sh spark
+	@$(PY) -m bench.spark.views $(BENCH)
+
 bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
 	@$(PY) -m bench.views $(BENCH)
 

@@ -237,6 +237,24 @@ def test_a_heavy_key_is_divided_among_all_ranges(name: str) -> None:
         assert most_in_one_range(checked, placement, 8) < 300
 
 
+def test_rules_that_divide_other_keys_read_one_predicate_each_by_its_own() -> None:
+    """For `a` customer 8 stays in one range, since many facts of both sides have it."""
+    text = """
+        b(o, c) := order(o, c) ^ paid(c);
+        a(o, c, t) := order(o, c) ^ customer(c, t);
+    """
+    checked = program(text)
+    heavy = [HEAVY, HeavyKey("order", 2, 8, 300), HeavyKey("customer", 1, 8, 300)]
+    placement = placement_of(checked, heavy=heavy)
+    given_ = {
+        "order": [Presence(Record("order", (n, 8)), 0) for n in range(20)],
+        "customer": [Presence(Record("customer", (8, 1)), 0)],
+        "paid": [Presence(Record("paid", (8,)), 0)],
+    }
+    found = evaluated_by_ranges(checked, given_, upper=40, ranges=8, placement=placement)
+    assert answer(found) == answer(evaluated(checked, given_, upper=40))
+
+
 def test_one_and_one_point_oh_are_one_heavy_key() -> None:
     place = Place((1,), heavy=frozenset({HeavyKey("p", 1, 1.0, 9).spot}), pieces=(1, 2))
     assert place.ranges_of(Record("p", (1, 5)), 64) == (range_of((1, 5), 64),)

@@ -120,9 +120,11 @@ class _Cut:
         at = "all" if place.everywhere else ",".join(map(str, place.positions))
         if place.heavy:
             at += "/" + ",".join(map(str, place.pieces))
-        name = f"{AT}{at}:{predicate}"
-        self._reads[name] = Read(name, predicate, place)
-        return name
+        read = Read(f"{AT}{at}:{predicate}", predicate, place)
+        while self._reads.setdefault(read.name, read).place != place:  # of other heavy keys
+            at += "'"
+            read = Read(f"{AT}{at}:{predicate}", predicate, place)
+        return read.name
 
     def _own_plan(self, components: Sequence[Component]) -> LogicalPlan:
         checked = self._plan.checked

@@ -345,3 +345,44 @@ async def test_many_that_ask_at_once_share_a_read_that_began_after_they_asked() 
     await one.commit(bump)
     assert (await two.refresh()).number == 2
     await asking
+
+
+class SlowReads(MemoryConsensus):
+    """Has found what is there, and tells it once a gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: list[asyncio.Event] = []
+
+    async def scan(self, key: str, start: int) -> Sequence[Version]:
+        found = await super().scan(key, start)
+        if self.gates:
+            await self.gates.pop(0).wait()
+        return found
+
+
+@pytest.mark.parametrize("ends", ["well", "cancelled"])
+async def test_a_read_that_is_given_up_tells_nobody_who_waits(ends: str) -> None:
+    """Who asks after a commit waits for two reads, of which the last one is given up."""
+    consensus = SlowReads()
+    one, two = logs(consensus, MemoryBlob(), 2)
+    await one.create(FIRST)
+    await two.refresh()
+    consensus.gates = gates = [asyncio.Event(), asyncio.Event()]
+    first, second = gates
+    asked = [asyncio.create_task(two.refresh())]
+    await asyncio.sleep(0.01)
+    asked.append(asyncio.create_task(two.refresh()))
+    await asyncio.sleep(0.01)
+    consensus.gates = []
+    await one.commit(bump)
+    consensus.gates = [second]
+    asked.append(asyncio.create_task(two.refresh()))
+    await asyncio.sleep(0.01)
+    first.set()
+    await asyncio.sleep(0.01)
+    if ends == "cancelled":
+        asked[1].cancel()
+    second.set()
+    assert (await asked[2]).state.upper == frontier(1)
+    await asyncio.gather(*asked, return_exceptions=True)

@@ -98,7 +98,7 @@ class CollectionLog:
         self._known: KnownVersion | None = None
         self._followed: tuple[KnownVersion, Frontier, Shown] | None = None
         self._read_at_s = 0.0
-        self._reads_begun = 0
+        self._reads_begun = self._read_last = 0
         self._turn = asyncio.Lock()
 
     @property
@@ -139,7 +139,7 @@ class CollectionLog:
         asked_after = self._reads_begun
         async with self._turn:
             age_s = self._clock.monotonic_s() - self._read_at_s
-            read_since = self._reads_begun > asked_after
+            read_since = self._read_last > asked_after
             known = self._known
             if known is None or not (read_since or age_s < age_s_max):
                 known = await self._catch_up()
@@ -334,16 +334,18 @@ class CollectionLog:
 
     async def _catch_up(self) -> KnownVersion:
         self._reads_begun += 1
+        # IMPORTANT: a read that fails or is cancelled tells nobody who waits what is there.
+        begun = self._reads_begun
         if self._known is not None:
             newer = await self._consensus.scan(self.collection, self._known.number + 1)
-            self._read_at_s = self._clock.monotonic_s()
+            self._read_last, self._read_at_s = begun, self._clock.monotonic_s()
             if not newer:
                 return self._known
             if newer[0].number == self._known.number + 1:
                 self._known = self._replayed(self._known, newer)
                 return self._known
         self._known = await self._read_all()
-        self._read_at_s = self._clock.monotonic_s()
+        self._read_last, self._read_at_s = begun, self._clock.monotonic_s()
         return self._known
 
     def _replayed(self, known: KnownVersion, versions: Sequence[Version]) -> KnownVersion:

@@ -209,6 +209,25 @@ async def test_d5_a_view_at_rest_is_not_evaluated_until_an_input_is_written() ->
     await stop(task)
 
 
+async def test_d5_a_view_goes_on_when_an_output_of_it_is_held() -> None:
+    """A hold is a version of the output, which ends the rest of all of them."""
+    world = await World().create()
+    view = world.view(world.now, pause_s=60.0)
+    task = asyncio.create_task(view.maintain_forever())
+    for name, row in (("s", 7), ("t", 8)):
+        await world.feed(name, 10, row)
+    await until(world, task, lambda: view.progress.lower >= 10)
+    await world.rest(*INPUTS)
+    at = await let_rest(world, view, task, 10)
+    begun_s = world.clock.monotonic_s()
+    await world.now.read_hold("v/both", owner="reader")
+    await world.step(at + 5)
+    await until(world, task, lambda: view.progress.lower >= at + 5)
+    assert await world.upper("v/both") == at + 5
+    assert world.clock.monotonic_s() - begun_s < 60
+    await stop(task)
+
+
 async def test_d5_a_view_rests_under_the_outputs_of_another_one() -> None:
     world = await World().create()
     below = target_of(PROGRAM)

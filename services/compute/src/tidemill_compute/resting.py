@@ -16,7 +16,7 @@ class Rest:
 
     A writer of an input makes the outputs leave with it, at one upper, before it writes. So an
     output is complete as far as its inputs are. At rest a step of the resource finds nothing to
-    write, so one each `pause_s` is enough.
+    write. So none is needed until one of them is written, or held anew.
     """
 
     def __init__(
@@ -42,14 +42,16 @@ class Rest:
             return
 
     async def wait_for_news(self, pause_s: float) -> None:
-        """Return once an input is written again, at the latest after `pause_s`.
+        """Return once an input or an output rests no more, at the latest after `pause_s`.
 
-        Returns at once without a rest. Cost: a look at the store for each input.
+        Returns at once without a rest. Cost: a look at the store for each of them.
         """
         if self._steps is None:
             return
         over = self._collections.rest_over
-        looks = [asyncio.ensure_future(over(each, pause_s)) for each in self._read]
+        looks = [
+            asyncio.ensure_future(over(each, pause_s)) for each in (*self._read, *self._written)
+        ]
         try:
             await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
         finally:

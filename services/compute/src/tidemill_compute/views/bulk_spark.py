@@ -80,5 +80,5 @@ def history_window(
     }
     return Window(
         owner, pack_history(history.bare, bytes_max), history.input_rows, divided.ranges,
-        history.lower, history.upper, True, begun_ms, parts, {}, fresh=True,
+        history.lower, history.upper, True, begun_ms, parts, {}, fresh=True, ranges_max=divided.ranges_max(),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from tidemill.datalog.placement import (
     heavy_keys,
     placement_of,
 )
-from tidemill.datalog.placement.sizes import bytes_of
+from tidemill.datalog.placement.sizes import RANGES_MAX, bytes_of
 from tidemill.datalog.presence import ErrorMove
 from tidemill.datalog.ranges.shares import shares_of, state_of
 from tidemill.datalog.state import StateRow
@@ -117,6 +117,14 @@ class RangeHistory:
         if not (divided and found.keys_fit() and found._copied(rows) <= copied_max):
             found.ranges = 1
         return found
+
+    def ranges_max(self, copied_max: int = COPIED_MAX) -> int:
+        """Into so many ranges the history may be divided, with copies of `copied_max` bytes."""
+        most = self.ranges
+        one = max(1, self._copied(self.history.input_rows) // most)
+        while 1 < most < RANGES_MAX and 2 * most * one <= copied_max:
+            most *= 2
+        return most
 
     def _copied(self, rows: Mapping[str, int]) -> int:
         """About how many bytes of inputs are there only because they are in all ranges."""

@@ -20,7 +20,7 @@ class Window(msgspec.Struct, frozen=True):
     placed by the `rows` of its inputs. `parts` are those of the collections that
     it reads, `changes` the updates of its inputs in the interval as streams of Arrow. With `whole`
     all keys are looked at, without it those that changes touch. A fresh view reads the parts up to
-    `upper`, and no changes. `begun_ms` is in the names of the
+    `upper`, and no changes; it may be divided into up to `ranges_max`. `begun_ms` is in the names of the
     objects that it makes; `owner` is nobody else's, since a writer that lost a race deletes its
     objects.
     """
@@ -36,6 +36,7 @@ class Window(msgspec.Struct, frozen=True):
     parts: dict[str, list[bytes]]
     changes: dict[str, bytes]
     fresh: bool = False
+    ranges_max: int = 1
 
 
 class WindowResult(msgspec.Struct, frozen=True):

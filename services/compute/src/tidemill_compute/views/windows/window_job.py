@@ -32,7 +32,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
     cores = here.spark.sparkContext.defaultParallelism
     window = unpack_window(packed)
     if window.fresh and window.ranges > 1:
-        ranges = ranges_for(sum(window.rows.values()), cores)
+        ranges = min(ranges_for(sum(window.rows.values()), cores), window.ranges_max)
         packed = pack_window(msgspec.structs.replace(window, ranges=ranges))
 
     async def evaluate(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tidemill.arrangement.interval_updates import END_WORD, Sums
+from tidemill.arrangement.interval_updates import END_WORD, Sums, multisets
 
 Held = list[tuple[int, int, int, int, int, int]]
 """Group, time, expiry, value, start, end."""
@@ -25,9 +25,11 @@ def change_of(rows: list[list[int]]) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_stretches_have_the_sum_the_latest_time_and_the_first_expiry_of_each_instant(
-    seed: int,
+    seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some contributions are taken away, the latest of their group often."""
+    if seed % 2:
+        monkeypatch.setattr(multisets, "_NODES_MIN", 1)  # forget whenever it may be worth it
     rng, sums, low = Random(seed), Sums(1, 1, timed=True), 0
     held: Held = []
     ends: Sequence[int] = rng.choice(((END_WORD,), (5, END_WORD), (1, 2, 5, 9)))
@@ -79,6 +81,19 @@ def test_what_holds_without_an_end_is_one_sum_however_many_times_it_has() -> Non
         assert sums.rows.useful(low) <= 2_001
         sums.compact(low)
     assert sums.nbytes < 60_000 * 48
+
+
+def test_many_contributions_of_two_times_are_two_of_them() -> None:
+    sums = Sums(1, 1, timed=True)
+    sums.add(change_of(contributions([(0, 6, END_WORD, 1, 6, END_WORD)], 1)), 6)
+    for low in range(7, 107):
+        late = [(0, 5, END_WORD, 1, low, END_WORD)] * 1_000
+        sums.add(change_of(contributions(late, 1)), low)
+        stretches = sums.stretches(*sums.touched())
+        assert stretches[-1, 1] == 6
+        assert stretches[-1, 3] == 1 + 1_000 * (low - 6)
+        sums.compact(low)
+    assert sums.nbytes < 300_000
 
 
 def test_times_that_were_taken_away_are_forgotten() -> None:

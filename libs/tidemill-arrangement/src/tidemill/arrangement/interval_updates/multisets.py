@@ -128,40 +128,35 @@ def told(
 
 @compiled
 def _kept(
-    words: I64Array, links: I32Array, state: I64Array, rows: I64Array, place: int, count: int,
-    nodes: I64Array, new_words: I64Array, new_links: I32Array,
+    words: I64Array, links: I32Array, rows: I64Array, place: int, nodes: I64Array,
+    new_words: I64Array, new_links: I32Array,
 ) -> int:  # fmt: skip
-    """Copy the heaps of all rows into a new table, and those with spare nodes in order.
+    """Copy the heaps of all rows into a new table, each in order, equal words as one node.
 
-    The column `place` has the root of the heap of a row, and one more; `count` has how many words
-    it has. A row whose interval is empty has none.
+    The column `place` has the root of the heap of a row, and one more. A row whose interval is
+    empty has none.
     """
     found, start = 0, rows.shape[1] - 2
     for row in range(rows.shape[0]):
         root = np.int64(rows[row, place]) - 1
         if root < 0 or rows[row, start] >= rows[row, start + 1]:
             continue
-        rows[row, place] = found + 1
-        size = _nodes(links, root, nodes, 0)
-        if size > rows[row, count]:
-            while root >= 0:
-                new_words[found, 0], new_words[found, 1] = words[root, 0], words[root, 1]
-                below = _meld(words, links, links[root, 0], links[root, 1])
-                root = np.int64(settled(words, links, state, below))
-                new_links[found, 0] = found + 1 if root >= 0 else -1
-                new_links[found, 1] = -1
-                found += 1
-            continue
-        last = found + 1
+        first, size = found, _nodes(links, root, nodes, 0)
+        listed = np.empty(size, np.int64)
         for at in range(size):
-            new_words[found + at, 0] = words[nodes[at], 0]
-            new_words[found + at, 1] = words[nodes[at], 1]
-            for side in range(2):
-                new_links[found + at, side] = -1
-                if links[nodes[at], side] >= 0:
-                    new_links[found + at, side] = last
-                    last += 1
-        found += size
+            listed[at] = words[nodes[at], 0]
+        for at in np.argsort(listed)[::-1]:
+            word, times = listed[at], words[nodes[at], 1]
+            if found > first and new_words[found - 1, 0] == word:
+                new_words[found - 1, 1] += times
+                found -= new_words[found - 1, 1] == 0
+            else:
+                new_words[found, 0], new_words[found, 1] = word, times
+                found += 1
+        for at in range(first, found):
+            new_links[at, 0] = at + 1 if at + 1 < found else -1
+            new_links[at, 1] = -1
+        rows[row, place] = first + 1 if found > first else 0
     return found
 
 
@@ -197,19 +192,18 @@ class Multisets:
         found = told(self.words, self.links, roots, nodes, places)
         return self.words[nodes[:found]], places[:found]
 
-    def compact(self, rows: I64Array, place: int, count: int) -> None:
-        """Forget the nodes that no row has, where that may be half of them.
+    def compact(self, rows: I64Array, place: int) -> None:
+        """Forget the nodes that no row has, and all but one of equal words, where that may be half.
 
-        The column `place` has the multiset of a row, and one more; `count` the size of it.
-        Cost: amortised O(1) for each node that has come, O(log n) where words were taken away.
+        The column `place` has the multiset of a row, and one more. Cost: amortised O(log n) for
+        each node that has come.
         """
         used = int(self.state[USED])
         if used < max(_NODES_MIN, 2 * self._known):
             return
         words, links = np.empty((used, 2), np.int64), np.empty((used, 2), np.int32)
         found = self._known = _kept(
-            self.words, self.links, self.state, rows, place, count, np.empty(used, np.int64),
-            words, links,
-        )  # fmt: skip
+            self.words, self.links, rows, place, np.empty(used, np.int64), words, links
+        )
         self.words, self.links = words[: 2 * found].copy(), links[: 2 * found].copy()
         self.state[:] = found, -1, 0

@@ -1,7 +1,8 @@
 """Stretches of sums: what holds of a group between the starts and ends of its sums.
 
 Sums that differ only in times, or in starts that are past, become one before they are read. So a
-group is read as often as its contributions end at different instants, whatever holds.
+group is read as often as its contributions end at different instants, whatever holds. Of more than
+`KINDS` of these at once the newest take others in.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A contribution is a row (group, time, expiry, values, nulls) with its interval. Contributions with
 equal groups, expiries and intervals are added up when they come. Contributions that differ only in
-starts below the frontier follow. So a group takes the memory of its different ends. Each of its
-times takes 24 bytes, and can be taken away again. A sum is two words, for the upper and
+starts below the frontier follow. So a group takes the memory of its different ends. Each different
+time takes 24 bytes, and can be taken away again. A sum is two words, for the upper and
 the lower halves of whole numbers. Neither overflows below 2^31 contributions.
 """
 
@@ -281,4 +281,4 @@ class Sums:
         self.rows.compact(since)
         if self._timed:
             kept = self.rows.rows[: len(self.rows)]
-            self._times.compact(kept, self._last, self._groups + 2)
+            self._times.compact(kept, self._last)

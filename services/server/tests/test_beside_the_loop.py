@@ -40,7 +40,13 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
-from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX, compute_beside
+from tidemill.shard import offloading
+from tidemill.shard.offloading import (
+    OBJECT_ROWS,
+    ROWS_INLINE_MAX,
+    compute_beside,
+    while_others_wait,
+)
 from tidemill.testkit.whole import Whole, opened
 from tidemill_ingest import driver as ingest
 from tidemill_ingest import part
@@ -243,6 +249,35 @@ async def test_a3_work_on_columns_of_one_user_leaves_threads_to_others(tmp_path:
     assert told[ROOM_OF_USER:] == ["done"] * (len(many) - ROOM_OF_USER)
 
 
+async def test_a3_work_that_others_wait_for_is_not_behind_that_of_one_user(
+    tmp_path: Path,
+) -> None:
+    """The work of a user who has no room left waits, but for that under a lock of several."""
+    release, lock = threading.Event(), asyncio.Lock()
+
+    def keep() -> str:
+        release.wait(60)
+        return "kept"
+
+    async def ask(what: Callable[[], str]) -> str:
+        caller.set(Principal("eve", ()))
+        return await compute_beside(ROWS_INLINE_MAX + 1, what)
+
+    async def ask_for_others() -> str:
+        caller.set(Principal("eve", ()))
+        async with while_others_wait(lock):
+            return await compute_beside(ROWS_INLINE_MAX + 1, lambda: "shared")
+
+    async with running(tmp_path):
+        many = [asyncio.create_task(ask(keep)) for _ in range(ROOM_OF_USER)]
+        await asyncio.sleep(0)
+        behind = asyncio.create_task(ask(lambda: "behind"))
+        assert await asyncio.create_task(ask_for_others()) == "shared"
+        assert not behind.done()
+        release.set()
+        assert await asyncio.gather(*many, behind) == ["kept"] * ROOM_OF_USER + ["behind"]
+
+
 async def test_a3_a_first_question_loads_nothing_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +324,7 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
     ):  # fmt: skip
         monkeypatch.setattr(module, name, noting(written, getattr(module, name)))
     freed: list[str] = []
-    monkeypatch.setattr(pushed_entries, "let_go", noting(freed, let_go))
+    monkeypatch.setattr(offloading, "let_go", noting(freed, let_go))
     prepared: list[str] = []
     monkeypatch.setattr(reclocking, "prepare_mapping", noting(prepared, prepare_mapping))
     inline: list[int] = []
@@ -311,11 +346,12 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
         assert await wait_for_rows(process, 1)
         assert [*written, *bound] == ["MainThread"] * len([*written, *bound])  # a row takes no hop
         written.clear()
+        freed.clear()
         await process.controller.push("readings", [b'{"n": 1}'] * (6 * ROWS_INLINE_MAX))
         assert await wait_for_rows(process, 6 * ROWS_INLINE_MAX + 1)
     assert len(written) == 4
     assert "MainThread" not in written
-    assert [name.partition("_")[0] for name in freed] == ["asked"] * 2
+    assert [name.partition("_")[0] for name in freed] == ["asyncio"] * 2
     # Rows that come to be bound in small parts are bound where they come.
     assert max(inline) <= ROWS_INLINE_MAX
     assert max(read) * OBJECT_ROWS <= ROWS_INLINE_MAX

@@ -61,7 +61,7 @@ from tidemill.runtime.resources import (
     retained_ms,
 )
 from tidemill.shard.conforming import refuse_long_rows
-from tidemill.shard.offloading import all_of
+from tidemill.shard.offloading import all_of, while_others_wait
 from tidemill_query.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_query.pushed_entries import append_entries, entries_of
 from tidemill_query.resource_status import ResourceStatuses, live
@@ -114,7 +114,7 @@ class Controller:
 
     async def _apply(self, read: list[Resource], by: Principal) -> Sequence[Applied]:
         touch(*(resource.name for resource in read))
-        async with self._changing:
+        async with while_others_wait(self._changing):
             before = {_key(stored): stored for stored in self._store.live()}
             plan = await self._write(read, by)
             try:
@@ -145,7 +145,7 @@ class Controller:
         return await with_resources(documents, limits, lambda read: self._check(read, by))
 
     async def _check(self, read: list[Resource], by: Principal) -> Sequence[Applied]:
-        async with self._changing:
+        async with while_others_wait(self._changing):
             await self.work.refresh()
             await self._context.discover()
             now_ms = self._context.clock.now_ms()
@@ -284,7 +284,7 @@ class Controller:
         Raises: UsageError if none waits, or another one than `version`.
         """
         decided = {Decision.APPROVE: approve, Decision.ABORT: abort}[decision]
-        async with self._changing:
+        async with while_others_wait(self._changing):
             while True:
                 await self.work.refresh()
                 revised = decided(live(self._store, "View", view), version)
@@ -313,7 +313,7 @@ class Controller:
 
         Readers that `by` may not see are counted, not named.
         """
-        async with self._changing:
+        async with while_others_wait(self._changing):
             await self.work.refresh()
             if kind.lower() in (CREATED.lower(), f"{CREATED.lower()}s"):
                 await self._delete_created(name, by)

@@ -65,7 +65,7 @@ async def _nothing() -> None:
 
 
 def _load_explaining() -> None:
-    """Load the code that explains views: the first time it imports numba, a second's work."""
+    """Load the code that explains views: the first time it imports the compiler of loops."""
     from tidemill_query import explaining  # noqa: F401
 
 
@@ -413,7 +413,7 @@ class QueryDriver:
         status, state_of = self._collections.status, self._collections.state
         inputs = found.inputs.items()
         parts = {p: (each, (await state_of(each.collection)).parts()) for p, each in inputs}
-        known = explaining.known_of(parts)
+        known = await self._workers.run(allowance, explaining.known_of, parts)
         if form == "json":
             return await self._workers.run(allowance, explaining.plan_json, found.program, known)
         if form == "analyze-json":

@@ -15,6 +15,7 @@ from msgspec import structs
 from tidemill.errors import UsageError
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.resources import Resource, SourceSpec
+from tidemill.shard.offloading import while_others_wait
 
 TOPICS_MAX = 64
 """Topics whose keys are kept in memory; those of another one are read again."""
@@ -75,7 +76,7 @@ class PushTokens:
                 reason="limits",
             )
         known = self._of(topic)
-        async with known.turn:
+        async with while_others_wait(known.turn):
             await self._read_on(topic, known)
             digest = blake2b(token.encode(), digest_size=16).digest()
             keys = [_MARK + digest + n.to_bytes(4, "big") for n in range(len(rows))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidemill.arrangement.looks import let_go, with_looks
+from tidemill.arrangement.looks import with_looks
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
@@ -13,7 +13,7 @@ from tidemill.rpc.turns import in_turn
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard.conforming import refuse_long
-from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX
+from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX, let_go_beside
 from tidemill.time import is_heartbeat
 
 
@@ -51,9 +51,8 @@ async def append_entries(into: Log, topic: str, entries: list[Entry]) -> None:
     Raises: as `Log.append`.
     """
     places = await into.append(topic, entries)
-    if OBJECT_ROWS * len(places) > ROWS_INLINE_MAX:
-        for each in (entries, places):
-            await in_turn(partial(let_go, each))
+    await let_go_beside(entries)
+    await let_go_beside(places)
 
 
 def _plain_entries(rows: Sequence[bytes], row_bytes_max: int) -> list[Entry] | None:

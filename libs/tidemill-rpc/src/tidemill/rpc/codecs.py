@@ -234,9 +234,9 @@ def offsets_out(held: SourceFrontier) -> query.SourceFrontier:
 
 
 def offsets_in(message: query.SourceFrontier) -> SourceFrontier:
-    """The source frontier of a message, as it is."""
+    """The source frontier of a message: the least of its ranges, in the order of the domain."""
     ranges = (Partitions(each.lo, each.hi, each.offset) for each in message.ranges)
-    return Antichain(PARTITIONED, tuple(ranges))
+    return Antichain.of(PARTITIONED, ranges)
 
 
 def translation_out(found: Translation) -> query.TranslateResponse:

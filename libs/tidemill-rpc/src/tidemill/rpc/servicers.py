@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidemill.arrangement.looks import let_go, with_looks
+from tidemill.arrangement.looks import with_looks
 from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import Explanation, ResourceDocument, Right
 from tidemill.rpc.turns import beside
+from tidemill.shard.offloading import let_go_beside
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
 from tidemill_protos.compute.v1 import compute_pb2 as compute
@@ -225,7 +226,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         try:
             pushed = await self._handlers.push(request.source, rows, _token(request))
         finally:
-            await beside(size, partial(let_go, rows))
+            await let_go_beside(rows)
         return catalog.PushResponse(accepted=pushed.accepted)
 
 

@@ -1,4 +1,4 @@
-"""Threads beside the event loop for users' calls: few in all, one task of each user at a time.
+"""Threads beside the event loop for users' calls: of each user one task at a time, of few users.
 
 Every thread that computes has a share of the interpreter. A user with much work slows the others
 down by one share, however much that is; its other calls wait. Work on columns leaves the
@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from tidemill.arrangement.looks import LOOK, Look
 from tidemill.rpc.identity import NOBODY, caller
 from tidemill.rpc.precedence import Interrupt, Precedence
+from tidemill.shard.offloading import FOR_OTHERS
 
 AT_ONCE = 4
 """So many users are worked for at once; the others wait for their turn."""
@@ -26,7 +27,7 @@ AT_ONCE = 4
 THREADS = 64
 """Threads for files and for work on columns: so many that some are free for whoever has none."""
 
-ROOM_OF_USER = max(2, os.cpu_count() or 1)
+ROOM_OF_USER = min(max(2, os.cpu_count() or 1), THREADS // 8)
 """Threads that work on columns for one user at once."""
 
 ROOM_OF_NOBODY = ROOM_OF_USER + 4
@@ -44,15 +45,21 @@ PRECEDENCE = Precedence()
 """Of the calls of this process over its long work."""
 
 _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
-_Semaphores = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore]
+_Semaphores = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str | None], asyncio.Semaphore]
 _TURNS: _Semaphores = WeakValueDictionary()
 _ROOMS: _Semaphores = WeakValueDictionary()
 
 
 def _of_caller(semaphores: _Semaphores, count: int) -> asyncio.Semaphore:
-    """The semaphore of the caller, which so many pass at once."""
-    place = asyncio.get_running_loop(), caller.get().name
+    """The semaphore of the caller, or of work for others, which so many pass at once."""
+    name = None if _for_nobody() else caller.get().name
+    place = asyncio.get_running_loop(), name
     return semaphores.setdefault(place, asyncio.Semaphore(count))
+
+
+def _for_nobody() -> bool:
+    """Whether the work is that of sources and views, or others wait for it."""
+    return FOR_OTHERS.get() or caller.get() is NOBODY
 
 
 def threads_for_many() -> ThreadPoolExecutor:
@@ -121,11 +128,10 @@ async def in_turn(
 async def in_room(work: Callable[[], T]) -> T:
     """The result of `work`, on one of the threads of the event loop, once the caller has room.
 
-    A cancelled caller keeps the room until the thread is free. The threads of other users, and
-    those that read a file, are never kept by it.
+    A cancelled caller keeps the room until the thread is free. One user keeps an eighth of the
+    threads at most, so that others have some, and whoever reads a file.
     """
-    nobody = caller.get().name == NOBODY.name
-    room = _of_caller(_ROOMS, ROOM_OF_NOBODY if nobody else ROOM_OF_USER)
+    room = _of_caller(_ROOMS, ROOM_OF_NOBODY if _for_nobody() else ROOM_OF_USER)
     await room.acquire()
     return await asyncio.shield(_begun(None, work, room))
 
@@ -142,8 +148,12 @@ def _begun(
         if not ended.cancelled():
             ended.exception()  # nobody may be left to hear of it
 
-    loop = asyncio.get_running_loop()
-    working = loop.run_in_executor(threads, copy_context().run, work)
+    try:
+        loop = asyncio.get_running_loop()
+        working = loop.run_in_executor(threads, copy_context().run, work)
+    except BaseException:  # no thread can be started
+        held.release()
+        raise
     working.add_done_callback(done)
     return working
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tidemill.arrangement.looks import with_looks
 from tidemill.errors import Indeterminate, TidemillError
 from tidemill.runtime.log import Entry
-from tidemill.shard.offloading import OBJECT_ROWS, compute_beside
+from tidemill.shard.offloading import FOR_OTHERS, OBJECT_ROWS, compute_beside
 
 Place: TypeAlias = tuple[str, int]
 """(topic, partition)."""
@@ -71,6 +71,7 @@ class GroupCommit:
             await asyncio.wait([self._writing])
 
     async def _write_groups(self) -> None:
+        FOR_OTHERS.set(True)  # whoever was the first to append has begun this task
         while self._waiting:
             group = list(self._waiting)
             self._waiting.clear()

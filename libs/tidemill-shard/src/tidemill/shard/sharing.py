@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
+from tidemill.shard.offloading import while_others_wait
 from tidemill.shard.reading import Query, VersionReader
 from tidemill.shard.state import State
 
@@ -58,7 +59,7 @@ class SharedReads:
             return await self._reader.contents(state, at, query)
         columns = tuple(query.columns or state.description.schema.names)
         whole = self._wholes.setdefault((collection, at, columns), _Whole())
-        async with whole.reading:
+        async with while_others_wait(whole.reading):
             if whole.table is None:
                 whole.table = await self._reader.contents(state, at, query)
                 return whole.table

@@ -147,7 +147,12 @@ def test_a_document_may_nest_as_deep_as_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"), [("%YAML 1.3\n---\na: 1\n", "2:1"), ('a: 1\nb: "\\UFFFFFFFF"\n', "2:3")]
+    ("text", "place"),
+    [
+        ("%YAML 1.3\n---\na: 1\n", "2:1"),
+        ('a: 1\nb: "\\UFFFFFFFF"\n', "2:3"),
+        ('a: 1\nb: "\\U00110000"\n', "2:3"),
+    ],
 )
 def test_what_the_reader_of_yaml_fails_at_is_a_mistake_with_a_place(text: str, place: str) -> None:
     _, (problem,) = parse_yaml(text, "x.yaml")

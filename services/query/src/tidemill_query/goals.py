@@ -108,7 +108,7 @@ def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def prepare_reading() -> None:
-    """Load what reads goals and records. Cost: 0.2 s the first time, nothing later."""
+    """Load what reads goals and records. Cost: the import of the grammar, the first time."""
     parse("p(1) := q(1);")
     parse_record("p(1)")
 

@@ -20,6 +20,7 @@ from tidemill.rpc.server import serve
 from tidemill.rpc.tls import ServerCredentials
 from tidemill.runtime import logs
 from tidemill.runtime.lifecycle import Scope
+from tidemill.runtime.problems import text_of
 from tidemill_query.authorizing import (
     AuthorizedCatalog,
     AuthorizedCompute,
@@ -85,7 +86,7 @@ class Answers:
         """Apply the resources of `files`; a first question finds its grammar loaded."""
         await asyncio.to_thread(prepare_reading)
         if files:
-            documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(files)]
+            documents = [ResourceDocument(text_of(f), str(f)) for f in _expanded(files)]
             await self.controller.apply(documents)
 
     def components(self, ports: Ports) -> Iterable[tuple[str, Run]]:

@@ -101,7 +101,11 @@ def parse_yaml(
         context = f" {error.context}" if error.context else ""
         hint = next((hint for says, hint in _HINTS.items() if says in (error.problem or "")), "")
         problems.append(Problem(place, "", f"not YAML: {error.problem}{context}", hint))
-    except (AssertionError, OverflowError):  # the reader's own, of a directive or a character
+    except (
+        AssertionError,
+        OverflowError,
+        ValueError,
+    ):  # the reader's own, of a directive or a character
         says = "not YAML 1.2: a version that is none, or a character beyond all that there are"
         problems.append(Problem(token[0], "", says))
     except ReaderError as error:

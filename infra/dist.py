@@ -82,7 +82,8 @@ def build(out: Path, with_images: bool) -> None:
 def built_images() -> Path | None:
     """The archive of all images of this tree, which is built; None where it cannot be."""
     lacking = [each for each in ("buildah", "debootstrap") if not shutil.which(each)]
-    if os.geteuid() or lacking:
+    lacking += ["root"] * bool(os.geteuid())
+    if lacking:
         print(
             f"dist: no images: root builds them, with buildah and debootstrap; here lacks {lacking}"
         )

@@ -363,7 +363,7 @@ class SlowReads(MemoryConsensus):
 
 @pytest.mark.parametrize("ends", ["well", "cancelled"])
 async def test_a_read_that_is_given_up_tells_nobody_who_waits(ends: str) -> None:
-    """Who asks after a commit waits for two reads, of which the last one is given up."""
+    """A reader behind a commit waits for two reads, of which the last one is given up."""
     consensus = SlowReads()
     one, two = logs(consensus, MemoryBlob(), 2)
     await one.create(FIRST)

@@ -17,12 +17,12 @@ class Window(msgspec.Struct, frozen=True):
     """One interval of a view: a `fresh` one begins with it, others have been there before `lower`.
 
     `view` is the packed history of the view without parts, the same in all its windows. It was
-    placed by the `rows` of its inputs. `parts` are those of the collections that
-    it reads, `changes` the updates of its inputs in the interval as streams of Arrow. With `whole`
-    all keys are looked at, without it those that changes touch. A fresh view reads the parts up to
-    `upper`, and no changes; it may be divided into up to `ranges_max`. `begun_ms` is in the names of the
-    objects that it makes; `owner` is nobody else's, since a writer that lost a race deletes its
-    objects.
+    placed by the `rows` of its inputs. `parts` are those of the collections that it reads,
+    `changes` the updates of its inputs in the interval as streams of Arrow. With `whole` all keys
+    are looked at, without it those that changes touch. A fresh view reads the parts up to
+    `upper`, and no changes; it may be divided into up to `ranges_max`. `begun_ms` is in the names
+    of the objects that it makes; `owner` is nobody else's, since a writer that lost a race
+    deletes its objects.
     """
 
     owner: str

@@ -102,8 +102,8 @@ class Reduction:
         """Facts of the head that go, and that come, by matches with their times and expiries.
 
         `facts` are those of the predicate so far; with `in_place` what goes is taken from them.
-        Cost: of counts and sums O(change + later ends in its groups), and all times of a group
-        whose latest one is taken back; else the solutions of these.
+        Cost: of counts and sums O(change + later ends in its groups), else the solutions of
+        these. A group whose latest time is taken back is read whole.
         """
         change = matches if self.contributes_ahead else self.contributed(matches)
         if self._sums is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeAlias
 
 from ruamel.yaml import YAML
@@ -79,7 +80,7 @@ def parse_yaml(
     """
     documents: list[Document] = []
     problems: list[Problem] = []
-    lines = text.splitlines()
+    lines = cache(text.splitlines)  # of texts in blocks alone: it is long work for a long text
     token = [Position(file)]
     try:
         yaml = YAML(typ="safe", pure=True)
@@ -141,7 +142,7 @@ class _Enough(Exception):
 class _NodeReader:
     """Turns the nodes of one document into values, and notes where they are."""
 
-    def __init__(self, file: str, problems: list[Problem], lines: list[str]) -> None:
+    def __init__(self, file: str, problems: list[Problem], lines: Callable[[], list[str]]) -> None:
         self._file = file
         self._problems = problems
         self._lines = lines
@@ -231,8 +232,8 @@ class _NodeReader:
         first = node.start_mark.line + 1
         value = str(node.value)
         for number, line in enumerate(value.split("\n"), first):
-            if line.strip() and number < len(self._lines):
-                indent = self._lines[number].find(line)
+            if line.strip() and number < len(self._lines()):
+                indent = self._lines()[number].find(line)
                 if indent >= 0:
                     self.blocks[path] = Position(self._file, first + 1, indent + 1)
                 return

@@ -17,9 +17,13 @@ import pyarrow.compute as pc
 ROWS_MIN = 16 * 1024
 """Rows of a part that is told of: fewer are quickly done wherever they are."""
 SAMPLE_ROWS = 4 * 1024
+"""So many rows of a part are looked at, and up to a quarter more."""
 SHARE = 128
+"""A value is heavy that one row in so many has."""
 VALUES_MAX = 16
+"""Values of a column that are told of."""
 TEXT_CHARS_MAX = 64
+"""Longer texts are told of nowhere: a description of a part stays short."""
 Heavy: TypeAlias = "int | float | str | bool | None"
 HeavyValues: TypeAlias = "Mapping[str, tuple[tuple[Heavy, int], ...]]"
 """By column: values, and about how many rows have each."""

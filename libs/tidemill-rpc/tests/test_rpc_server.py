@@ -35,7 +35,7 @@ from tidemill.errors import (
     UnknownCollection,
     UsageError,
 )
-from tidemill.rpc import calls, interceptors
+from tidemill.rpc import calls, interceptors, turns
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.calls import DeadlinePolicy
@@ -60,7 +60,6 @@ from tidemill.rpc.messages import (
 )
 from tidemill.rpc.server import Server, serve
 from tidemill.runtime.clock import ManualClock, SystemClock
-from tidemill.shard import offloading
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import frontier
 
@@ -419,7 +418,7 @@ async def test_a3_a_long_request_is_read_on_a_thread(
         let_go(things)
 
     monkeypatch.setattr(interceptors, "validate", seen)
-    monkeypatch.setattr(offloading, "let_go", freed)
+    monkeypatch.setattr(turns, "let_go", freed)
     async with connected(MemoryHandlers()) as (client, _):
         await client.push("s", [b'{"n": 1}'] * rows)
     assert threads == [beside, beside]

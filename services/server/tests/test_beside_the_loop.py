@@ -32,6 +32,7 @@ from tidemill.errors import TidemillError
 from tidemill.host.observing import expect_refusals, watch_loop
 from tidemill.host.questions import histories
 from tidemill.reclock import LiveReclock, prepare_mapping
+from tidemill.rpc import turns
 from tidemill.rpc.identity import PROCESS, Principal, caller
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import ROOM_OF_USER, THREADS, in_turn
@@ -40,7 +41,6 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
-from tidemill.shard import offloading
 from tidemill.shard.offloading import (
     OBJECT_ROWS,
     ROWS_INLINE_MAX,
@@ -324,7 +324,7 @@ async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
     ):  # fmt: skip
         monkeypatch.setattr(module, name, noting(written, getattr(module, name)))
     freed: list[str] = []
-    monkeypatch.setattr(offloading, "let_go", noting(freed, let_go))
+    monkeypatch.setattr(turns, "let_go", noting(freed, let_go))
     prepared: list[str] = []
     monkeypatch.setattr(reclocking, "prepare_mapping", noting(prepared, prepare_mapping))
     inline: list[int] = []
@@ -392,7 +392,7 @@ class Text(str):
 
 
 def test_a3_a_text_of_many_documents_is_cut_into_lines_once() -> None:
-    documents, problems = parse_yaml(Text("a: 1\n---\n" * 50), "many.yaml")
+    documents, problems = parse_yaml(Text("a: |\n  1\n---\n" * 50), "many.yaml")
     assert (len(documents), problems) == (50, [])
     assert Text.cuts == 1
 

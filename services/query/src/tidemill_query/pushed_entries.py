@@ -9,11 +9,11 @@ from tidemill.arrangement.looks import with_looks
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
-from tidemill.rpc.turns import in_turn
+from tidemill.rpc.turns import in_turn, let_go_beside
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard.conforming import refuse_long
-from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX, let_go_beside
+from tidemill.shard.offloading import OBJECT_ROWS, ROWS_INLINE_MAX
 from tidemill.time import is_heartbeat
 
 

@@ -44,6 +44,10 @@ def with_looks(things: Iterable[T], count: int = THINGS_A_LOOK) -> Iterator[T]:
         yield from some
 
 
+FOR_OTHERS: ContextVar[bool] = ContextVar("for_others", default=False)
+"""Whether others wait for work of this context: it stands in no queue of one user."""
+
+
 def let_go(things: list[Any] | dict[Any, Any], count: int = THINGS_A_LOOK) -> None:
     """Free the things of a list or a dict, `count` of them between two looks; it is empty then.
 

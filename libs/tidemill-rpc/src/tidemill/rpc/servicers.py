@@ -15,8 +15,7 @@ from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import Explanation, ResourceDocument, Right
-from tidemill.rpc.turns import beside
-from tidemill.shard.offloading import let_go_beside
+from tidemill.rpc.turns import beside, let_go_beside
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
 from tidemill_protos.compute.v1 import compute_pb2 as compute

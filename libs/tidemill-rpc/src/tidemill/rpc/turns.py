@@ -13,13 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from tidemill.arrangement.looks import LOOK, Look
+from tidemill.arrangement.looks import FOR_OTHERS, LOOK, Look, let_go, looking
 from tidemill.rpc.identity import NOBODY, caller
 from tidemill.rpc.precedence import Interrupt, Precedence
-from tidemill.shard.offloading import FOR_OTHERS
 
 AT_ONCE = 4
 """So many users are worked for at once; the others wait for their turn."""
@@ -32,6 +32,9 @@ ROOM_OF_USER = min(max(2, os.cpu_count() or 1), THREADS // 8)
 
 ROOM_OF_NOBODY = ROOM_OF_USER + 4
 """Threads that work on columns for sources and views at once."""
+
+FREED_INLINE_MAX = 2_500
+"""So many things are freed in a quarter of a millisecond."""
 
 BYTES_INLINE_MAX = 64 << 10
 """Bytes that are read, written or cut into lines in some milliseconds at most."""
@@ -134,6 +137,17 @@ async def in_room(work: Callable[[], T]) -> T:
     room = _of_caller(_ROOMS, ROOM_OF_NOBODY if _for_nobody() else ROOM_OF_USER)
     await room.acquire()
     return await asyncio.shield(_begun(None, work, room))
+
+
+async def let_go_beside(things: list[Any]) -> None:
+    """Free many things, beside the event loop; not behind other work of the caller."""
+    if len(things) <= FREED_INLINE_MAX:
+        return let_go(things)
+    told = FOR_OTHERS.set(True)
+    try:
+        await in_room(partial(looking, partial(let_go, things)))
+    finally:
+        FOR_OTHERS.reset(told)
 
 
 def _begun(

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import FOR_OTHERS, with_looks
 from tidemill.errors import Indeterminate, TidemillError
 from tidemill.runtime.log import Entry
-from tidemill.shard.offloading import FOR_OTHERS, OBJECT_ROWS, compute_beside
+from tidemill.shard.offloading import OBJECT_ROWS, compute_beside
 
 Place: TypeAlias = tuple[str, int]
 """(topic, partition)."""

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from tidemill.arrangement.looks import let_go, looking
+from tidemill.arrangement.looks import FOR_OTHERS, looking
 
 T = TypeVar("T")
 
@@ -24,9 +24,6 @@ TO_THREAD: ContextVar[Callable[[Callable[[], Any]], Awaitable[Any]]] = ContextVa
 )
 """Takes long work of this context to a thread, once there is room for it."""
 
-FOR_OTHERS: ContextVar[bool] = ContextVar("for_others", default=False)
-"""Whether others wait for work of this context: it stands in no queue of one user."""
-
 
 async def compute_beside(rows: int, work: Callable[[], T]) -> T:
     """The result of `work` on about so many rows; on a thread, with looks, if they are many."""
@@ -34,15 +31,6 @@ async def compute_beside(rows: int, work: Callable[[], T]) -> T:
         return work()
     found: T = await TO_THREAD.get()(partial(looking, work))
     return found
-
-
-async def let_go_beside(things: list[Any]) -> None:
-    """Free many things, beside the event loop; not behind other work of the caller."""
-    told = FOR_OTHERS.set(True)
-    try:
-        await compute_beside(OBJECT_ROWS * len(things), partial(let_go, things))
-    finally:
-        FOR_OTHERS.reset(told)
 
 
 @asynccontextmanager

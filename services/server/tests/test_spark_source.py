@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from itertools import count
@@ -22,7 +23,7 @@ from tidemill.arrangement.updates import consolidate
 from tidemill.client.spark import TidemillSource, reading
 from tidemill.client.spark import scanning as scanning_module
 from tidemill.client.spark.objects import LocatedObjects, fetched
-from tidemill.errors import BeforeSince, Corrupt, Unavailable, UsageError
+from tidemill.errors import BeforeSince, Corrupt, Unavailable, UnknownCapability, UsageError
 from tidemill.rpc.server import serve
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, DirectoryBlob, Limits, SqliteConsensus
@@ -241,7 +242,8 @@ def test_a_scan_goes_on_after_its_lease_with_the_same_rows_or_ends_with_an_error
 
     def lose() -> None:
         for holder in place.run(place.store.status("c")).holders:
-            place.run(place.store.expire_holder("c", holder.key))
+            with suppress(UnknownCapability):  # a lease of a second may be over by itself
+                place.run(place.store.expire_holder("c", holder.key))
         place.run(place.store.compact("c"))
         place.run(place.store.collect_garbage("c", 0))
 

@@ -159,6 +159,19 @@ async def let_rest(world: World, view: ViewDriver, task: asyncio.Task[None], at:
     pytest.fail("the outputs never rest")
 
 
+async def view_at_rest() -> tuple[World, ViewDriver, asyncio.Task[None], int]:
+    """A view that looks once a minute and has begun to rest, its task, and the instant of that."""
+    world = await World().create()
+    view = world.view(world.now, pause_s=60.0)
+    task = asyncio.create_task(view.maintain_forever())
+    for name, row in (("s", 7), ("t", 8)):
+        await world.feed(name, 10, row)
+    await until(world, task, lambda: view.progress.lower >= 10)
+    await world.rest(*INPUTS)
+    at = await let_rest(world, view, task, 10)
+    return world, view, task, at
+
+
 async def test_d5_outputs_of_a_view_advance_with_inputs_at_rest_at_no_cost() -> None:
     world = await World().create()
     view = world.view(world.process(Fuse(None)))
@@ -188,14 +201,7 @@ async def test_d5_outputs_of_a_view_advance_with_inputs_at_rest_at_no_cost() -> 
 
 
 async def test_d5_a_view_at_rest_is_not_evaluated_until_an_input_is_written() -> None:
-    world = await World().create()
-    view = world.view(world.now, pause_s=60.0)
-    task = asyncio.create_task(view.maintain_forever())
-    for name, row in (("s", 7), ("t", 8)):
-        await world.feed(name, 10, row)
-    await until(world, task, lambda: view.progress.lower >= 10)
-    await world.rest(*INPUTS)
-    at = await let_rest(world, view, task, 10)
+    world, view, task, at = await view_at_rest()
     steps, begun_s = view.progress.steps, world.clock.monotonic_s()
     for upper in range(at + 1, at + 31):
         await world.step(upper)
@@ -211,14 +217,7 @@ async def test_d5_a_view_at_rest_is_not_evaluated_until_an_input_is_written() ->
 
 async def test_d5_a_view_goes_on_when_an_output_of_it_is_held() -> None:
     """A hold is a version of the output, which ends the rest of all of them."""
-    world = await World().create()
-    view = world.view(world.now, pause_s=60.0)
-    task = asyncio.create_task(view.maintain_forever())
-    for name, row in (("s", 7), ("t", 8)):
-        await world.feed(name, 10, row)
-    await until(world, task, lambda: view.progress.lower >= 10)
-    await world.rest(*INPUTS)
-    at = await let_rest(world, view, task, 10)
+    world, view, task, at = await view_at_rest()
     begun_s = world.clock.monotonic_s()
     await world.now.read_hold("v/both", owner="reader")
     await world.step(at + 5)

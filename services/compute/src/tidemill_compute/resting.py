@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard import Collections
+from tidemill.shard.offloading import first_of
 from tidemill.shard.pacing import Patience
 from tidemill.time import Frontier
 
@@ -48,16 +49,9 @@ class Rest:
         """
         if self._steps is None:
             return
-        over = self._collections.rest_over
-        looks = [
-            asyncio.ensure_future(over(each, pause_s)) for each in (*self._read, *self._written)
-        ]
-        try:
-            await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in looks:
-                each.cancel()
-            await asyncio.gather(*looks, return_exceptions=True)
+        over, watched = self._collections.rest_over, (*self._read, *self._written)
+        with suppress(Unavailable, Indeterminate):  # the next step finds out
+            await first_of([over(each, pause_s) for each in watched])
 
     async def _follow(self, upper: Frontier, changed: bool) -> None:
         if self._steps is not None:

@@ -55,3 +55,16 @@ async def all_of(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def first_of(waits: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Return once one has returned, and end the others. Raises: what that one raises."""
+    tasks = [asyncio.create_task(each) for each in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

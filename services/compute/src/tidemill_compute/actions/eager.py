@@ -18,10 +18,11 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, UpperMismatch
+from tidemill.shard.offloading import first_of
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_told
-from tidemill_compute.actions.early import EarlyEvents, first_of
+from tidemill_compute.actions.early import EarlyEvents
 from tidemill_compute.actions.outbox import Firing, Sink
 from tidemill_compute.settings import ComputeSettings
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -24,6 +23,7 @@ from tidemill.errors import Exhausted, NotYet
 from tidemill.rpc.turns import until_ended
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
+from tidemill.shard.offloading import first_of
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.events.buffer import START
 from tidemill_compute.events.fold import EventFold, EventPolicy
@@ -311,16 +311,3 @@ class EarlyEvents:
             lower=upper - 1 if upper else None, state=state,
         )  # fmt: skip
         return found.get(predicate, [])
-
-
-async def first_of(waits: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Return once one has returned, and end the others. Raises: what that one raises."""
-    tasks = [asyncio.create_task(each) for each in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

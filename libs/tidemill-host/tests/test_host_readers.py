@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from tidemill.errors import Unavailable, UsageError
 from tidemill.host.readers import Readers
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import CREDIT, ServiceClient
+from tidemill.rpc.identity import OneRun, Open
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.runtime.clock import SystemClock
@@ -94,6 +96,52 @@ async def test_deliveries_arrive_whole_and_in_order_no_further_than_the_credit()
         # Three were taken, and two of them allowed one more each; one waits on either side of the
         # queue.
         assert 3 <= source.delivered <= 2 + CREDIT + 2
+
+
+@pytest.mark.parametrize("called", ["", "#one-before"])
+async def test_an_address_that_was_given_to_another_process_delivers_nothing_of_its(
+    called: str,
+) -> None:
+    """Both may be of two systems, with sources of one name."""
+    source, readers = Endless(), Readers()
+    readers.offer("Source/s", source, source.commit)
+    server = await serve(
+        "127.0.0.1:0",
+        services=lambda _: ServiceHandlers(ingest=readers),
+        authenticator=OneRun("this", Open()),
+    )
+    place = f"127.0.0.1:{server.port}"
+    other, client = (
+        ServiceClient(place + called, Dialer()),
+        ServiceClient(f"{place}#this", Dialer()),
+    )
+    try:
+        for call in (other.probe("Source/s"), other.commit("Source/s", {0: 1})):
+            with pytest.raises(Unavailable, match="is gone"):
+                await call
+        with pytest.raises(Unavailable):  # in words of grpc's, if a credit meets the end
+            await anext(other.deliver("Source/s", {0: 0}))
+        assert (source.delivered, source.committed) == (0, {})
+        assert await client.probe("Source/s") == {0: 10, 3: 7}
+    finally:
+        await client.close()
+        await other.close()
+        await server.stop(0)
+
+
+async def test_an_address_that_was_given_to_another_program_is_away() -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = ServiceClient(f"127.0.0.1:{port}#one-before", Dialer())
+    try:
+        with pytest.raises(Unavailable, match="does not offer this call"):
+            await client.probe("Source/s")
+        with pytest.raises(Unavailable):
+            await anext(client.deliver("Source/s", {0: 0}))
+    finally:
+        await client.close()
+        await server.stop(0)
 
 
 async def test_a_source_that_moves_ends_its_deliveries() -> None:

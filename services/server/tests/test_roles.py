@@ -6,13 +6,17 @@ import asyncio
 import json
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from secrets import token_hex
+from typing import Any
 
+import grpc
 import pytest
 
 from tidemill.client import Client
@@ -284,12 +288,33 @@ def test_processes_share_the_partitions_of_a_source_and_take_over_those_of_one_t
         assert {share.name for share in shares} == {"a", "b"}
         gone = system.members[shares[0].name]
         gone.killed()
-        asyncio.run(append(kafka_bootstrap, own, range(20, 40)))
-        assert system.asked("c", lambda client: numbers(client, own, 40)) == list(range(40))
+        with stranger_at(shares[0].details) as asked:
+            asyncio.run(append(kafka_bootstrap, own, range(20, 40)))
+            assert system.asked("c", lambda client: numbers(client, own, 40)) == list(range(40))
+        assert asked  # and its answers did not count
         moved = system.owned("ingest", f"Source/{own}#0", than=shares[0].epoch)
         assert moved.name == shares[1].name
         (status,) = system.asked("c", lambda client: client.get("Source", own))
         assert status.reason == "Running", status.message
+
+
+@contextmanager
+def stranger_at(address: str) -> Iterator[list[str]]:
+    """A server of another program where a process was; the calls that it was asked for."""
+    asked: list[str] = []
+
+    class Asked(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+            asked.append(handler_call_details.method)
+            return continuation(handler_call_details)
+
+    server = grpc.server(ThreadPoolExecutor(1), interceptors=(Asked(),))
+    server.add_insecure_port(address.partition("#")[0])
+    server.start()
+    try:
+        yield asked
+    finally:
+        server.stop(0)
 
 
 def numbers(client: Client, source: str, count: int) -> list[int] | None:

@@ -46,7 +46,7 @@ from tidemill.host.works import Works
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import REASON_CHARS_MAX, AuditedCall, RefusalsAlone
 from tidemill.rpc.channel import Dialer
-from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
+from tidemill.rpc.identity import Authenticator, OneRun, Open, ServicesOnly, Tokens, address_of_run
 from tidemill.rpc.server import Server, ServiceHandlers, serve
 from tidemill.rpc.tls import ServerCredentials, server_context
 from tidemill.rpc.turns import in_room, threads_for_many
@@ -168,8 +168,10 @@ async def opened(
                 Works(context, parts).part, chosen.name_of_process,
             )  # fmt: skip
 
-        internal = await _answer(chosen, context, audit, work_at, stack) if chosen.role else None
-        address = "" if internal is None else _advertised(chosen, internal.port)
+        run, internal, address = random_id(), None, ""
+        if chosen.role:
+            internal = await _answer(chosen, run, context, audit, work_at, stack)
+            address = address_of_run(_advertised(chosen, internal.port), run)
         work = work_at(address)
         process = Process(
             context, roles, work, Reports(work, claims.peers, address), tuple(parts.values()),
@@ -282,19 +284,27 @@ def _peers(
 
 async def _answer(
     chosen: ProcessSettings,
+    run: str,
     context: Context,
     audit: Audit,
     work_at: Callable[[str], ClaimedWork],
     stack: AsyncExitStack,
 ) -> Server:
-    """Answer the other processes at an address, which the claims of the work there name."""
+    """Answer other processes that call this run, at an address which the claims of its work
+    name.
+    """
+
+    def handlers(port: int) -> ServiceHandlers:
+        work = work_at(address_of_run(_advertised(chosen, port), run))
+        return ServiceHandlers(context.readers, work)
+
     files = chosen.services.tls.files
     credentials = None if files is None else ServerCredentials(files, _told("services.tls"))
     server = await serve(
         chosen.services.address,
-        services=lambda port: ServiceHandlers(context.readers, work_at(_advertised(chosen, port))),
+        services=handlers,
         observer=observed_calls(context.metrics),
-        authenticator=None if files is None else ServicesOnly(chosen.services.names),
+        authenticator=OneRun(run, Open() if files is None else ServicesOnly(chosen.services.names)),
         credentials=None if credentials is None else credentials.credentials(),
         reflect=chosen.reflection,
         auditor=RefusalsAlone(audit),

@@ -11,6 +11,7 @@ import grpc.aio
 
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.channel import Dialer
+from tidemill.rpc.identity import RUN_KEY
 from tidemill.rpc.messages import Delivered, Work
 from tidemill.rpc.outcomes import begun, ends, messages_of
 from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
@@ -29,9 +30,12 @@ class ServiceClient:
     """The services of one process, called by another one."""
 
     def __init__(self, address: str, dialer: Dialer, *, timeout_s: float = PEER_S) -> None:
+        """`address` is as the process advertises it: only the run that it names is called."""
         self.address = address
         self._timeout_s = timeout_s
-        self._channel: grpc.aio.Channel = dialer.channel(address)
+        place, _, run = address.partition("#")
+        self._run = ((RUN_KEY, run),)
+        self._channel: grpc.aio.Channel = dialer.channel(place)
         self._ingest: Any = ingest_pb2_grpc.IngestServiceStub(self._channel)
         self._work: Any = work_pb2_grpc.WorkServiceStub(self._channel)
 
@@ -42,13 +46,13 @@ class ServiceClient:
     async def probe(self, source: str, *, timeout_s: float | None = None) -> dict[int, int]:
         """The offset that the next record of each partition will get."""
         request = ingest.ProbeRequest(source=source)
-        found = await ends(begun(self._ingest.Probe, request, timeout=timeout_s or self._timeout_s))
+        found = await self._ends(self._ingest.Probe, request, timeout_s or self._timeout_s)
         return codecs.offsets_in(found.offsets)
 
     async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
         """Tell outside tools how far the source has been written; again is fine."""
         request = ingest.CommitRequest(source=source, offsets=codecs.offsets_out(offsets))
-        await ends(begun(self._ingest.Commit, request, timeout=self._timeout_s))
+        await self._ends(self._ingest.Commit, request, self._timeout_s)
 
     async def deliver(
         self, source: str, starts: Mapping[int, int]
@@ -63,7 +67,7 @@ class ServiceClient:
             while (credit := await granted.get()) is not None:
                 yield ingest.DeliverRequest(credit=credit)
 
-        call = begun(self._ingest.Deliver, requests())
+        call = begun(self._ingest.Deliver, requests(), metadata=self._run)
         try:
             async with aclosing(codecs.deliveries_in(messages_of(call))) as deliveries:
                 async for delivered in deliveries:
@@ -75,5 +79,8 @@ class ServiceClient:
 
     async def work(self) -> Sequence[Work]:
         """Work items of the other process."""
-        found = await ends(begun(self._work.List, work.ListRequest(), timeout=self._timeout_s))
+        found = await self._ends(self._work.List, work.ListRequest(), self._timeout_s)
         return [codecs.work_in(each) for each in found.work]
+
+    async def _ends(self, method: Any, request: Any, timeout_s: float) -> Any:
+        return await ends(begun(method, request, timeout=timeout_s, metadata=self._run))

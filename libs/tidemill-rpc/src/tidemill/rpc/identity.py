@@ -28,7 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from tidemill.errors import Denied, Unauthenticated, UsageError
+from tidemill.errors import Denied, Unauthenticated, Unavailable, UsageError
 
 
 class Role(IntEnum):
@@ -148,6 +148,39 @@ class ServicesOnly:
             f"this port is for services: a certificate for {', '.join(proved) or 'nobody'} is none of "
             f"{', '.join(self.names) or 'theirs'}"
         )
+
+
+RUN_KEY = "tidemill-run"
+"""The metadata that says for which run of a process a call is."""
+
+
+def address_of_run(place: str, run: str) -> str:
+    """The address that a process advertises: host and port, and the run that answers there."""
+    return f"{place}#{run}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneRun:
+    """Callers who call one run of a process, each let in by `callers`.
+
+    Addresses are given out anew: who held one a moment ago may have been a process of another
+    system, with sources of the same names.
+    """
+
+    run: str
+    callers: Authenticator
+
+    def principal(
+        self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
+    ) -> Principal:
+        """The caller. Raises: Unauthenticated; Unavailable if the call is for another run."""
+        found = self.callers.principal(metadata, identities)
+        if metadata.get(RUN_KEY) != self.run:
+            raise Unavailable(
+                "the process that was called is gone: another one answers at its address",
+                reason="elsewhere",
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,8 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
         case grpc.StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in text:
             return UsageError(f"the message is too large: {text}", reason="size")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return UsageError(f"the server does not offer this call: {text}", reason="call")
+            # An address may be another program's now, or of another version for a while.
+            return Unavailable(f"the server does not offer this call: {text}", reason="call")
         case grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(text)
         case grpc.StatusCode.UNAUTHENTICATED:

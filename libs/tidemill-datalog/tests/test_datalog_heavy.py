@@ -21,6 +21,9 @@ from tidemill.datalog.placement import (
     HeavyKey,
     Place,
     Placement,
+    live_line,
+    live_of,
+    live_of_heavy,
     placement_document,
     placement_lines,
     placement_of,
@@ -272,6 +275,25 @@ def test_a_plan_says_which_heavy_keys_are_divided_and_by_what() -> None:
     assert "    about 600 rows of order with 7 as customer: in all ranges" in lines
     assert "    reads order by (customer); of those keys by (id, customer)" in lines
     assert "    reads customer by (id); of those keys in all ranges" in lines
+
+
+def windows_of(text: str) -> str:
+    checked = program(text)
+    plain = live_of(placement_of(checked), checked.derived)
+    heavy = placement_of(checked, heavy=[HEAVY])
+    return live_line(live_of_heavy(plain, heavy, checked.derived))
+
+
+def test_a_plan_says_which_windows_divide_heavy_keys() -> None:
+    few = "  live: windows over the keys that changes touch"
+    assert windows_of(PROGRAMS["a join"]) == few
+    assert windows_of(PROGRAMS["a join whose head has the key alone"]) == (
+        f"{few}; these divide no heavy key, since no collection has known as it crosses to another "
+        "fragment"
+    )
+    assert windows_of(PROGRAMS["a join whose head lacks the rest of the key"]).startswith(
+        "  live: windows over all keys"
+    )
 
 
 def test_a_plan_says_why_a_heavy_key_stays_in_one_range() -> None:

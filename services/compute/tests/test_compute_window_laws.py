@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from random import Random
+from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +23,7 @@ from tidemill.catalog.record_rows import (
     shape_of_output,
     shape_of_relation,
 )
-from tidemill.datalog.placement import live_of, placement_of
+from tidemill.datalog.placement import HeavyKey, live_of, placement_of
 from tidemill.datalog.presence import END as NEVER
 from tidemill.datalog.presence import Presence
 from tidemill.runtime.clock import ManualClock
@@ -30,8 +32,10 @@ from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import World, follow, table
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, programs_alike
 from tidemill.testkit.twins.window_tasks import evaluate_here
+from tidemill_compute.views.bulk import History
 from tidemill_compute.views.engines import Engine, Engines, Windows
 from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows.collecting import answer
 
 LAW = settings(
@@ -40,6 +44,7 @@ LAW = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+FindsHeavy = Callable[[History, int], tuple[HeavyKey, ...]]
 EXAMPLE = programs(8, rules_min=2) | programs_alike()
 
 
@@ -98,7 +103,24 @@ async def live(world: DrawnWorld, cuts: Sequence[int], engines: Sequence[Engine]
     return windows
 
 
-SEEN = {"programs": 0, "windows": 0}
+SEEN = {"programs": 0, "windows": 0, "divided": 0}
+
+
+def heavy_keys_of(drawn: Mapping[str, Sequence[Presence]], chosen: Random) -> FindsHeavy:
+    """Says of other values of the inputs each time that they are heavy."""
+
+    def found(history: History, ranges: int) -> tuple[HeavyKey, ...]:
+        keys = [
+            HeavyKey(name, column, value, 1_000)
+            for name in history.target.inputs
+            for each in drawn.get(name, ())
+            for column, value in enumerate(each.record.arguments, 1)
+        ]
+        heavy = tuple(key for key in keys if chosen.random() < 0.3)
+        SEEN["divided"] += bool(heavy)
+        return heavy
+
+    return found
 
 
 @LAW
@@ -107,20 +129,24 @@ SEEN = {"programs": 0, "windows": 0}
     inputs(rows_min=2, rows_max=6),
     st.lists(st.integers(1, UPPER - 1), min_size=2, max_size=4),
     st.lists(st.sampled_from(("spark", "spark", "local")), min_size=2, max_size=3),
+    st.integers(0, 1_000),
 )
 def test_windows_of_random_programs_write_what_one_process_writes(
     example: Example,
     drawn: dict[str, list[Presence]],
     cuts: list[int],
     engines: list[Engine],
+    seed: int,
 ) -> None:
+    """Windows divide some keys, others each time."""
     assume(example.checked.inputs)
     assume(not live_of(placement_of(example.checked), example.checked.derived).lacking)
 
     async def both() -> None:
         alone, handed = DrawnWorld(example, drawn), DrawnWorld(example, drawn)
         await live(alone, cuts, ["local"])
-        windows = await live(handed, cuts, engines)
+        with patch.object(planning, "heavy_in", heavy_keys_of(drawn, Random(seed))):
+            windows = await live(handed, cuts, engines)
         assert await handed.contents() == await alone.contents(), example.text
         SEEN["programs"] += 1
         SEEN["windows"] += windows
@@ -131,3 +157,4 @@ def test_windows_of_random_programs_write_what_one_process_writes(
 def test_random_programs_had_windows() -> None:
     assert SEEN["programs"] > 5
     assert SEEN["windows"] > SEEN["programs"]
+    assert 2 * SEEN["divided"] > SEEN["windows"]

@@ -29,6 +29,7 @@ from tidemill.datalog.placement import (
     heavy_keys,
     live_line,
     live_of,
+    live_of_heavy,
     placement_document,
     placement_lines,
     placement_of,
@@ -86,8 +87,10 @@ def _document(program: CheckedProgram, known: Known) -> Document:
 def _placed(program: CheckedProgram, known: Known) -> Document:
     placement = placement_of(program, rows=known.rows, heavy=known.heavy)
     live = live_of(placement_of(program, rows=known.rows), program.derived)
+    live = live_of_heavy(live, placement, program.derived)
     document = placement_document(placement, program, known.rows)
-    document |= {"live": {"lacking": live.lacking, "whole": live.whole, "moves": live.moves}}
+    told = {"lacking": live.lacking, "whole": live.whole, "moves": live.moves}
+    document |= {"live": told | {"undivided": live.undivided}}
     return {"placement": document}
 
 

@@ -81,6 +81,8 @@ def dealt_table(
         else:
             yield from _copies(stage, name, range(ranges), table.filter(pa.array(heavy)))
             table, numbers = table.filter(pa.array(~heavy)), numbers[~heavy]
+            if not table.num_rows:
+                return
     order = np.argsort(numbers, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()

@@ -4,7 +4,13 @@ A pure analysis of the plan. Importing it imports numba.
 """
 
 from tidemill.datalog.placement.heavy import heavy_keys
-from tidemill.datalog.placement.live import Live, kept_nowhere, live_line, live_of
+from tidemill.datalog.placement.live import (
+    Live,
+    kept_nowhere,
+    live_line,
+    live_of,
+    live_of_heavy,
+)
 from tidemill.datalog.placement.places import Fragment, HeavyKey, Place, Placement, Read
 from tidemill.datalog.placement.placing import placement_of
 from tidemill.datalog.placement.sizes import ranges_for
@@ -12,5 +18,6 @@ from tidemill.datalog.placement.telling import placement_document, placement_lin
 
 __all__ = [
     "Fragment", "HeavyKey", "Live", "Place", "Placement", "Read", "heavy_keys", "kept_nowhere",
-    "live_line", "live_of", "placement_document", "placement_lines", "placement_of", "ranges_for",
+    "live_line", "live_of", "live_of_heavy", "placement_document", "placement_lines",
+    "placement_of", "ranges_for",
 ]  # fmt: skip

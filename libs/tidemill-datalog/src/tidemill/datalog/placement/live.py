@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.logical.forms import RuleForm, Type
 from tidemill.datalog.placement.places import Fragment, Placement
+from tidemill.datalog.placement.reasons import TICKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,15 @@ class Live:
 
     `lacking` is a sentence if it has none, and is kept by one process. `whole` is one if each
     window looks at all keys. `moves` says that facts may change without a change of an input. With
-    `remembers` each window goes on from the state of the view.
+    `remembers` each window goes on from the state of the view. `undivided` is a sentence if heavy
+    keys are divided by the windows alone that look at all keys.
     """
 
     lacking: str = ""
     whole: str = ""
     moves: bool = False
     remembers: bool = False
+    undivided: str = ""
 
 
 def live_of(placement: Placement, outputs: Collection[str]) -> Live:
@@ -44,6 +47,16 @@ def live_of(placement: Placement, outputs: Collection[str]) -> Live:
     return Live("", whole, bool(moving or remembering), bool(remembering))
 
 
+def live_of_heavy(plain: Live, placement: Placement, outputs: Collection[str]) -> Live:
+    """The windows of a program, by its placement with heavy keys beside the plain one.
+
+    Windows over few keys divide no heavy keys where they would have to look at all keys for that.
+    """
+    if plain.lacking or plain.whole:
+        return plain
+    return replace(plain, undivided=live_of(placement, outputs).whole)
+
+
 def kept_nowhere(
     placement: Placement, fragment: Fragment, outputs: Collection[str]
 ) -> frozenset[str]:
@@ -60,13 +73,14 @@ def live_line(live: Live) -> str:
     if live.lacking:
         return f"  live: in one process: {live.lacking}"
     over = f"all keys, since {live.whole}" if live.whole else "the keys that changes touch"
-    return f"  live: windows over {over}"
+    heavy = f"; these divide no heavy key, since {live.undivided}" if live.undivided else ""
+    return f"  live: windows over {over}{heavy}"
 
 
 def _lacking(placement: Placement) -> str:
     program = placement.plan.checked
     if program.ticked:
-        return "a program with ticks is evaluated in one process"
+        return "; ".join(TICKS)
     if matches_ends(program):
         return "a rule names the end of a fact, which may be infinite: leave out @expires(variable)"
     if not placement.divided:

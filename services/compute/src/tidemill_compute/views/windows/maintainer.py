@@ -15,17 +15,16 @@ from tidemill.datalog.placement import ranges_for
 from tidemill.errors import BeforeSince, Corrupt, Exhausted, Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.encoding import pack_part, unpack_part
+from tidemill.shard.parts import Part
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX
 from tidemill_compute.views.history_spec import pack_history
 from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.range_wire import encoded
 from tidemill_compute.views.view_updates import Start, Step, StoredUpdates
 from tidemill_compute.views.windows.asking import Ask, WindowCounts
-from tidemill_compute.views.windows.planning import WindowPlan
+from tidemill_compute.views.windows.planning import RANGES_MIN, Dividing, WindowPlan
 from tidemill_compute.views.windows.spec import Window, WindowResult, pack_window
 
-RANGES_MIN = 4
-"""Ranges of a window over few rows."""
 _TRIES = 3
 """Looks at the inputs for one window, whose parts may be merged away meanwhile."""
 _FEWER = 4
@@ -51,6 +50,7 @@ class WindowMaintainer:
         self._owner = owner
         history = plan.divided.history
         self._plan, self._target, self._settings = plan, history.target, history.settings
+        self._dividing = Dividing(plan)
         self._collections = collections
         self._ask = ask
         self._now_ms = now_ms
@@ -165,24 +165,29 @@ class WindowMaintainer:
         return result
 
     async def _window(self, lower: int, upper: int, changes: dict[str, bytes]) -> Window:
-        parts, rows = {}, 0
         whole = bool(self._plan.live.whole) or self._rows is None
-        for collection in self._plan.collections(whole=whole):
-            state = await self._collections.state(collection)
-            if not state.since.less_equal(lower - 1):
-                raise BeforeSince(
-                    f"{collection} is known from {state.since} on, and a window needs it at "
-                    f"{lower - 1}",
-                    collection=collection,
-                )
-            known = [part for part in state.parts() if part.before(lower) is not None]
-            rows += sum(part.rows for part in known)
-            parts[collection] = [pack_part(part) for part in known]
-        self._read = rows
+        known = {name: await self._parts(name, lower) for name, _ in self._target.inputs.values()}
+        heavy, plan = self._dividing.plan_for(known, whole=whole)
+        names = plan.collections(whole=whole)
+        found = {name: known.get(name) or await self._parts(name, lower) for name in names}
+        self._read = rows = sum(part.rows for parts in found.values() for part in parts)
+        packed = {name: [pack_part(part) for part in parts] for name, parts in found.items()}
         return Window(
             self._owner, self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
-            lower, upper, whole, self._now_ms(), parts, changes,
+            lower, upper, whole, self._now_ms(), packed, changes,
+            heavy=tuple((key.predicate, key.column, key.value, key.rows) for key in heavy),
         )  # fmt: skip
+
+    async def _parts(self, collection: str, lower: int) -> list[Part]:
+        """The parts of a collection that have updates below the window. Raises: BeforeSince."""
+        state = await self._collections.state(collection)
+        if not state.since.less_equal(lower - 1):
+            raise BeforeSince(
+                f"{collection} is known from {state.since} on, and a window needs it at "
+                f"{lower - 1}",
+                collection=collection,
+            )
+        return [part for part in state.parts() if part.before(lower) is not None]
 
     def _count(self, found: WindowResult) -> None:
         """Add up the rows of each predicate. Raises: LimitPassed."""

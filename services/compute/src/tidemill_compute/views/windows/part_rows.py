@@ -31,12 +31,30 @@ KeyOf: TypeAlias = "Callable[[pa.Table], Sequence[pa.Array]]"
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """Columns by which rows are looked up, of all rows or of some `among` them, and its name."""
+
+    name: str
+    columns: KeyOf
+    among: Callable[[pa.Table], pa.Table] | None = None
+
+    def ordered(self, table: pa.Table) -> pa.Table:
+        """The rows in the order of their spots, which they have as a column more."""
+        table = table if self.among is None else self.among(table)
+        spots = spots_of_columns(self.columns(table))
+        order = np.argsort(spots, kind="stable")
+        found = table.append_column(SPOT, pa.array(spots)).take(pa.array(order))
+        return found.combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """Hashes from `begin` on and below `end`: all of them, or the ascending `spots`."""
+    """Hashes from `begin` on and below `end`: the ascending `spots`, or all of them `but` some."""
 
     begin: int
     end: int
     spots: Spots | None = None
+    but: Spots | None = None
 
 
 class PartRows:
@@ -52,27 +70,22 @@ class PartRows:
         return _in_interval(await self._store.table(part, description, keep=False), part)
 
     async def some(
-        self, part: Part, description: Description, name: str, key_of: KeyOf, wanted: Wanted
+        self, part: Part, description: Description, key: Key, wanted: Wanted
     ) -> pa.Table:
-        """The updates of a part whose keys have the wanted hashes; `name` is that of the key.
-
-        Raises: PartGone, Corrupt.
-        """
-        ordered = await self._by_key(part, description, name, key_of)
+        """The updates of a part whose keys have the wanted hashes. Raises: PartGone, Corrupt."""
+        ordered = await self._by_key(part, description, key)
         found = ordered.take(pa.array(_places(ordered.column(SPOT), wanted)))
         return _in_interval(found.drop_columns([SPOT]), part)
 
-    async def _by_key(
-        self, part: Part, description: Description, name: str, key_of: KeyOf
-    ) -> pa.Table:
+    async def _by_key(self, part: Part, description: Description, key: Key) -> pa.Table:
         if self._folder is None or part.key is None:
-            return _by_spot(await self._store.table(part, description, keep=False), key_of)
+            return key.ordered(await self._store.table(part, description, keep=False))
         schema = description.update_schema()
-        told = "\0".join([part.key, name, *map(str, schema)])
+        told = "\0".join([part.key, key.name, *map(str, schema)])
         file = self._folder / f"{blake2b(told.encode(), digest_size=16).hexdigest()}.arrow"
         with suppress(OSError, pa.ArrowInvalid):
             return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-        table = _by_spot(await self._store.table(part, description, keep=False), key_of)
+        table = key.ordered(await self._store.table(part, description, keep=False))
         self._keep(file, table)
         return table
 
@@ -100,20 +113,18 @@ class PartRows:
             each.unlink(missing_ok=True)
 
 
-def _by_spot(table: pa.Table, key_of: KeyOf) -> pa.Table:
-    spots = spots_of_columns(key_of(table))
-    order = np.argsort(spots, kind="stable")
-    found = table.append_column(SPOT, pa.array(spots)).take(pa.array(order))
-    return found.combine_chunks()
-
-
 def _places(column: pa.ChunkedArray, wanted: Wanted) -> npt.NDArray[np.int64]:
     """The places of the wanted hashes in an ascending column."""
     spots = column.to_numpy()
     ends = np.array([wanted.begin, wanted.end], np.uint64)
     first, last = np.searchsorted(spots, ends).tolist()
     if wanted.spots is None:
-        return np.arange(first, last)
+        kept = np.ones(last - first, np.bool_)
+        if wanted.but is not None:
+            for side in np.searchsorted(spots[first:last], [wanted.but, wanted.but + 1]).T.tolist():
+                kept[slice(*side)] = False
+        left: npt.NDArray[np.int64] = np.flatnonzero(kept) + first
+        return left
     begins = np.searchsorted(spots, wanted.spots, "left")
     counts = np.searchsorted(spots, wanted.spots, "right") - begins
     shifts = np.repeat(begins - (np.cumsum(counts) - counts), counts)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tidemill.datalog.placement import Live, live_of, placement_of
+from tidemill.datalog.placement import HeavyKey, Live, live_of, ranges_for
+from tidemill.shard.parts import Part
 from tidemill_compute.views.bulk import History
-from tidemill_compute.views.range_history import RangeHistory
+from tidemill_compute.views.range_history import RangeHistory, heavy_in, placement_with
+
+RANGES_MIN = 4
+"""Ranges of a window over few rows."""
+_LIGHT = 2
+"""A key is heavy until it has so many times fewer rows than one that becomes heavy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,61 @@ class WindowPlan:
 
 def plan_windows(history: History) -> WindowPlan:
     """The plan of a view, by the rows of its inputs. Pure. Cost: as `placement_of`."""
-    target, rows = history.target, history.input_rows
-    divided = RangeHistory(history.bare, placement_of(target.program, rows=rows), 1)
+    return _planned(history.bare, history.input_rows, ())
+
+
+def _planned(history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey]) -> WindowPlan:
+    target = history.target
+    divided = RangeHistory(history, placement_with(history, rows, heavy), 1)
     live = live_of(divided.placement, target.outputs)
     lacking = live.lacking
     if not lacking and not divided.keys_fit():
         lacking = "rows cannot be divided by a column of sets, or of lattices of several values"
     return WindowPlan(divided, rows, live, lacking)
+
+
+class Dividing:
+    """The heavy keys that the next window divides, which ranges agree on by what it says.
+
+    Ranges keep nothing from one window to the next, so another window may divide other keys. It
+    does so seldom: executors order the rows of heavy keys once.
+    """
+
+    def __init__(self, plan: WindowPlan) -> None:
+        self._plan = plan
+        self._heavy: tuple[HeavyKey, ...] = ()
+        self._divided = plan
+
+    def plan_for(
+        self, inputs: Mapping[str, Sequence[Part]], *, whole: bool
+    ) -> tuple[tuple[HeavyKey, ...], WindowPlan]:
+        """The keys that a window divides, by the parts of the inputs, and its plan.
+
+        Over few keys these are none where a window would look at all of them for that.
+        """
+        known = self._plan.divided.history
+        parts = {name: (known.inputs[name][0], tuple(found)) for name, found in inputs.items()}
+        heavy = self._heavy_in(replace(known, inputs=parts))
+        if heavy != self._heavy:
+            self._heavy = heavy
+            self._divided = _planned(known, self._plan.rows, heavy) if heavy else self._plan
+        divided = self._divided
+        fits = not divided.lacking and (whole or self._looks_at_few(divided))
+        return (heavy, divided) if fits else ((), self._plan)
+
+    def _heavy_in(self, history: History) -> tuple[HeavyKey, ...]:
+        ranges = ranges_for(history.rows, RANGES_MIN)
+        found = heavy_in(history, ranges)
+        before = {_place_of(key) for key in self._heavy}
+        still = {_place_of(key) for key in heavy_in(history, _LIGHT * ranges)} if before else set()
+        kept = before <= still and before.issuperset(map(_place_of, found))
+        return self._heavy if kept else found
+
+    def _looks_at_few(self, divided: WindowPlan) -> bool:
+        """Whether all that windows read of a plan is held for the other one, too."""
+        read = self._plan.collections(whole=False)
+        return not divided.live.whole and {*divided.collections(whole=False)} <= {*read}
+
+
+def _place_of(key: HeavyKey) -> tuple[str, int, int]:
+    return key.predicate, key.column, key.spot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,8 @@ from tidemill.arrangement.interval_updates import END_WORD
 
 Failure = Literal["", "exhausted", "limit", "corrupt", "gone"]
 """Why a window has no answer: another attempt of the same would have none either."""
+HeavyRow: TypeAlias = "tuple[str, int, str | int | float | bool | None, int]"
+"""A heavy key: the predicate, the column, the value, about how many rows have it."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -19,8 +21,9 @@ class Window(msgspec.Struct, frozen=True):
     `view` is the packed history of the view without parts, the same in all its windows. It was
     placed by the `rows` of its inputs. `parts` are those of the collections that it reads,
     `changes` the updates of its inputs in the interval as streams of Arrow. With `whole` all keys
-    are looked at, without it those that changes touch. A fresh view reads the parts up to
-    `upper`, and no changes; it may be divided into up to `ranges_max`. `begun_ms` is in the names
+    are looked at, without it those that changes touch. Matches of `heavy` keys are divided among
+    all ranges. A fresh view reads the parts up to `upper`, and no changes. It may be divided into
+    up to `ranges_max`, and has the heavy keys of its parts. `begun_ms` is in the names
     of the objects that it makes; `owner` is nobody else's, since a writer that lost a race
     deletes its objects.
     """
@@ -37,6 +40,7 @@ class Window(msgspec.Struct, frozen=True):
     changes: dict[str, bytes]
     fresh: bool = False
     ranges_max: int = 1
+    heavy: tuple[HeavyRow, ...] = ()
 
 
 class WindowResult(msgspec.Struct, frozen=True):

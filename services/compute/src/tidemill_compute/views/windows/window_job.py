@@ -64,7 +64,7 @@ def groups_for(window: Window, cores: int) -> int:
     """Tasks of each stage of a window; a fresh view has one for each range, to hold less."""
     if window.fresh:
         return window.ranges
-    if window.whole:
+    if window.whole or window.heavy:  # one change may touch all rows of a heavy key
         return min(window.ranges, cores)
     # A stream of Arrow takes some 32 bytes for a change.
     wanted = sum(map(len, window.changes.values())) // (32 * TASK_ROWS)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, between, concatenate
@@ -29,16 +28,15 @@ from tidemill_compute.views.range_history import (
     RangeFound,
     RangeHistory,
     heavy_in,
-    key_of,
     placement_with,
 )
-from tidemill_compute.views.range_wire import LAST, Dealt, decoded, spots_in
-from tidemill_compute.views.windows.part_rows import PartRows, Spots, Wanted
+from tidemill_compute.views.range_wire import LAST, Dealt, decoded
+from tidemill_compute.views.windows.part_rows import PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
+from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
 
 ERRORS, ROWS, FAILED = "#errors", "#rows", "#failed"
 """In the place of a collection: what is put together where all tasks have ended."""
-_SPOTS = 1 << 32
 
 
 class WindowWork:
@@ -132,15 +130,16 @@ class WindowWork:
         self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
     ) -> dict[str, pa.Table]:
         """The rows just before the window of the keys that count, by the name of the read."""
-        ranges = self.divided.ranges_of(fragment)
-        wanted = Wanted(
-            at * _SPOTS // ranges, (at + 1) * _SPOTS // ranges, self._touched(fragment, given)
-        )
+        ranges, whole = self.divided.ranges_of(fragment), self.window.whole
+        looks = Looks(
+            at * SPOTS // ranges, (at + 1) * SPOTS // ranges,
+            None if whole else touched_by(self.divided, fragment, given),
+        )  # fmt: skip
         return {
-            read.name: await self._present(read, wanted)
+            read.name: await self._present(read, looks)
             for read in fragment.reads
             if read.place.everywhere or read.place.positions or at == 0
-            if not (self.window.whole and self.divided.input_of(read.predicate) is None)
+            if not (whole and self.divided.input_of(read.predicate) is None)
         }
 
     async def _state_before(self) -> Sequence[StateRow]:
@@ -163,32 +162,19 @@ class WindowWork:
                 tables.append(await self._parts.whole(part, description))
         return between(concatenate(tables), 0, lower)
 
-    def _touched(self, fragment: Fragment, given: Mapping[str, Sequence[bytes]]) -> Spots | None:
-        """The hashes of the keys that changes touch; None for all of them."""
-        found = [np.empty(0, np.uint64)]
-        for read in fragment.reads:
-            payloads = given.get(read.name, ())
-            if self.window.whole or (payloads and not read.place.positions):
-                return None
-            known = self.divided.input_of(read.predicate)
-            key = None if known is None else partial(key_of, known[1], read.place)
-            found += [spots_in(each, read.place, key) for each in payloads]
-        return np.unique(np.concatenate(found))
-
-    async def _present(self, read: Read, wanted: Wanted) -> pa.Table:
+    async def _present(self, read: Read, looks: Looks) -> pa.Table:
         stored = self.divided.stored(read.predicate)
         assert stored is not None, "a window over some keys finds all of them in collections"
         (collection, shape), history = stored, self.divided.history
         description = history.written.get(collection) or history.inputs[collection][0]
         tables = [description.update_schema().empty_table()]
-        name = ",".join(map(str, (read.place.positions, shape.timed, shape.arguments)))
         for packed in self.window.parts.get(collection, ()):
             part = unpack_part(packed).before(history.lower)
             if part is None:
                 continue
             if read.place.positions:
-                key = partial(key_of, shape, read.place)
-                tables.append(await self._parts.some(part, description, name, key, wanted))
+                for key, wanted in looks.of(read.place, shape):
+                    tables.append(await self._parts.some(part, description, key, wanted))
             else:
                 tables.append(await self._parts.whole(part, description))
         return between(concatenate(tables), 0, history.lower)
@@ -211,8 +197,10 @@ def _placed(
 
 
 def _heavy_in(window: Window) -> tuple[HeavyKey, ...]:
-    """The heavy keys of a fresh view. Windows of others find few keys, which stay whole."""
-    if not window.fresh or window.ranges == 1:
+    """The heavy keys of a window, of a fresh view by its parts."""
+    if not window.fresh:
+        return tuple(HeavyKey(*key) for key in window.heavy)
+    if window.ranges == 1:
         return ()
     history = _history(window.view)
     inputs = {

@@ -10,220 +10,50 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
-from typing import TypeAlias
+from unittest.mock import patch
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from bench.spark.__main__ import seconds_of_processors
+from bench.spark.scaling import heaviest, measure_scaling
+from bench.spark.worlds import (
+    CUSTOMERS,
+    HEAVY,
+    JOIN,
+    KEYED,
+    ONE_FRAGMENT,
+    RANGES,
+    SCHEMAS,
+    SPAN,
+    TOWNS,
+    TWO_FRAGMENTS,
+    Numbers,
+    Spark,
+    Taken,
+    World,
+    by_job,
+    in_process,
+    inputs_of,
+    say,
+    taken,
+)
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.catalog.record_rows import shape_of_output, shape_of_relation
-from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.check import check
-from tidemill.datalog.inputs import InputSchema, InputSchemas
-from tidemill.datalog.parser import parse
 from tidemill.runtime.clock import SystemClock
-from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
-from tidemill.shard.encoding import unpack_part
-from tidemill.shard.hashing import key_hashes
-from tidemill.shard.part_store import PartStore
-from tidemill.shard.parts import Part
-from tidemill.shard.stores import BlobPlace
-from tidemill.spark.local_settings import LocalSettings
-from tidemill.spark.session import local_session
 from tidemill.spark.workplace import Workplace
 from tidemill.testkit.jobs import SessionLauncher
-from tidemill.testkit.twins.window_tasks import evaluate_here
-from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.bulk import History
-from tidemill_compute.views.bulk_spark import SparkHydrate, history_window
+from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.engines import Engines, Windows
-from tidemill_compute.views.range_wire import Dealt
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.windows import window_job
-from tidemill_compute.views.windows.collecting import answer
-from tidemill_compute.views.windows.spec import WindowResult, pack_window
-from tidemill_compute.views.windows.work import WindowWork
-
-ONE_FRAGMENT = """
-    paid(o) @sum(b) := order(o, _) ^ payment(o, b);
-    open(o, c) := order(o, c) ^ not paid(o);
-"""
-TWO_FRAGMENTS = ONE_FRAGMENT + "load(c) @count(o) := open(o, c);"
-JOIN = "in_town(o, t) := order(o, c) ^ town(c, t); load(c) @count(o) := order(o, c);"
-SCHEMAS = {
-    "order": pa.schema([("o", pa.int64()), ("c", pa.int64())]),
-    "payment": pa.schema([("o", pa.int64()), ("amount", pa.int64())]),
-    "town": pa.schema([("c", pa.int64()), ("town", pa.int64())]),
-}
-Numbers: TypeAlias = "npt.NDArray[np.int64]"
-CUSTOMERS = 100_000
-SPAN = 100_000
-"""Instants of a history."""
-HEAVY = 0.3
-"""The share of rows with one key."""
-RANGES = 16
-"""Ranges of which the heaviest is looked for, as there are for 16 executors."""
-
-
-def come_and_go(columns: Sequence[Numbers], schema: pa.Schema, stay: int) -> pa.Table:
-    """Rows that begin at random instants of a history, and end so much later."""
-    size = len(columns[0])
-    begin = np.random.default_rng(size).integers(1, SPAN - stay, size)
-    both = [pa.array(np.concatenate([each, each])) for each in columns]
-    times = np.concatenate([begin, begin + stay]).astype(np.uint64)
-    diffs = np.repeat(np.array([1, -1]), size)
-    return pa.table(dict(zip([*schema.names, TIME, DIFF], [*both, times, diffs], strict=True)))
-
-
-def inputs_of(rows: int, heavy: float) -> dict[str, pa.Table]:
-    """About so many updates of orders and payments; a share of the orders has one customer."""
-    size, random = rows // 4, np.random.default_rng(7)
-    orders, customers = np.arange(size), random.integers(0, CUSTOMERS, size)
-    customers[random.random(size) < heavy] = 7
-    amounts = random.integers(0, 1_000, size)
-    towns = np.arange(CUSTOMERS)
-    return {
-        "order": come_and_go([orders, customers], SCHEMAS["order"], SPAN // 10),
-        "payment": come_and_go([random.permutation(orders), amounts], SCHEMAS["payment"], SPAN // 20),
-        "town": come_and_go([towns, towns % 50], SCHEMAS["town"], SPAN // 2),
-    }  # fmt: skip
-
-
-class World:
-    """Collections of a view in a folder; the view has written nothing."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        numbers = count()
-        folder.mkdir(parents=True)
-        self.place = BlobPlace(f"file:{folder / 'objects'}")
-        self.blob = DirectoryBlob(folder / "objects", partial(token_hex, 8))
-        self.collections = Collections(
-            SqliteConsensus(folder / "log"), self.blob, SystemClock(),
-            lambda: f"{next(numbers):032d}",
-        )  # fmt: skip
-        parsed = parse(text)
-        used = {a.application.name for rule in parsed.rules for a in rule.atoms}
-        names = [name for name in SCHEMAS if name in used]
-        program = check(
-            parsed,
-            InputSchemas(
-                {
-                    n: InputSchema(n, "relation", tuple((c, "int") for c in SCHEMAS[n].names))
-                    for n in names
-                }
-            ),
-        )
-        self.target = ViewTarget(
-            "v", program, {n: (n, shape_of_relation(n, SCHEMAS[n])) for n in names},
-            {p: (f"v/{p}", shape_of_output(program, p)) for p in program.derived},
-            "v/errors", "v/state",
-        )  # fmt: skip
-        self.fed = 0
-
-    async def create(self) -> None:
-        """Create all collections."""
-        made = {n: Description(SCHEMAS[n], retain_ms=0) for n in self.target.inputs}
-        made |= {n: Description(shape.schema) for n, shape in self.target.outputs.values()}
-        made["v/errors"] = Description(ERROR_SCHEMA)
-        made["v/state"] = Description(STATE_SCHEMA, retain_ms=0)
-        for name, description in made.items():
-            await self.collections.create(name, description, start=frontier(0))
-
-    async def feed(self, tables: Mapping[str, pa.Table], upper: int) -> None:
-        """Updates of the inputs, below an instant."""
-        for name in self.target.inputs:
-            rows = tables.get(name)
-            await self.collections.compare_and_append(
-                name, frontier(self.fed), frontier(upper), rows, writer="bench"
-            )
-        self.fed = upper
-
-    async def history(self) -> History:
-        """The history that a job would evaluate."""
-        states = {name: await self.collections.state(name) for name in self.target.inputs}
-        names = ["v/state", *(name for name, _ in self.target.outputs.values()), "v/errors"]
-        written = {name: await self.collections.description(name) for name in names}
-        inputs = {name: (state.description, state.parts()) for name, state in states.items()}
-        return History(self.target, ComputeSettings(), 0, SPAN + 1, inputs, written)
-
-    async def digests(
-        self, history: History, parts: Mapping[str, Sequence[Part]]
-    ) -> dict[str, int]:
-        """A number for the updates of each collection, in whatever parts and order they are."""
-        store = PartStore(self.blob, str)
-        found = {}
-        for name, description in history.written.items():
-            total = 0
-            for part in parts.get(name, ()):
-                table = await store.table(part, description, keep=False)
-                total += digest(table)
-            found[name] = total % (1 << 64)
-        return found
-
-
-def digest(table: pa.Table) -> int:
-    """The sum of hashes of rows at instants, times their differences."""
-    hashes = key_hashes(table.drop_columns([DIFF]), tuple(table.column_names[:-1]))
-    with np.errstate(over="ignore"):
-        return int((hashes * table.column(DIFF).to_numpy().astype(np.uint64)).sum(dtype=np.uint64))
-
-
-@dataclass(slots=True)
-class Taken:
-    """Seconds of processors and of a clock."""
-
-    processor: float = 0.0
-    wall: float = 0.0
-
-
-@contextmanager
-def taken() -> Iterator[Taken]:
-    """The seconds that something takes."""
-    found, processor, wall = Taken(), seconds_of_processors(), time.perf_counter()
-    yield found
-    found.processor = seconds_of_processors() - processor
-    found.wall = time.perf_counter() - wall
-
-
-def say(line: str) -> None:
-    """A line, with the load of the machine."""
-    print(f"{line}  (load {os.getloadavg()[0]:.0f})", flush=True)
-
-
-def parts_in(found: WindowResult) -> dict[str, list[Part]]:
-    """The parts of an answer."""
-    assert not found.failure, found.message
-    return {name: [*map(unpack_part, parts)] for name, parts in found.parts.items()}
-
-
-async def by_job(history: History, here: Workplace) -> dict[str, list[Part]]:
-    """The parts that a job writes."""
-    packed = pack_window(history_window(history, token_hex(8), SystemClock().now_ms()))
-    told = await asyncio.to_thread(window_job.run, packed, here)
-    return parts_in(msgspec.msgpack.decode(told, type=WindowResult))
-
-
-async def in_process(world: World, history: History) -> dict[str, list[Part]]:
-    """The parts that this process writes, in one range."""
-    window = history_window(history, token_hex(8), SystemClock().now_ms())
-    packed = pack_window(msgspec.structs.replace(window, ranges=1))
-    return parts_in(await answer(packed, world.blob, None, evaluate_here))
+from tidemill_compute.views.windows import planning, window_job
 
 
 async def histories(here: Spark, folder: Path, title: str, text: str, rows: int) -> None:
@@ -247,25 +77,6 @@ async def histories(here: Spark, folder: Path, title: str, text: str, rows: int)
     )
 
 
-async def heaviest(world: World, history: History) -> tuple[float, float]:
-    """Seconds of a processor in `RANGES` ranges, and in the heaviest one of each fragment."""
-    window = history_window(history, token_hex(8), SystemClock().now_ms())
-    packed = pack_window(msgspec.structs.replace(window, ranges=RANGES))
-    work, waiting, total, most = WindowWork(packed, world.blob, None), list[Dealt](), 0.0, 0.0
-    for fragment in work.fragments:
-        for name in work.divided.collections_of(fragment):
-            for at in range(len(work.window.parts[name])):
-                waiting += [each async for each in work.deal(fragment.number, name, at)]
-        mine, times = [each for each in waiting if each.stage == fragment.number], []
-        for number in range(RANGES):
-            begun = time.process_time()
-            found = [each async for each in work.stage(fragment.number, number, RANGES, mine)]
-            times.append(time.process_time() - begun)
-            waiting += found
-        total, most = total + sum(times), most + max(times)
-    return total, most
-
-
 async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
     """Histories of even keys, and of one key with many rows: divided among ranges, and not."""
     walls: dict[str, float] = {}
@@ -285,7 +96,7 @@ async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
         for how, each in {"": history, ", not divided": whole}.items():
             if how and not heavy:
                 continue
-            total, most = await heaviest(world, each)
+            total, most = await heaviest(world, each, RANGES)
             say(
                 f"skew, {history.rows:,} updates, {title}{how}: {total:.1f} s of a processor in "
                 f"{RANGES} ranges, {most:.1f} s in the heaviest of each fragment"
@@ -304,12 +115,18 @@ async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
 class LiveWorld(World):
     """A view that is kept by windows while its inputs change."""
 
-    async def begin(self, here: Workplace, alive: int) -> None:
-        """So many orders, half of them paid; the view has taken them in."""
+    async def begin(self, here: Workplace, alive: int, heavy: float = 0.0) -> None:
+        """So many orders, half of them paid; the view has taken them in.
+
+        A share of the orders has one customer.
+        """
+        self._heavy, self._town = heavy, 7 % TOWNS
         await self.create()
         self._next = alive
         orders, paid = np.arange(alive), np.arange(0, alive, 2)
-        await self._put(orders, paid, 1)
+        towns = np.arange(CUSTOMERS)
+        moved = _changes(SCHEMAS["town"], 1, towns, towns % TOWNS)
+        await self._put(orders, paid, 1, moved)
         launcher = SessionLauncher(here.spark, self.place)
         self.view = ViewDriver(
             self.target, self.collections, SystemClock(), ComputeSettings(spark_rows=10_000)
@@ -338,17 +155,25 @@ class LiveWorld(World):
         await self._put(orders, orders, self.fed)
         await self.reach()
 
-    async def _put(self, orders: Numbers, paid: Numbers, at: int) -> None:
-        def table(schema: pa.Schema, *columns: Numbers) -> pa.Table:
-            size = len(columns[0])
-            words = [*columns, np.full(size, at, np.uint64), np.ones(size, np.int64)]
-            return pa.table(dict(zip([*schema.names, TIME, DIFF], words, strict=True)))
+    async def move(self) -> None:
+        """The town of the customer with many orders is another one."""
+        before, self._town = self._town, (self._town + 1) % TOWNS
+        moved = _changes(
+            SCHEMAS["town"], self.fed, np.array([7, 7]), np.array([before, self._town]), (-1, 1)
+        )
+        none = np.empty(0, np.int64)
+        await self._put(none, none, self.fed, moved)
+        await self.reach()
 
+    async def _put(
+        self, orders: Numbers, paid: Numbers, at: int, moved: pa.Table | None = None
+    ) -> None:
+        customers = np.where(orders % 100 < 100 * self._heavy, 7, orders * 7 % CUSTOMERS)
         tables = {
-            "order": table(SCHEMAS["order"], orders, orders * 7 % CUSTOMERS),
-            "payment": table(SCHEMAS["payment"], paid, paid % 1_000),
+            "order": _changes(SCHEMAS["order"], at, orders, customers),
+            "payment": _changes(SCHEMAS["payment"], at, paid, paid % 1_000),
         }
-        await self.feed(tables, at + 1)
+        await self.feed(tables if moved is None else tables | {"town": moved}, at + 1)
 
     async def reach(self) -> None:
         """Wait until the view has taken in everything."""
@@ -367,6 +192,40 @@ class LiveWorld(World):
         states = {name: await self.collections.state(name) for name in history.written}
         mine = {name: state.parts() for name, state in states.items()}
         assert await self.digests(history, mine) == wanted, "windows"
+
+
+def _changes(
+    schema: pa.Schema, at: int, first: Numbers, second: Numbers, diffs: Sequence[int] = (1,)
+) -> pa.Table:
+    """Updates of one instant, of rows of two columns."""
+    size = len(first)
+    words = [first, second, np.full(size, at, np.uint64), np.resize(np.array(diffs), size)]
+    return pa.table(dict(zip([*schema.names, TIME, DIFF], words, strict=True)))
+
+
+async def live_skew(here: Spark, folder: Path, alive: int) -> None:
+    """Windows of even keys, and of one key with many rows: divided among ranges, and not."""
+    even = 0.0
+    for title, heavy in (("even keys", 0.0), ("a key of 30 %", HEAVY), ("not divided", HEAVY)):
+        world = LiveWorld(folder / title, KEYED)
+        nothing = patch.object(planning, "heavy_in", lambda *told: ())
+        with nothing if title == "not divided" else nullcontext():
+            await world.begin(here.at(world.place), alive, heavy)
+            changed, moved = list[Taken](), list[Taken]()
+            for found, job in ((changed, partial(world.change, 100_000)), (moved, world.move)):
+                for _ in range(7):
+                    with taken() as each:
+                        await job()
+                    found.append(each)
+            await world.end()
+        one = median(each.wall for each in changed[2:])
+        even = even or one
+        say(
+            f"windows of 100,000 changes, {alive:,} orders alive, {title}: {one:.2f} s, "
+            f"{one / even:.2f} of even keys, {median(e.processor for e in changed[2:]):.2f} s of "
+            f"processor; another town of the heavy key {median(e.wall for e in moved[2:]):.2f} s, "
+            f"{median(e.processor for e in moved[2:]):.2f} s of processor"
+        )
 
 
 async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> float:
@@ -399,33 +258,7 @@ async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> 
     return one
 
 
-class Spark:
-    """A warm session of two cores."""
-
-    def __init__(self, folder: Path) -> None:
-        self.session = local_session("bench", LocalSettings(scratch=str(folder)))
-
-    def at(self, place: BlobPlace) -> Workplace:
-        """A workplace over some objects."""
-        return Workplace(self.session, place, lambda line: None)
-
-    def worker_mb(self) -> int:
-        """The most memory that a Python worker has had, in MB."""
-        most = 0
-        for status in Path("/proc").glob("[0-9]*/status"):
-            try:
-                fields = dict(
-                    line.split(":", 1) for line in status.read_text().splitlines() if ":" in line
-                )
-                words = (status.parent / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"worker_daemon" in words and "VmHWM" in fields:
-                most = max(most, int(fields["VmHWM"].split()[0]) >> 10)
-        return most
-
-
-JOBS = ("history", "skew", "windows")
+JOBS = ("history", "skew", "windows", "scaling")
 
 
 async def measure_all(
@@ -438,6 +271,7 @@ async def measure_all(
         await histories(here, folder / "two", "two fragments", TWO_FRAGMENTS, rows)
     if only in ("", "skew"):
         await compare_skew(here, folder / "skew", rows)
+        await live_skew(here, folder / "live skew", alive[0])
     if only in ("", "windows"):
         for title, text in (("one fragment", ONE_FRAGMENT), ("two fragments", TWO_FRAGMENTS)):
             took = [await live(here, folder / f"{title} {n}", title, text, n) for n in alive]
@@ -454,9 +288,12 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        here = Spark(folder / "scratch")
-        asyncio.run(measure_all(here, folder, chosen.only, chosen.rows, chosen.alive))
-        here.session.stop()
+        if chosen.only != "scaling":
+            here = Spark(folder / "scratch")
+            asyncio.run(measure_all(here, folder, chosen.only, chosen.rows, chosen.alive))
+            here.session.stop()
+        if chosen.only in ("", "scaling"):
+            asyncio.run(measure_scaling(folder / "scaling", folder / "scratch", chosen.rows))
 
 
 if __name__ == "__main__":

@@ -111,6 +111,22 @@ def test_a_stream_in_order_of_time_is_not_looked_up_and_says_the_same() -> None:
     assert merged.take(gone).tolist() == plain.take(gone.copy()).tolist() == gone.tolist()
 
 
+@pytest.mark.parametrize("rows_each", [1, 40, 400])
+def test_many_alike_derivations_that_overlap_are_kept_once_each(rows_each: int) -> None:
+    """As of payments of one order, each of which holds for a while, where nobody asks which."""
+    merged, rows = Merged(4, (0, 1), 2), [(0, 7, 900, 0, i, 2_000 + i, 1) for i in range(400)]
+    told = [
+        merged.take(matrix(rows[first : first + rows_each], 7))
+        for first in range(0, len(rows), rows_each)
+    ]
+    assert np.concatenate(told)[:, -1].tolist() == [1] * 400
+    assert merged.facts.living().tolist() == [[0, 7, 900, 0, 0, 2_399]]
+    assert len(merged.spare) == 399
+    for row in rows[::-1]:  # which need the pieces of no other
+        merged.take(matrix([(*row[:-1], -1)], 7))
+    assert not len(merged.facts.living()) + len(merged.spare.living())
+
+
 def test_what_is_not_there_cannot_be_taken_away() -> None:
     merged = Merged(4, (0, 1), 2)
     merged.take(matrix([(0, 1, 5, 0, 2, 5, 1)], 7))

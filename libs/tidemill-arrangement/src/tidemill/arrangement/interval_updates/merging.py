@@ -91,23 +91,47 @@ def _emit(
 
 
 @inlined
-def _hold(
-    source: I64Array, i: Word, start: Word, end: Word, facts: I64Array, counts: I64Array,
-    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, out: I64Array,
-    places: I64Array,
-) -> None:  # fmt: skip
-    """A derivation is a fact from `start` to `end`, which is told."""
-    append_row(source, i, start, end, facts, counts, slots, nexts, used, slot, mine, True)
-    _emit(facts, counts[0] - 1, start, end, 1, out, places)
-
-
-@inlined
 def _alike(change: I64Array, i: Word, expiry: Word, rows: I64Array, row: Word) -> bool:
     """Whether two derivations of a fact say the same: expiry, values, nulls."""
     same = True
     for column in range(expiry, rows.shape[1] - 2):
         same = same and change[i, column] == rows[row, column]
     return same
+
+
+@inlined
+def _before(
+    source: I64Array, i: Word, expiry: Word, start: Word, facts: I64Array, head: Word,
+    nexts: I32Array,
+) -> Word:  # fmt: skip
+    """The row of a fact that says the same as a derivation and ends where it starts, or -1."""
+    width = facts.shape[1] - 2
+    row = np.int64(head)
+    while row >= 0 and facts[row, width] >= start:
+        row = np.int64(nexts[row])
+    if row >= 0 and facts[row, width + 1] == start and _alike(source, i, expiry, facts, row):
+        return row
+    return np.int64(-1)
+
+
+@inlined
+def _hold(
+    source: I64Array, i: Word, expiry: Word, start: Word, end: Word, facts: I64Array,
+    counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, slot: Word,
+    mine: np.uint64, out: I64Array, places: I64Array,
+) -> None:  # fmt: skip
+    """A derivation is a fact from `start` to `end`, which is told.
+
+    NB: the row before goes on where it says the same. Of n derivations that overlap each piece would
+    be met by all that come later, and each would be cut into as many.
+    """
+    row = _before(source, i, expiry, start, facts, row_in(slots, slot, used), nexts)
+    if row >= 0:
+        facts[row, facts.shape[1] - 1] = end
+    else:
+        append_row(source, i, start, end, facts, counts, slots, nexts, used, slot, mine, True)
+        row = counts[0] - 1
+    _emit(facts, row, start, end, 1, out, places)
 
 
 @inlined
@@ -235,8 +259,8 @@ def _merge(
             start, end = stack[places[1], 1], stack[places[1], 2]
             if slots[slot] < 0 and kind == _ADD:
                 _hold(
-                    change, i, start, end, facts, counts, slots, nexts, used, slot, mine, out,
-                    places,
+                    change, i, expiry, start, end, facts, counts, slots, nexts, used, slot, mine,
+                    out, places,
                 )  # fmt: skip
                 continue
             if other < 0:
@@ -279,7 +303,8 @@ def _in_facts(
     if best < 0:
         if kind == _ADD:
             _hold(
-                change, i, start, end, facts, counts, slots, nexts, used, slot, mine, out, places
+                change, i, expiry, start, end, facts, counts, slots, nexts, used, slot, mine, out,
+                places,
             )  # fmt: skip
         return bool(kind == _ADD)
     first, last = max(start, facts[best, width]), min(end, facts[best, width + 1])
@@ -302,7 +327,8 @@ def _in_facts(
         _emit(facts, best, first, last, -1, out, places)
         cut_row(facts, best, first, last, counts, slots, nexts, used, slot, mine, True)
         _hold(
-            change, i, first, last, facts, counts, slots, nexts, used, slot, mine, out, places
+            change, i, expiry, first, last, facts, counts, slots, nexts, used, slot, mine, out,
+            places,
         )  # fmt: skip
     return True
 
@@ -328,7 +354,8 @@ def _in_spare(
     _push(stack, places, kind, last, end)
     if kind == _PROMOTE:
         _hold(
-            spare, best, first, last, facts, counts, slots, nexts, used, slot, mine, out, places
+            spare, best, expiry, first, last, facts, counts, slots, nexts, used, slot, mine, out,
+            places,
         )  # fmt: skip
     cut_row(
         spare, best, first, last, spare_counts, spare_slots, spare_nexts, spare_used, other, mine,

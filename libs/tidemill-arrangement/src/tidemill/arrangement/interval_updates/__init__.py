@@ -4,8 +4,11 @@ Importing it imports numba.
 """
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
+from tidemill.arrangement.interval_updates.group_stretches import merged_stretches
 from tidemill.arrangement.interval_updates.groups import (
     COUNT,
+    GREATEST,
+    LEAST,
     LOWER_SUM,
     MEAN,
     SUM,
@@ -40,9 +43,11 @@ from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.interval_updates.summing import Sums
 
 __all__ = [
-    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "LESS", "MEAN", "SUM",
+    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "GREATEST", "LEAST", "LESS",
+    "MEAN", "SUM",
     "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch",
     "Merged", "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums",
-    "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join", "net_moves",
+    "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join",
+    "merged_stretches", "net_moves",
     "no_change", "project", "replaced", "subtract", "tick",
 ]  # fmt: skip

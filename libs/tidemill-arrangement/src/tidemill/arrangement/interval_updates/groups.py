@@ -21,8 +21,10 @@ from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 
 F64Array: TypeAlias = npt.NDArray[np.float64]
-COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM = 0, 1, 2, 3, 4
-"""Kinds of values that a sum gives; the last two are sums of halves, which others add up."""
+COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM, GREATEST, LEAST = range(7)
+"""Kinds of values of a group. Two are sums of halves, which others add up. The last two are words
+of its rows, which stand in the place of an upper half.
+"""
 _EXACT = 1 << 53
 """Sums of whole numbers up to this one are floats, so that a mean is rounded once."""
 
@@ -77,6 +79,10 @@ def _finish(
             high, low = stretches[row, place + 1], stretches[row, place + 2]
             if kinds[at] == UPPER_SUM or kinds[at] == LOWER_SUM:
                 out[row, column] = high if kinds[at] == UPPER_SUM else low
+                continue
+            if kinds[at] == GREATEST or kinds[at] == LEAST:
+                out[row, column] = high if count > 0 else 0
+                mask |= np.int64(count == 0) << column
                 continue
             if abs(np.float64(high) * 4294967296.0 + np.float64(low)) >= _EXACT:
                 return False

@@ -122,8 +122,8 @@ def _hold(
 ) -> None:  # fmt: skip
     """A derivation is a fact from `start` to `end`, which is told.
 
-    NB: the row before goes on where it says the same. Of n derivations that overlap each piece would
-    be met by all that come later, and each would be cut into as many.
+    NB: the row before goes on where it says the same. Of n derivations that overlap each piece
+    would be met by all that come later, and each would be cut into as many.
     """
     row = _before(source, i, expiry, start, facts, row_in(slots, slot, used), nexts)
     if row >= 0:

@@ -1,7 +1,8 @@
 """Aggregates of one rule: the solutions of each group, and the record that they make.
 
 Counts and sums of whole numbers move by what changes (`Sums`). Groups of other lattices are read
-again from the first instant of a change.
+again from the first instant of a change. A compiled loop merges the greatest and the least of
+words; others are merged value by value.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     COUNT,
+    GREATEST,
+    LEAST,
     LOWER_SUM,
     MEAN,
     SUM,
@@ -24,10 +27,12 @@ from tidemill.arrangement.interval_updates import (
     Sums,
     contribute,
     finish,
+    merged_stretches,
     no_change,
     replaced,
 )
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.columns.spelling import MOMENTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.errors import Errors
@@ -47,6 +52,9 @@ _KINDS = {
     "count": COUNT, "sum": SUM, "average": MEAN,
     COUNTED: COUNT, UPPER: UPPER_SUM, LOWER: LOWER_SUM,
 }  # fmt: skip
+_EXTREMES = {"max": GREATEST, "latest": GREATEST, "min": LEAST, "earliest": LEAST}
+_IN_ORDER = MOMENTS | {Type.INT, Type.BOOL, Type.FLOAT}
+"""Types of which the greatest and the least word are known, floats by `_turned`."""
 
 
 class Reduction:
@@ -73,6 +81,11 @@ class Reduction:
         self._value_kinds = np.array(
             [_KINDS.get(kind_of(name), COUNT) for name, _ in reduce.lattices], np.int64
         )
+        self._together = _all_at_once(reduce, schema)
+        if self._together:
+            self._value_kinds = np.array(
+                [_EXTREMES.get(name, _KINDS.get(name)) for name, _ in reduce.lattices], np.int64
+            )
         self._sums: Sums | None = None
         if reduce.linear:
             self._sums = Sums(self._groups, values, reduce.timed)
@@ -265,6 +278,8 @@ class Reduction:
                     row[column] = count
                 elif not count:
                     nulls |= 1 << column
+                elif name in _EXTREMES:
+                    row[column] = stretch[place + 1]
                 elif name == "average":
                     row[column], _ = word_of(total / count, Type.FLOAT, self._texts, schema.values)
                 elif INT_MIN <= total <= INT_MAX:
@@ -281,11 +296,13 @@ class Reduction:
     # Other lattices.
 
     def _read_again(self, touched: Touched) -> Change:
+        if self._together:
+            return self._read_together(touched)
         rows = []
         if self._plan.carried:
             rows = [self._blended(*alive) for alive in touched.stretches()]
         else:
-            for alive in touched.rows:
+            for alive in touched.alive():
                 for row, failed in self._observed.rows(alive):
                     if failed is None:
                         rows.append(row)
@@ -293,6 +310,19 @@ class Reduction:
                         self._failing.note(row, failed)
         kept = [row for row in rows if row is not None]
         return np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
+
+    def _read_together(self, touched: Touched) -> Change:
+        """Rows of lattices whose words are merged by a compiled loop."""
+        rows, kinds = touched.rows, self._plan.kinds
+        for at, kind in enumerate(kinds, self._groups + 2):
+            if kind is Type.FLOAT:
+                rows[:, at] = _turned(rows[:, at])
+        found = merged_stretches(rows, touched.firsts, self._groups, self._value_kinds)
+        for at, kind in enumerate(kinds):
+            if kind is Type.FLOAT:
+                place = self._groups + 3 + SUM_WORDS * at + 1
+                found[:, place] = _turned(found[:, place])
+        return self._finished(found)
 
     def _blended(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
         """A row with the parafacts of solutions that hold together, which have to be seen."""
@@ -317,6 +347,26 @@ class Reduction:
             return None
         row[schema.carried] = number
         return row
+
+
+def _all_at_once(reduce: Reduce, schema: Schema) -> bool:
+    """Whether a compiled loop merges all lattices of a rule whose groups are read again."""
+    one_each = len(reduce.kinds) == len(reduce.lattices)
+    if reduce.linear or reduce.carried or reduce.merges or not one_each:
+        return False
+    return all(
+        kind in _IN_ORDER and schema.kind(column) is kind
+        if name in _EXTREMES
+        else name == "count" or (name in TALLIES and kind is Type.INT)
+        for column, ((name, _), kind) in enumerate(
+            zip(reduce.lattices, reduce.kinds, strict=True), schema.expiry + 1
+        )
+    )
+
+
+def _turned(words: I64Array) -> I64Array:
+    """Words of floats in an order as that of the floats, and back; there is no NaN among them."""
+    return np.where(words < 0, words ^ np.int64(INT_MAX), words)
 
 
 def _terms_of(reduce: Reduce) -> tuple[Expression, ...]:

@@ -18,18 +18,28 @@ Alive = tuple[list[list[int]], int, int]
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Groups that a change touches, each from an instant on, and the rows of them from there on."""
+    """Groups that a change touches, each from an instant on, and the rows of them from there on.
+
+    The rows of group i are those from `firsts[i]` to `firsts[i + 1]`.
+    """
 
     groups: I64Array
     since: I64Array
-    rows: list[list[list[int]]]
+    rows: Change
+    firsts: I64Array
+
+    def alive(self) -> Iterable[list[list[int]]]:
+        """The rows of each group that has any."""
+        for first, last in pairwise(self.firsts.tolist()):
+            if first < last:
+                yield self.rows[first:last].tolist()
 
     def stretches(self) -> Iterable[Alive]:
         """The rows that hold together, stretch by stretch.
 
         Cost: O(n log n) for n rows of a group, and the rows of each stretch.
         """
-        for rows in self.rows:
+        for rows in self.alive():
             borders = sorted({border for row in rows for border in row[-3:-1]})
             coming = sorted(range(len(rows)), key=lambda at: rows[at][-3], reverse=True)
             alive: dict[int, list[int]] = {}
@@ -65,24 +75,31 @@ class Regrouped:
 
         Raises: NegativeRow. Cost: the rows of these groups.
         """
-        found: dict[tuple[int, ...], tuple[list[int], int]] = {}
-        for row in change.tolist():
-            key = self.group_of(row)
-            _, first = found.get(key, (row, END_WORD))
-            found[key] = row[:-1], min(first, row[-3])
-        groups = np.array([row for row, _ in found.values()], np.int64)
-        since = np.array([first for _, first in found.values()], np.int64)
+        groups, since = self._touched(change)
         self.kept.take(change)
+        number = self._width - 1  # a column of matches that this join does not write
         left = np.zeros((len(groups), self._width + 3 + 2), np.int64)
         left[:, : self._groups] = groups[:, : self._groups]
+        left[:, number] = np.arange(len(groups))
         left[:, -4] = groups[:, -3] & ((1 << self._groups) - 1)
         left[:, -3], left[:, -2], left[:, -1] = since, END_WORD, 1
-        rows: dict[tuple[int, ...], list[list[int]]] = {}
-        for kept in (self.kept.facts, self.kept.spare):
-            for match in join(left, kept, self._mine).tolist():
-                row = [*match[: self._width - 1], match[-4], *match[-3:]]
-                rows.setdefault(self.group_of(row), []).append(row)
-        return Touched(groups, since, list(rows.values()))
+        parts = [join(left, kept, self._mine) for kept in (self.kept.facts, self.kept.spare)]
+        found = np.concatenate(parts)
+        found = found[np.argsort(found[:, number], kind="stable")]
+        firsts = np.searchsorted(found[:, number], np.arange(len(groups) + 1))
+        rows = np.concatenate([found[:, :number], found[:, -4:]], axis=1)
+        return Touched(groups, since, rows, firsts)
+
+    def _touched(self, change: Change) -> tuple[I64Array, I64Array]:
+        """A row without its diff for each group of a change, and its first instant."""
+        keys = [*change.T[: self._groups], change[:, -4] & ((1 << self._groups) - 1)]
+        order = np.lexsort(keys)
+        new = np.zeros(len(order), np.bool_)
+        new[0] = True
+        for key in keys:
+            new[1:] |= key[order[1:]] != key[order[:-1]]
+        firsts = np.flatnonzero(new)
+        return change[order[firsts], :-1], np.minimum.reduceat(change[order, -3], firsts)
 
     def numbers(self, columns: Sequence[int]) -> set[int]:
         """The words that stand in some columns of the rows."""

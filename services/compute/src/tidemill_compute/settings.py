@@ -9,7 +9,8 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Steps of evaluation, and movement of holds."""
 
     step_changes_max: int = 100_000
-    """Input changes that one step of a view covers, as far as instants differ.
+    """Input changes that one step of a view covers, as far as instants differ; an eighth more
+    where nothing is left then.
 
     A backlog is read piece by piece, twice as many changes at a time. A step that needs more
     memory than there is begins again with fewer.

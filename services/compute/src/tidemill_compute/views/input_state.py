@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # importing it imports numba
 
 Times: TypeAlias = npt.NDArray[np.uint64]
 NO_TIMES: Times = np.empty(0, dtype=np.uint64)
+REST_PART = 8
+"""A step takes this part of its changes more where nothing is left then."""
 
 
 class InputState:
@@ -191,10 +193,11 @@ def no_rows(shape: PredicateShape) -> pa.Table:
 def cut_step(inputs: Sequence[InputState], lower: int, upper: int, changes_max: int) -> int:
     """End of a step from `lower`: `upper`, or before it if the step would see too many changes.
 
-    All changes at one instant belong to one step, however many they are. Cost: O(inputs ·
+    All changes at one instant belong to one step, however many they are. So does a small rest,
+    which would be a step of its own: up to an eighth of `changes_max`. Cost: O(inputs ·
     changes_max).
     """
-    if sum(living.waiting(upper) for living in inputs) <= changes_max:
+    if sum(living.waiting(upper) for living in inputs) <= changes_max + changes_max // REST_PART:
         return upper
     every = [living.change_times() for living in inputs]
     times = np.sort(np.concatenate([times[: changes_max + 1] for times in every]))

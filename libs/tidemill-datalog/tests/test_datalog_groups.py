@@ -14,13 +14,13 @@ from tidemill.datalog.logical.partial import PARTIAL
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import placement_document, placement_lines, placement_of
 from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.ranges import work
-from tidemill.datalog.ranges.running import Ranges
-from tidemill.datalog.ranges.work import Settings, work_of_range
 from tidemill.datalog.records import Record
 from tidemill.datalog.values import INT_MAX
-from tidemill.testkit.by_ranges import evaluated_by_ranges, feed
 from tidemill.testkit.evaluated import Evaluation, evaluated
+from tidemill.testkit.ranges import task
+from tidemill.testkit.ranges.evaluating import evaluated_by_ranges, feed
+from tidemill.testkit.ranges.running import Ranges
+from tidemill.testkit.ranges.task import RangeSettings, evaluate_range
 
 UPPER = 40
 Inputs = Mapping[str, Sequence[Presence]]
@@ -142,7 +142,7 @@ def test_what_one_range_says_is_told_from_what_others_say(monkeypatch: pytest.Mo
     }
     wanted = answer(evaluated(checked, given, upper=UPPER))
     assert answer(evaluated_by_ranges(checked, given, upper=UPPER, ranges=7)) == wanted
-    monkeypatch.setattr(work, "plan_in", lambda plan, number: partial.plan_in(plan, 0))
+    monkeypatch.setattr(task, "plan_in", lambda plan, number: partial.plan_in(plan, 0))
     assert answer(evaluated_by_ranges(checked, given, upper=UPPER, ranges=7)) != wanted
 
 
@@ -150,20 +150,22 @@ def test_one_fact_crosses_for_a_group_of_a_range_however_many_matches_it_has() -
     checked = program("of(r) @sum(v) := reading(s, v, _) ^ place(s, r);")
     places = [Presence(Record("place", (n, n % 2)), 0) for n in range(200)]
     readings = [Presence(Record("reading", (n, v, "a"), 0), 0) for n in range(200) for v in (1, 2)]
-    running = Ranges(placement_of(checked), 4, checked.derived, Settings())
+    running = Ranges(placement_of(checked), 4, checked.derived, RangeSettings())
     feed(running, {"place": places, "reading": readings})
     crossed = 0
     steps = running.step(1)
-    works = next(steps)
+    tasks = next(steps)
     try:
         while True:
             found = []
-            for each in works:
+            for each in tasks:
                 fragment = running.placement.fragments[each.fragment]
-                found.append(work_of_range(fragment, each, running.told_of(fragment), Settings()))
+                found.append(
+                    evaluate_range(fragment, each, running.told_of(fragment), RangeSettings())
+                )
                 moves = found[-1].moves
                 crossed += sum(len(m) for n, m in moves.items() if n.startswith(PARTIAL))
-            works = steps.send(found)
+            tasks = steps.send(found)
     except StopIteration as done:
         merged = done.value
     assert crossed == 2 * 4

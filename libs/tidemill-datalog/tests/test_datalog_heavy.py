@@ -30,12 +30,12 @@ from tidemill.datalog.placement import (
 )
 from tidemill.datalog.placement.hashing import range_of
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.ranges.running import Ranges
-from tidemill.datalog.ranges.work import Settings
 from tidemill.datalog.records import Record
 from tidemill.errors import TidemillError
-from tidemill.testkit.by_ranges import evaluated_by_ranges, feed
 from tidemill.testkit.evaluated import Evaluation, evaluated
+from tidemill.testkit.ranges.evaluating import evaluated_by_ranges, feed
+from tidemill.testkit.ranges.running import Ranges
+from tidemill.testkit.ranges.task import RangeSettings
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs, programs_alike
 from tidemill.testkit.tidelog import INPUTS as NAMES
@@ -209,7 +209,7 @@ def orders() -> Inputs:
 
 def most_in_one_range(checked: CheckedProgram, placement: Placement, ranges: int) -> int:
     """The rows of the largest range of the first fragment."""
-    running = Ranges(placement, ranges, checked.derived, Settings())
+    running = Ranges(placement, ranges, checked.derived, RangeSettings())
     feed(running, {n: each for n, each in orders().items() if n in checked.inputs})
     works = next(running.step(100))
     return max(sum(map(len, work.changes.values())) for work in works)

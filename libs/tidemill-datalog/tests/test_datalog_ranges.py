@@ -22,12 +22,12 @@ from tidemill.datalog.placement import Place, Placement, placement_of
 from tidemill.datalog.placement.column_hashes import ranges_of_columns
 from tidemill.datalog.placement.hashing import hash_of, range_of
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.ranges.work import Settings
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import TidemillError
-from tidemill.testkit.by_ranges import evaluated_by_ranges
 from tidemill.testkit.evaluated import Evaluation, evaluated
+from tidemill.testkit.ranges.evaluating import evaluated_by_ranges
+from tidemill.testkit.ranges.task import RangeSettings
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import (
     DERIVED,
@@ -78,7 +78,12 @@ def test_any_ranges_and_cuts_answer_as_one_process(
     example: Example, given_: Inputs, ranges: int, cuts: Sequence[int], strategy: Strategy
 ) -> None:
     found = evaluated_by_ranges(
-        example.checked, given_, upper=UPPER, cuts=cuts, ranges=ranges, settings=Settings(strategy)
+        example.checked,
+        given_,
+        upper=UPPER,
+        cuts=cuts,
+        ranges=ranges,
+        settings=RangeSettings(strategy),
     )
     assert answer(found) == one_process(example, given_), example.text
 
@@ -201,9 +206,9 @@ def test_limits_hold_over_the_rows_of_all_ranges() -> None:
         InputSchemas({"s": InputSchema("s", "relation", (("x", "int"),))}),
     )
     given_ = {"s": [Presence(Record("s", (number,)), 0) for number in range(9)]}
-    limits = Settings(limits=Limits(rows=80))
+    limits = RangeSettings(limits=Limits(rows=80))
     with pytest.raises(LimitPassed):
         evaluated_by_ranges(checked, given_, upper=1, settings=limits)
-    fits = Settings(limits=Limits(rows=81))
+    fits = RangeSettings(limits=Limits(rows=81))
     found = evaluated_by_ranges(checked, given_, upper=1, settings=fits)
     assert len(found.presences["p"]) == 81

@@ -29,7 +29,6 @@ from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement.sizes import RANGES_MAX, ranges_for
 from tidemill.datalog.presence import ErrorMove
-from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.errors import Exhausted, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
@@ -44,7 +43,7 @@ from tidemill_compute.views import range_wire
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX, History
 from tidemill_compute.views.bulk_spark import SparkHydrate, history_window
 from tidemill_compute.views.history_spec import pack_history, unpack_history
-from tidemill_compute.views.interval_rows import error_moves
+from tidemill_compute.views.interval_rows import FailingTexts, error_moves
 from tidemill_compute.views.range_history import RangeHistory
 from tidemill_compute.views.range_wire import Dealt, intervals_of
 from tidemill_compute.views.view import ViewDriver

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tidemill.datalog.checked import CheckedProgram
+from tidemill.catalog.entry import PlannedView
 from tidemill.errors import UsageError
 from tidemill_server.samples import write
 from tidemill_server.trials.answers import Facts, rules_of
@@ -31,7 +31,7 @@ def test_another_answer_elsewhere_is_told(tmp_path: Path) -> None:
     loaded = load_cases(tmp_path / "flights.test.yaml")
     asked: list[Facts] = []
 
-    def nothing(program: CheckedProgram, facts: Facts, upper: int) -> Facts:
+    def nothing(view: PlannedView, facts: Facts, upper: int) -> Facts:
         asked.append(facts)
         return {}
 

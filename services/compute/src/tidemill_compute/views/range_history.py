@@ -29,9 +29,9 @@ from tidemill.datalog.placement import (
     heavy_keys,
     placement_of,
 )
+from tidemill.datalog.placement.shares import shares_of, state_of
 from tidemill.datalog.placement.sizes import RANGES_MAX, bytes_of
 from tidemill.datalog.presence import ErrorMove
-from tidemill.datalog.ranges.shares import shares_of, state_of
 from tidemill.datalog.state import StateRow
 from tidemill.shard.heavy_values import heavy_over
 from tidemill_compute.views.bulk import History

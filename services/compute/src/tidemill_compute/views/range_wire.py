@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,7 +24,8 @@ from tidemill.datalog.placement.column_hashes import (
     spots_of_columns,
 )
 from tidemill.datalog.placement.hashing import spot_of
-from tidemill.datalog.ranges.packing import pack_fact, unpack_fact
+from tidemill.datalog.records import Record
+from tidemill.datalog.state import decode_fields, encode_fields
 
 EXPIRY, START, END, DIFF = "expiry", "start", "end", "diff"
 PAYLOAD_ROWS = 1 << 18
@@ -235,3 +236,16 @@ def _change_of(table: pa.Table, schema: Schema, texts: Texts) -> Change:
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def pack_fact(record: Record) -> str:
+    """A fact with all that it shows, as one line of JSON."""
+    fields: tuple[Any, ...] = (
+        record.predicate, record.arguments, record.time, record.expires, record.parafacts
+    )  # fmt: skip
+    return encode_fields(fields)
+
+
+def unpack_fact(fact: str) -> Record:
+    """The fact of `pack_fact`."""
+    return Record(*decode_fields(fact))

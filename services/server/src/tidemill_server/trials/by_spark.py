@@ -1,39 +1,48 @@
-"""Views of a case evaluated range by range, by tasks of Spark as bulk jobs do."""
+"""Views of a case evaluated by Spark: as the history of a view, by the job that evaluates those."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
-from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
-from tidemill.datalog.dataflow.schema import instant_word
-from tidemill.datalog.placement import placement_of
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.ranges.packing import (
-    pack_program,
-    pack_work,
-    unpack_worked,
-    work_packed,
-)
-from tidemill.datalog.ranges.running import Ranges
-from tidemill.datalog.ranges.work import Settings
+from tidemill.arrangement.updates import DIFF, TIME, consolidate
+from tidemill.catalog.entry import PlannedView
+from tidemill.catalog.record_rows import PredicateShape, record_of, row_of
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
+from tidemill.datalog.dataflow.evaluating import presences_of
+from tidemill.datalog.presence import END, Presence
 from tidemill.errors import UsageError
 from tidemill.host.launching import lacking_for_jobs
+from tidemill.shard.encoding import unpack_part
+from tidemill.shard.part_store import PartStore
+from tidemill.shard.parts import Part
+from tidemill.shard.state import Description
+from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.session import local_session
+from tidemill.spark.workplace import Workplace
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.bulk import History
+from tidemill_compute.views.bulk_spark import history_window
+from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.view_updates import RowChange, update_table
+from tidemill_compute.views.windows.spec import WindowResult, pack_window
+from tidemill_compute.views.windows.window_job import run
 from tidemill_server.trials.answers import Facts
 
 if TYPE_CHECKING:  # loaded with the first session
     from pyspark.sql import SparkSession
 
-RANGES = 3
-_ASKED = pa.schema([("number", pa.int64()), ("program", pa.binary()), ("work", pa.binary())])
-_ANSWERED = "number long, answer binary"
+_ERRORS = "errors"
 
 
 @contextmanager
@@ -44,61 +53,67 @@ def spark_evaluator() -> Iterator[SparkEvaluator]:
     with TemporaryDirectory() as scratch:
         session = local_session("tidemill test", LocalSettings(scratch=scratch))
         try:
-            yield SparkEvaluator(session)
+            yield SparkEvaluator(session, Path(scratch) / "blob")
         finally:
             session.stop()
 
 
 class SparkEvaluator:
-    """Evaluates programs in one session; each exchange of a program is a job of about a second."""
+    """Evaluates views in one session, over collections that it writes to a folder."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self, session: SparkSession, folder: Path) -> None:
+        place = BlobPlace(f"file:{folder}")
+        self._here = Workplace(session, place, lambda line: None)
+        self._unique = partial(next, map(str, count()))
+        self._store = PartStore(open_blob(place, self._unique), self._unique)
 
     def evaluate(
-        self, program: CheckedProgram, facts: Facts, upper: int
+        self, view: PlannedView, facts: Facts, upper: int
     ) -> Mapping[str, Sequence[Presence]]:
-        """Presences below `upper` of all that a program derives.
+        """Presences from 0 on and below `upper` of all that a view derives.
 
-        Raises: UsageError for a rule that fails; what Spark raises.
+        Raises: UsageError for a rule that fails; what Spark raises. Cost: one job.
         """
-        carrying = undeclared(program, facts)
-        settings = Settings()
-        running = Ranges(placement_of(program, carrying), RANGES, program.derived, settings)
-        for name, presences in facts.items():
-            words = [
-                (each.record, instant_word(each.start), instant_word(each.end), 1)
-                for each in presences
-            ]
-            running.feed(name, words)
-        packed = pack_program(program, carrying, settings)
-        steps = running.step(upper)
-        try:
-            works = next(steps)
-            while True:
-                answers = self._answers(packed, [pack_work(work) for work in works])
-                works = steps.send([unpack_worked(answer) for answer in answers])
-        except StopIteration as done:
-            merged = done.value
-        if merged.errors:
-            raise UsageError(f"a rule fails: {merged.errors[0][0]}", reason="case")
-        return {name: presences_of(merged.moves.get(name, ())) for name in program.derived}
+        outputs = {name: (name, entry.shape) for name, entry in view.outputs.items()}
+        inputs = {name: (f"in/{name}", entry.shape) for name, entry in view.inputs.items()}
+        target = ViewTarget("view", view.program, inputs, outputs, _ERRORS, "state")
+        written = {name: Description(shape.schema) for name, shape in outputs.values()}
+        written |= {_ERRORS: Description(ERROR_SCHEMA), "state": Description(STATE_SCHEMA)}
+        read = {
+            collection: asyncio.run(self._written(collection, shape, facts[name]))
+            for name, (collection, shape) in inputs.items()
+        }
+        history = History(target, ComputeSettings(), 0, upper, read, written)
+        window = pack_window(history_window(history, self._unique(), 0))
+        result = msgspec.msgpack.decode(run(window, self._here), type=WindowResult)
+        if result.failure:
+            raise UsageError(result.message, reason="case")
+        tables = {name: asyncio.run(self._read(result, name, written[name])) for name in written}
+        if failed := tables[_ERRORS].to_pylist():
+            raise UsageError(f"a rule fails: {next(iter(failed[0].values()))}", reason="case")
+        return {name: _presences(tables[name], shape) for name, shape in outputs.values()}
 
-    def _answers(self, program: bytes, works: Sequence[bytes]) -> list[bytes]:
-        """One job, with a task for each piece of work."""
-        columns = [[*range(len(works))], [program] * len(works), works]
-        arrays = [pa.array(each, f.type) for each, f in zip(columns, _ASKED, strict=True)]
-        frame = self._session.createDataFrame(pa.Table.from_arrays(arrays, schema=_ASKED))
-        dealt = frame.repartitionById(max(1, len(works)), frame["number"].cast("int"))
-        found = dealt.mapInArrow(answered, _ANSWERED).collect()
-        return [bytes(row["answer"]) for row in sorted(found, key=lambda row: row["number"])]
+    async def _written(
+        self, collection: str, shape: PredicateShape, facts: Sequence[Presence]
+    ) -> tuple[Description, tuple[Part, ...]]:
+        description, row, changes = Description(shape.schema), row_of(shape), list[RowChange]()
+        for each in facts:
+            if each.end > max(each.start, 0):
+                changes.append((row(each.record), int(max(each.start, 0)), 1))
+                if each.end != END:
+                    changes.append((row(each.record), int(each.end), -1))
+        updates = update_table(changes, shape.schema)
+        return description, await self._store.write(collection, description, updates)
+
+    async def _read(self, result: WindowResult, name: str, description: Description) -> pa.Table:
+        parts = [*map(unpack_part, result.parts.get(name, ()))]
+        tables = [await self._store.table(part, description) for part in parts]
+        return consolidate(pa.concat_tables([description.update_schema().empty_table(), *tables]))
 
 
-def answered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The answers to the work of one task."""
-    for batch in batches:
-        asked = batch.to_pydict()
-        answers = [work_packed(*each) for each in zip(asked["program"], asked["work"], strict=True)]
-        yield pa.RecordBatch.from_arrays(
-            [batch.column("number"), pa.array(answers, pa.binary())], ["number", "answer"]
-        )
+def _presences(updates: pa.Table, shape: PredicateShape) -> list[Presence]:
+    make, rows = record_of(shape), updates.sort_by(TIME)
+    times, diffs = rows.column(TIME).to_pylist(), rows.column(DIFF).to_pylist()
+    columns = [rows.column(name).to_pylist() for name in shape.schema.names]
+    records = map(make, zip(*columns, strict=True) if columns else [()] * len(times))
+    return presences_of(zip(times, records, diffs, strict=True))

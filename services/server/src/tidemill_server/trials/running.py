@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random  # noqa: TID251  the type of what is handed in
 from typing import Any, TypeAlias, TypeVar
 
-from tidemill.datalog.checked import CheckedProgram
+from tidemill.catalog.entry import PlannedView
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.why_not import why_not
@@ -28,8 +28,8 @@ from tidemill_server.trials.answers import (
 from tidemill_server.trials.cases import Absent, Case
 from tidemill_server.trials.staging import Staged, given_rows, reordered, stage
 
-Evaluator: TypeAlias = "Callable[[CheckedProgram, Facts, int], Facts]"
-"""Presences below an instant of all that a program derives from facts."""
+Evaluator: TypeAlias = "Callable[[PlannedView, Facts, int], Facts]"
+"""Presences from 0 on and below an instant of all that a view derives from facts."""
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def run(
     for name, view in rules.views.items():
         inputs[name] = facts_of(rules, view, known)
         if elsewhere is not None:
-            known[name] = elsewhere(view.program, inputs[name], upper)
+            known[name] = elsewhere(view, inputs[name], upper)
             continue
         known[name] = evaluate(
             view.program, inputs[name], upper, strategy=how.strategy, cut=how.cut, random=random
@@ -147,12 +147,14 @@ def _upper(case: Case, staged: Any) -> int:
 
 
 def _shown(outcome: Outcome) -> set[str]:
-    """All answers of a run as lines."""
+    """All answers of a run from 0 on, as lines."""
     found = set()
     for view, facts in outcome.derived.items():
         for presences in facts.values():
             for each in presences:
-                found.add(f"{view}: [{each.start},{each.end}) {format_record(each.record)}")
+                if each.end > 0:
+                    stretch = f"[{max(each.start, 0)},{each.end})"
+                    found.add(f"{view}: {stretch} {format_record(each.record)}")
     for name, told in outcome.told.items():
         found |= {f"{name} fires {firing_line(each)}" for each in told.fired}
         found |= {

@@ -34,12 +34,12 @@ def evaluate_case(
     """
     if options.engine == "dataflow":
         return _in_one_process(options, checked, deliveries, upper, None)
-    from tidemill.datalog.ranges.work import Settings  # imports numba
     from tidemill.testkit.conformance.language_ranges import evaluated_in_windows
+    from tidemill.testkit.ranges.task import RangeSettings  # imports numba
 
     plan = replace(logical_plan(checked), rules=(), components=())
     given = _in_one_process(options, checked, deliveries, upper, plan).presences
-    settings = Settings(strategy_of(options))
+    settings = RangeSettings(strategy_of(options))
     found = evaluated_in_windows(checked, deliveries, upper, settings, options.evaluator)
     return Answer({**given, **found.presences}, found.errors)
 

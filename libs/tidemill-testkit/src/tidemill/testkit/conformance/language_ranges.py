@@ -8,20 +8,20 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.evaluating import undeclared
 from tidemill.datalog.placement import placement_of
 from tidemill.datalog.presence import BEGINNING, END, Instant
-from tidemill.datalog.ranges.packing import (
-    RangeFailed,
-    pack_program,
-    pack_work,
-    unpack_worked,
-    work_packed,
-)
-from tidemill.datalog.ranges.running import Ranges
-from tidemill.datalog.ranges.work import Settings, Work, Worked
-from tidemill.testkit.by_ranges import Evaluate, Told, driven, feed
 from tidemill.testkit.conformance.language_inputs import Delivery
 from tidemill.testkit.conformance.registry import Evaluator
 from tidemill.testkit.conformance.values import CaseError
 from tidemill.testkit.evaluated import Evaluation
+from tidemill.testkit.ranges.evaluating import Changes, Evaluate, driven, feed
+from tidemill.testkit.ranges.packing import (
+    RangeFailed,
+    evaluate_packed,
+    pack_program,
+    pack_task,
+    unpack_answer,
+)
+from tidemill.testkit.ranges.running import Ranges
+from tidemill.testkit.ranges.task import RangeAnswer, RangeSettings, RangeTask
 
 RANGES = 3
 CUTS = 2
@@ -32,7 +32,7 @@ def evaluated_in_windows(
     checked: CheckedProgram,
     deliveries: Sequence[Delivery],
     upper: int,
-    settings: Settings,
+    settings: RangeSettings,
     evaluator: Evaluator | None,
 ) -> Evaluation:
     """The answer below `upper`. Raises: CaseError where a range has none."""
@@ -47,7 +47,7 @@ def evaluated_in_windows(
         known = max(known, min(frontier, upper))
         feed(running, delivered, known)
     evaluate = _packed(evaluator, pack_program(checked, carrying, settings))
-    told = Told()
+    told = Changes()
     for at in (*cuts_of(deliveries, upper), upper):
         told.take(driven(running.step(at), evaluate))
     return told.evaluation(checked.derived)
@@ -56,18 +56,18 @@ def evaluated_in_windows(
 class _Here:
     """Evaluates ranges in this process, as a task of Spark does."""
 
-    def evaluate(self, program: bytes, works: Sequence[bytes]) -> Sequence[bytes]:
-        """The packed answers of ranges to their packed work."""
-        return [work_packed(program, work) for work in works]
+    def evaluate(self, program: bytes, tasks: Sequence[bytes]) -> Sequence[bytes]:
+        """The packed answers of ranges to their packed tasks."""
+        return [evaluate_packed(program, task) for task in tasks]
 
     def whole(self, reason: str) -> None:
         """Do nothing."""
 
 
 def _packed(evaluator: Evaluator, program: bytes) -> Evaluate:
-    def evaluate(works: Sequence[Work]) -> Sequence[Worked]:
+    def evaluate(tasks: Sequence[RangeTask]) -> Sequence[RangeAnswer]:
         try:
-            return [*map(unpack_worked, evaluator.evaluate(program, [*map(pack_work, works)]))]
+            return [*map(unpack_answer, evaluator.evaluate(program, [*map(pack_task, tasks)]))]
         except RangeFailed as failed:
             raise CaseError(f"a range has no answer: {failed}") from None
 

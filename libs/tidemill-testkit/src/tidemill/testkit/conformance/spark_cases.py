@@ -1,6 +1,6 @@
 """Language cases on Spark: one session, and one job for what all cases ask at a time.
 
-Ranges are evaluated by tasks of executors, which get nothing but packed programs and packed work.
+Ranges are evaluated by tasks of executors, which get nothing but packed programs and packed tasks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from tidemill.datalog.ranges.packing import work_packed
 from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.session import local_session
 from tidemill.testkit.conformance.meeting import Meeting, Question
 from tidemill.testkit.conformance.registry import Case, Options, Outcome, run_case
+from tidemill.testkit.ranges.packing import evaluate_packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ class _Member:
         return msgspec.msgpack.decode(answer, type=list[str])
 
     def evaluate(self, program: bytes, works: Sequence[bytes]) -> Sequence[bytes]:
-        """The packed answers of ranges to their packed work."""
+        """The packed answers of ranges to their packed tasks."""
         return self._meeting.ask([(program, work) for work in works])
 
     def whole(self, reason: str) -> None:
@@ -106,6 +106,6 @@ def answer_in_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def _answer(program: bytes, work: bytes) -> bytes:
     if program:
-        return work_packed(program, work)
+        return evaluate_packed(program, work)
     case, strategy = msgspec.msgpack.decode(work)
     return msgspec.msgpack.encode(run_case(case, Options("dataflow", strategy)))

@@ -11,9 +11,8 @@ import msgspec
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.presence import ErrorMove
-from tidemill.datalog.ranges.failing import FailingTexts
 from tidemill.shard.ports import Blob
-from tidemill_compute.views.interval_rows import error_moves
+from tidemill_compute.views.interval_rows import FailingTexts, error_moves
 from tidemill_compute.views.range_wire import Dealt
 from tidemill_compute.views.view_updates import update_table
 from tidemill_compute.views.windows.spec import (

@@ -1,4 +1,4 @@
-"""The work of one range of one fragment in one interval: from rows and state to changes and state.
+"""One range of one fragment in one interval: from rows and state to changes and state.
 
 The same function runs in a task of Spark, and in a process for as many ranges as there are.
 """
@@ -25,7 +25,7 @@ Move: TypeAlias = "tuple[Instant, Record, int]"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RangeContents:
     """The facts that a range reads, by name, and its state, before an interval."""
 
     present: Mapping[str, Sequence[Update]] = field(default_factory=dict)
@@ -33,8 +33,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Work of one range of a fragment for [lower, upper); `lower` None is the beginning.
+class RangeTask:
+    """RangeTask of one range of a fragment for [lower, upper); `lower` None is the beginning.
 
     `changes` are of the facts that it reads, by name, from `lower` on.
     """
@@ -43,12 +43,12 @@ class Work:
     number: int
     lower: int | None
     upper: int
-    part: Part
+    part: RangeContents
     changes: Mapping[str, Sequence[Update]]
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
+class RangeAnswer:
     """The answer of a range for an interval: changes of facts and errors, and of its state.
 
     `rows` are those that each predicate has at its end.
@@ -62,19 +62,19 @@ class Worked:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings that all ranges of an evaluation have in common."""
+class RangeSettings:
+    """RangeSettings that all ranges of an evaluation have in common."""
 
     strategy: Strategy = "strata"
     limits: Limits | None = None
 
 
-def work_of_range(
+def evaluate_range(
     fragment: Fragment,
-    work: Work,
+    task: RangeTask,
     told: Collection[str],
-    settings: Settings,
-) -> Worked:
+    settings: RangeSettings,
+) -> RangeAnswer:
     """The changes of the predicates `told` in an interval, and of the errors and the state.
 
     Pure. The answer is that of an engine that has been there from the beginning. Raises: Exhausted,
@@ -82,23 +82,23 @@ def work_of_range(
     """
     mine = [name for name in fragment.derives if name in told]
     engine = DataflowEngine(
-        fragment.plan.checked, plan=plan_in(fragment.plan, work.number), strategy=settings.strategy,
+        fragment.plan.checked, plan=plan_in(fragment.plan, task.number), strategy=settings.strategy,
         told=mine, keeps_state=True, limits=settings.limits, whole=fragment.whole,
     )  # fmt: skip
-    if work.lower is not None:
-        engine.restore(work.part.state, work.lower)
-        for name, updates in work.part.present.items():
-            began = work.lower - 1
+    if task.lower is not None:
+        engine.restore(task.part.state, task.lower)
+        for name, updates in task.part.present.items():
+            began = task.lower - 1
             engine.feed_records(name, [(record, began, end, n) for record, _, end, n in updates])
-        engine.step(work.lower)
+        engine.step(task.lower)
         engine.tell_errors()
         engine.tell_state()
-    for name, updates in work.changes.items():
+    for name, updates in task.changes.items():
         engine.feed_records(name, updates)
     moves = {
         name: list(each.contributions() if name in fragment.whole else each.records())
-        for name, each in engine.step(work.upper).items()
+        for name, each in engine.step(task.upper).items()
     }
     gone, come = engine.tell_state()
     rows = {name: engine.rows(name) for name in fragment.derives}
-    return Worked(moves, engine.tell_errors(), gone, come, rows)
+    return RangeAnswer(moves, engine.tell_errors(), gone, come, rows)

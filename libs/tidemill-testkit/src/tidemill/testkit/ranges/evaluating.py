@@ -10,12 +10,12 @@ from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
 from tidemill.datalog.dataflow.schema import instant_of, instant_word
 from tidemill.datalog.placement import Placement, placement_of
 from tidemill.datalog.presence import END, ErrorMove, ErrorPresence, Instant, Presence
-from tidemill.datalog.ranges.running import Merged, Ranges, Steps
-from tidemill.datalog.ranges.work import Move, Settings, Work, Worked, work_of_range
 from tidemill.testkit.evaluated import Evaluation
+from tidemill.testkit.ranges.running import Merged, Ranges, Steps
+from tidemill.testkit.ranges.task import Move, RangeAnswer, RangeSettings, RangeTask, evaluate_range
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
-Evaluate: TypeAlias = "Callable[[Sequence[Work]], Sequence[Worked]]"
+Evaluate: TypeAlias = "Callable[[Sequence[RangeTask]], Sequence[RangeAnswer]]"
 """Evaluates ranges of one fragment."""
 
 
@@ -27,17 +27,17 @@ def evaluated_by_ranges(
     cuts: Sequence[int] = (),
     ranges: int = 3,
     placement: Placement | None = None,
-    settings: Settings | None = None,
+    settings: RangeSettings | None = None,
 ) -> Evaluation:
     """The answer below `upper`, by windows that end at the cuts; each begins from stored parts.
 
     Raises: LimitPassed.
     """
-    settings = settings or Settings()
+    settings = settings or RangeSettings()
     placement = placement or placement_of(checked, undeclared(checked, inputs))
     running = Ranges(placement, ranges, checked.derived, settings)
     feed(running, inputs)
-    told = Told()
+    told = Changes()
     for at in sorted({*cuts, upper}):
         told.take(driven(running.step(at), here(running, settings)))
     return told.evaluation(checked.derived)
@@ -57,28 +57,28 @@ def feed(running: Ranges, inputs: Inputs, at: Instant | None = None) -> None:
 def driven(steps: Steps, evaluate: Evaluate) -> Merged:
     """A step, whose ranges somebody evaluates."""
     try:
-        works = next(steps)
+        tasks = next(steps)
         while True:
-            works = steps.send(evaluate(works))
+            tasks = steps.send(evaluate(tasks))
     except StopIteration as done:
         merged: Merged = done.value
         return merged
 
 
-def here(running: Ranges, settings: Settings) -> Evaluate:
+def here(running: Ranges, settings: RangeSettings) -> Evaluate:
     """Evaluation of ranges in this process, the last one first."""
 
-    def evaluate(works: Sequence[Work]) -> Sequence[Worked]:
+    def evaluate(tasks: Sequence[RangeTask]) -> Sequence[RangeAnswer]:
         found = []
-        for work in reversed(works):
-            fragment = running.placement.fragments[work.fragment]
-            found.append(work_of_range(fragment, work, running.told_of(fragment), settings))
+        for task in reversed(tasks):
+            fragment = running.placement.fragments[task.fragment]
+            found.append(evaluate_range(fragment, task, running.told_of(fragment), settings))
         return found[::-1]
 
     return evaluate
 
 
-class Told:
+class Changes:
     """The sum of what steps tell."""
 
     def __init__(self) -> None:

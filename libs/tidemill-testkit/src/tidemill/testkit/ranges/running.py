@@ -1,6 +1,6 @@
 """A program evaluated range by range: rows are dealt out, what crosses is handed on and merged.
 
-A step gives out the work of one fragment after the other, to whoever evaluates ranges, and goes on
+A step gives out the tasks of one fragment after the other, to whoever evaluates ranges, and goes on
 with the answers.
 """
 
@@ -19,10 +19,17 @@ from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import PARTIAL, flat
 from tidemill.datalog.placement.places import Fragment, Placement
 from tidemill.datalog.presence import ErrorMove, Instant
-from tidemill.datalog.ranges.failing import FailingTexts
-from tidemill.datalog.ranges.work import Move, Part, Settings, Update, Work, Worked
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow, encode_fields
+from tidemill.testkit.ranges.task import (
+    Move,
+    RangeAnswer,
+    RangeContents,
+    RangeSettings,
+    RangeTask,
+    Update,
+)
+from tidemill_compute.views.interval_rows import FailingTexts
 
 
 class RangeFacts:
@@ -59,8 +66,8 @@ def fact_key(record: Record) -> str:
     return encode_fields((record.arguments, record.time, record.expires, record.parafacts))
 
 
-Steps: TypeAlias = "Generator[Sequence[Work], Sequence[Worked], Merged]"
-"""Gives out the work of one fragment after the other, and takes what each range says."""
+Steps: TypeAlias = "Generator[Sequence[RangeTask], Sequence[RangeAnswer], Merged]"
+"""Gives out the tasks of one fragment after the other, and takes what each range says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class Ranges:
     """
 
     def __init__(
-        self, placement: Placement, ranges: int, told: Collection[str], settings: Settings
+        self, placement: Placement, ranges: int, told: Collection[str], settings: RangeSettings
     ) -> None:
         """Fragments are evaluated in `ranges` ranges; changes are told of the predicates `told`."""
         self.placement = placement
@@ -119,13 +126,13 @@ class Ranges:
         moves: dict[str, list[Move]] = {}
         errors: list[ErrorMove] = []
         for fragment in self.placement.fragments:
-            works = list(self._works(fragment, upper))
-            found = yield works
+            tasks = list(self._tasks(fragment, upper))
+            found = yield tasks
             self._limit(fragment, found)
-            for work, worked in zip(works, found, strict=True):
-                self._keep((fragment.number, work.number), worked)
-                errors += worked.errors
-                for name, each in worked.moves.items():
+            for task, answer in zip(tasks, found, strict=True):
+                self._keep((fragment.number, task.number), answer)
+                errors += answer.errors
+                for name, each in answer.moves.items():
                     moves.setdefault(name, []).extend(each)
             for name in self.placement.crossing(fragment):
                 parts = name.startswith(PARTIAL)
@@ -138,19 +145,19 @@ class Ranges:
         asked = {name: sorted(self._shown(name, moves), key=_at) for name in self._told}
         return Merged(asked, self._failing.take(errors))
 
-    def _works(self, fragment: Fragment, upper: int) -> Iterator[Work]:
+    def _tasks(self, fragment: Fragment, upper: int) -> Iterator[RangeTask]:
         for (at, number), held in self._held.items():
             if at == fragment.number:
                 present = {name: each.present() for name, each in held.items()}
-                part = Part(present, self._state[at, number])
+                part = RangeContents(present, self._state[at, number])
                 changes = {name: each.take(upper) for name, each in held.items()}
-                yield Work(at, number, self._lower, upper, part, changes)
+                yield RangeTask(at, number, self._lower, upper, part, changes)
 
-    def _keep(self, key: tuple[int, int], worked: Worked) -> None:
+    def _keep(self, key: tuple[int, int], answer: RangeAnswer) -> None:
         """Take in how the state of a range has changed."""
         state = Counter(self._state[key])
-        state.subtract(worked.gone)
-        state.update(worked.come)
+        state.subtract(answer.gone)
+        state.update(answer.come)
         self._state[key] = list(state.elements())
 
     def _shown(self, name: str, moves: Mapping[str, Sequence[Move]]) -> Sequence[Move]:
@@ -171,11 +178,11 @@ class Ranges:
             sums[key] = at, shown, before + diff
         return [each for each in sums.values() if each[-1]]
 
-    def _limit(self, fragment: Fragment, found: Sequence[Worked]) -> None:
+    def _limit(self, fragment: Fragment, found: Sequence[RangeAnswer]) -> None:
         """Raises: LimitPassed where ranges have too many rows together."""
         limits = self._settings.limits or Limits()
         for name in fragment.placed:
-            limits.require_rows(name, sum(worked.rows.get(name, 0) for worked in found))
+            limits.require_rows(name, sum(answer.rows.get(name, 0) for answer in found))
 
 
 def _at(move: Move) -> float:

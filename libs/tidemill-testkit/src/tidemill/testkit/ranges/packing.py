@@ -1,11 +1,10 @@
-"""Programs, work and answers as bytes, for ranges evaluated elsewhere: data, never code."""
+"""Programs, tasks and answers as bytes, for ranges evaluated elsewhere: data, never code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -16,12 +15,19 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Placement, placement_of
-from tidemill.datalog.ranges.running import Ranges
-from tidemill.datalog.ranges.work import Part, Settings, Update, Work, Worked, work_of_range
-from tidemill.datalog.records import Record
-from tidemill.datalog.state import StateRow, decode_fields, encode_fields
+from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import TidemillError
+from tidemill.testkit.ranges.running import Ranges
+from tidemill.testkit.ranges.task import (
+    RangeAnswer,
+    RangeContents,
+    RangeSettings,
+    RangeTask,
+    Update,
+    evaluate_range,
+)
+from tidemill_compute.views.range_wire import pack_fact, unpack_fact
 
 PROGRAMS_MAX = 256
 """Programs that a process keeps placed."""
@@ -40,7 +46,7 @@ class _Program(msgspec.Struct, frozen=True):
     limits: Limits | None
 
 
-class _Work(msgspec.Struct, frozen=True):
+class _Task(msgspec.Struct, frozen=True):
     fragment: int
     number: int
     lower: int | None
@@ -50,7 +56,7 @@ class _Work(msgspec.Struct, frozen=True):
     changes: dict[str, list[_Row]]
 
 
-class _Worked(msgspec.Struct, frozen=True):
+class _Answer(msgspec.Struct, frozen=True):
     """`failed` says why there is no answer: a task that fails would be tried again."""
 
     moves: dict[str, list[tuple[int, str, int]]]
@@ -71,10 +77,12 @@ class _Placed:
 
     placement: Placement
     told: Mapping[int, frozenset[str]]
-    settings: Settings
+    settings: RangeSettings
 
 
-def pack_program(checked: CheckedProgram, carrying: Iterable[str], settings: Settings) -> bytes:
+def pack_program(
+    checked: CheckedProgram, carrying: Iterable[str], settings: RangeSettings
+) -> bytes:
     """A program of the standard vocabulary whose derived predicates are all told."""
     program = _Program(
         checked.program.text, dict(checked.inputs), sorted(carrying), list(checked.derived),
@@ -83,51 +91,51 @@ def pack_program(checked: CheckedProgram, carrying: Iterable[str], settings: Set
     return msgspec.msgpack.encode(program)
 
 
-def pack_work(work: Work) -> bytes:
-    """The work of one range."""
-    part = work.part
+def pack_task(task: RangeTask) -> bytes:
+    """The bytes of a task."""
+    part = task.part
     return msgspec.msgpack.encode(
-        _Work(
-            work.fragment, work.number, work.lower, work.upper, _packed(part.present),
-            list(part.state), _packed(work.changes),
+        _Task(
+            task.fragment, task.number, task.lower, task.upper, _packed(part.present),
+            list(part.state), _packed(task.changes),
         )
     )  # fmt: skip
 
 
-def work_packed(program: bytes, work: bytes) -> bytes:
+def evaluate_packed(program: bytes, task: bytes) -> bytes:
     """The answer of a range, all as bytes; errors of the program are part of it.
 
-    Cost: as `work_of_range`, and the text of a program that this process has not met.
+    Cost: as `evaluate_range`, and the text of a program that this process has not met.
     """
-    placed, given = _placed(program), msgspec.msgpack.decode(work, type=_Work)
-    part = Part(_unpacked(given.present), given.state)
-    mine = Work(
+    placed, given = _placed(program), msgspec.msgpack.decode(task, type=_Task)
+    part = RangeContents(_unpacked(given.present), given.state)
+    mine = RangeTask(
         given.fragment, given.number, given.lower, given.upper, part, _unpacked(given.changes)
     )
     fragment = placed.placement.fragments[mine.fragment]
     try:
-        found = work_of_range(fragment, mine, placed.told[mine.fragment], placed.settings)
+        found = evaluate_range(fragment, mine, placed.told[mine.fragment], placed.settings)
     except TidemillError as error:
-        return msgspec.msgpack.encode(_Worked({}, [], [], [], {}, str(error)))
+        return msgspec.msgpack.encode(_Answer({}, [], [], [], {}, str(error)))
     moves = {
         name: [(instant_word(at), pack_fact(record), diff) for at, record, diff in each]
         for name, each in found.moves.items()
     }
     return msgspec.msgpack.encode(
-        _Worked(moves, list(found.errors), list(found.gone), list(found.come), dict(found.rows))
+        _Answer(moves, list(found.errors), list(found.gone), list(found.come), dict(found.rows))
     )
 
 
-def unpack_worked(answer: bytes) -> Worked:
+def unpack_answer(answer: bytes) -> RangeAnswer:
     """The answer of a range. Raises: RangeFailed."""
-    given = msgspec.msgpack.decode(answer, type=_Worked)
+    given = msgspec.msgpack.decode(answer, type=_Answer)
     if given.failed:
         raise RangeFailed(given.failed)
     moves = {
         name: [(instant_of(at), unpack_fact(fact), diff) for at, fact, diff in each]
         for name, each in given.moves.items()
     }
-    return Worked(moves, given.errors, given.gone, given.come, given.rows)
+    return RangeAnswer(moves, given.errors, given.gone, given.come, given.rows)
 
 
 @lru_cache(PROGRAMS_MAX)
@@ -135,7 +143,7 @@ def _placed(program: bytes) -> _Placed:
     given = msgspec.msgpack.decode(program, type=_Program)
     checked = check(parse(given.text), InputSchemas(given.inputs))
     placement = placement_of(checked, given.carrying)
-    settings = Settings(given.strategy, given.limits)
+    settings = RangeSettings(given.strategy, given.limits)
     ranges = Ranges(placement, 1, given.told, settings)
     told = {each.number: ranges.told_of(each) for each in placement.fragments}
     return _Placed(placement, told, settings)
@@ -153,16 +161,3 @@ def _unpacked(rows: Mapping[str, Sequence[_Row]]) -> dict[str, list[Update]]:
         name: [(unpack_fact(fact), start, end, diff) for fact, start, end, diff in each]
         for name, each in rows.items()
     }
-
-
-def pack_fact(record: Record) -> str:
-    """A fact with all that it shows, as one line of JSON."""
-    fields: tuple[Any, ...] = (
-        record.predicate, record.arguments, record.time, record.expires, record.parafacts
-    )  # fmt: skip
-    return encode_fields(fields)
-
-
-def unpack_fact(fact: str) -> Record:
-    """The fact of `pack_fact`."""
-    return Record(*decode_fields(fact))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import pack_table
 from tidemill.errors import Unavailable
 from tidemill.runtime.formats import Column, RecordFormat
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
@@ -126,7 +126,7 @@ class SparkBulkReclock:
             origin=self._place.origin,
             log_directory=None if directory is None else str(directory.resolve()),
             ranges=[(part.partition, part.start, part.stop) for part in ranges],
-            bindings=_as_stream(backlog.bindings),
+            bindings=pack_table(backlog.bindings),
             upper=backlog.upper,
             columns=[ColumnSpec(c.name, c.kind, c.nullable) for c in self._columns],
             record_format=self._format,
@@ -146,10 +146,3 @@ class SparkBulkReclock:
             list(description.key),
             sole_time(upper),
         )
-
-
-def _as_stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())

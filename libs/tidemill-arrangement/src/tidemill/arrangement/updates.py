@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -191,6 +191,14 @@ def _sorted(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))
 
 
+def one_array(column: pa.ChunkedArray[Any]) -> Values:
+    """The values of a column side by side. Cost: a copy, unless they are that already."""
+    if column.num_chunks == 1:
+        return column.chunk(0)  # to combine one chunk copies it
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+
+
 def _run_starts(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
     """The first row of each run of rows that are equal in all `keys`."""
     changed = np.zeros(table.num_rows, dtype=np.bool_)
@@ -198,8 +206,7 @@ def _run_starts(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
     for name in keys:
         column = _comparable(table.column(name))
         if not pa.types.is_null(column.type) and len(column) > 1:
-            whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            changed[1:] |= _differs_from_before(whole)
+            changed[1:] |= _differs_from_before(one_array(column))
             if bool(changed.all()):
                 break
     return np.flatnonzero(changed)

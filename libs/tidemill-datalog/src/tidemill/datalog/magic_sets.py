@@ -134,7 +134,7 @@ class _Rewriting:
         waiting = [
             name
             for name, rules in self._rules.items()
-            if any(rule.outlives or rule.lingers or _reads_ends(rule) for rule in rules)
+            if any(rule.remembers or _reads_ends(rule) for rule in rules)
         ]
         found: set[str] = set()
         while waiting:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import pack_table
 from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
 from tidemill.rpc.client_compute import ComputeCalls
@@ -200,7 +201,7 @@ class AsyncClient:
 
         With a token the same call may be made again: it writes once.
         """
-        request = catalog.InsertRequest(table=table, arrow_ipc=codecs.table_out(rows), token=token)
+        request = catalog.InsertRequest(table=table, arrow_ipc=pack_table(rows), token=token)
         found = await self._ended(self._catalog.Insert, request, writes=True)
         return Inserted(time=found.time, rows=found.rows)
 

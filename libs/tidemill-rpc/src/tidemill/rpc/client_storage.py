@@ -9,6 +9,7 @@ from typing import Any
 import grpc.aio
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import pack_table
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import (
     AppendOutcome,
@@ -147,7 +148,7 @@ class StorageCalls:
         """Append and move on in one step; with a token the same call may be made again."""
         request = storage.UpdateAndDowngradeRequest(
             capability=codecs_storage.capability_out(held),
-            arrow_ipc=None if updates is None else codecs.table_out(updates),
+            arrow_ipc=None if updates is None else pack_table(updates),
             new=codecs.frontier_out(new),
             token=token,
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from tidemill.arrangement.arrow_bytes import read_stream
+from tidemill.arrangement.arrow_bytes import pack_table, read_stream
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import (
     Answer,
@@ -61,15 +61,6 @@ def stated_frontier(message: Message, name: str) -> Frontier:
     return frontier_in(getattr(message, name))
 
 
-def table_out(table: pa.Table) -> bytes:
-    """One Arrow IPC stream, schema included, so that no row is still a table."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
 def table_in(data: bytes) -> pa.Table:
     """The table of an Arrow IPC stream, every value looked at.
 
@@ -104,7 +95,7 @@ def answer_out(answer: Answer) -> Iterator[query.Answer]:
     """The answer in parts."""
     for part in parts(answer.table):
         yield query.Answer(
-            rows=query.Rows(arrow_ipc=table_out(part)),
+            rows=query.Rows(arrow_ipc=pack_table(part)),
             as_of=answer.as_of,
             since=frontier_out(answer.since),
             upper=frontier_out(answer.upper),
@@ -131,7 +122,7 @@ def event_out(event: Event) -> Iterator[query.SubscribeResponse]:
     match event:
         case Changes(table):
             for part in parts(table):
-                yield query.SubscribeResponse(changes=query.Rows(arrow_ipc=table_out(part)))
+                yield query.SubscribeResponse(changes=query.Rows(arrow_ipc=pack_table(part)))
         case Progress(upper):
             yield query.SubscribeResponse(progress=frontier_out(upper))
 

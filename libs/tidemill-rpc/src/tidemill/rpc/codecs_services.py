@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from tidemill.rpc.codecs import parts, table_in, table_out
+from tidemill.arrangement.arrow_bytes import pack_table
+from tidemill.rpc.codecs import parts, table_in
 from tidemill.rpc.messages import Delivered, Work
 from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
 from tidemill_protos.work.v1 import work_pb2 as work
@@ -28,10 +29,10 @@ def delivery_out(delivered: Delivered) -> Iterator[ingest.DeliverResponse]:
     """The parts of a delivery; only the last one has the positions."""
     rows = list(parts(delivered.rows))
     for table in rows[:-1]:
-        yield ingest.DeliverResponse(rows_arrow_ipc=table_out(table))
+        yield ingest.DeliverResponse(rows_arrow_ipc=pack_table(table))
     yield ingest.DeliverResponse(
-        rows_arrow_ipc=table_out(rows[-1]),
-        letters_arrow_ipc=table_out(delivered.letters),
+        rows_arrow_ipc=pack_table(rows[-1]),
+        letters_arrow_ipc=pack_table(delivered.letters),
         last=True,
         positions=offsets_out(delivered.positions),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidemill.arrangement.arrow_bytes import read_schema
+from tidemill.arrangement.arrow_bytes import pack_table, read_schema
 from tidemill.errors import UsageError
 from tidemill.rpc.codecs import (
     frontier_in,
@@ -15,7 +15,6 @@ from tidemill.rpc.codecs import (
     json_out,
     parts,
     table_in,
-    table_out,
 )
 from tidemill.rpc.messages import (
     Appended,
@@ -156,7 +155,7 @@ def updates_out(event: Event) -> Iterator[storage.SubscribeAtResponse]:
     match event:
         case Changes(table):
             for part in parts(table):
-                yield storage.SubscribeAtResponse(changes_arrow_ipc=table_out(part))
+                yield storage.SubscribeAtResponse(changes_arrow_ipc=pack_table(part))
         case Progress(upper):
             yield storage.SubscribeAtResponse(progress=frontier_out(upper))
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.arrangement.updates import DIFF, TIME, one_array
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Column: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
@@ -67,7 +67,7 @@ def _mixed(values: Hashes) -> Hashes:
 def _column_hashes(column: Column) -> Hashes:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    values = _joined(column)
+    values = one_array(column)
     kind = values.type
     if any(is_text(kind) for is_text in _TEXTS):
         hashes = _text_hashes(values.cast(pa.large_binary()))
@@ -78,11 +78,6 @@ def _column_hashes(column: Column) -> Hashes:
     if values.null_count:
         hashes = np.where(np.asarray(values.is_null()), _NULL, hashes)
     return hashes
-
-
-def _joined(column: Column) -> Values:
-    joined = column.combine_chunks()
-    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
 
 
 def _numbers(values: Values) -> Hashes | None:

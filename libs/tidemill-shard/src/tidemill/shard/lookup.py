@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import checked
+from tidemill.arrangement.updates import one_array
 from tidemill.errors import Corrupt
 from tidemill.shard.offloading import ROWS_INLINE_MAX, compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
@@ -233,16 +234,10 @@ def searchable(kind: pa.DataType) -> bool:
 def run_of(table: pa.Table, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
     """The rows of a table sorted by a column, nulls last, that have this value in it."""
     column = table.column(name)
-    # NB: to combine one chunk copies it.
-    values: Values = column.chunk(0) if column.num_chunks == 1 else _combined(column)
+    values: Values = one_array(column)
     wanted = value.as_py()
     start = _bisected(values, wanted, after=False)
     return table.slice(start, _bisected(values, wanted, after=True) - start)
-
-
-def _combined(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> Values:
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def equal_rows(table: pa.Table, scalars: Scalars) -> pa.Table:

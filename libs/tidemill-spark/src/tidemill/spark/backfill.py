@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.arrow_bytes import pack_table, unpack_table
 from tidemill.arrangement.updates import consolidate
 from tidemill.time import U64_MAX
 
@@ -124,7 +125,7 @@ def _folder(
         for batch in batches:
             for row in batch.to_pylist():
                 if row["target"] == fold.changes.name:
-                    held.setdefault(row["bucket"], []).append(_decode(row["batch"]))
+                    held.setdefault(row["bucket"], []).append(unpack_table(row["batch"]))
                 else:
                     yield pa.RecordBatch.from_pylist([row], _MAPPED)
         for _, tables in sorted(held.items()):
@@ -204,7 +205,7 @@ def in_buckets(target: Target, updates: pa.Table) -> Iterator[pa.RecordBatch]:
                 "target": pa.array([target.name]),
                 "bucket": pa.array([int(bucket[begin])], pa.int32()),
                 "batch": pa.array(
-                    [_encode(table.slice(int(begin), int(end - begin)))], pa.binary()
+                    [pack_table(table.slice(int(begin), int(end - begin)))], pa.binary()
                 ),
             }
         )
@@ -229,7 +230,9 @@ def _writer(
         held: dict[tuple[str, int], list[pa.Table]] = {}
         for batch in batches:
             for row in batch.to_pylist():
-                held.setdefault((row["target"], row["bucket"]), []).append(_decode(row["batch"]))
+                held.setdefault((row["target"], row["bucket"]), []).append(
+                    unpack_table(row["batch"])
+                )
         for (name, _), tables in sorted(held.items(), key=lambda item: item[0]):
             updates = targets[name].arrange(pa.concat_tables(tables))
             if updates.num_rows:
@@ -242,14 +245,3 @@ def _writer(
                 )
 
     return write
-
-
-def _encode(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def _decode(payload: bytes) -> pa.Table:
-    return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.interval_updates import END_WORD, Change
-from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.arrangement.updates import DIFF, TIME, one_array
 from tidemill.catalog.record_rows import PredicateShape, endless, record_of, row_of
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.spelling import MOMENTS, SPELLED
@@ -48,8 +48,7 @@ def changes_of(
     nulls = rows[:, schema.nulls]
 
     def write(place: int, kind: Type, column: int) -> None:
-        array = updates.column(column)
-        whole = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+        whole = one_array(updates.column(column))
         if pa.types.is_null(whole.type):
             whole = whole.cast(shape.schema.field(column).type)
         found = _column(kind, whole, texts)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.interval_updates import END_WORD
-from tidemill.arrangement.updates import between, concatenate
+from tidemill.arrangement.updates import between, concatenate, one_array
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.carried_lattices import matches_ends
@@ -322,5 +322,4 @@ def _key(rows: pa.Table, shape: PredicateShape, at: int) -> pa.Array:
     """One column of the key of an input's rows; facts without a time have a null there."""
     if at == 0 and not shape.timed:
         return pa.nulls(rows.num_rows)
-    column = rows.column(shape.arguments if at == 0 else at - 1)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return one_array(rows.column(shape.arguments if at == 0 else at - 1))

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import pack_table, unpack_table
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.updates import one_array
 from tidemill.datalog.columns.column import Column
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
@@ -102,7 +104,7 @@ def _copies(stage: int, name: str, ranges: Iterable[int], table: pa.Table) -> It
 def _payloads(table: pa.Table) -> Iterator[bytes]:
     """The rows of a table in pieces: whoever passes one holds it whole."""
     for begin in range(0, table.num_rows, PAYLOAD_ROWS):
-        yield _TABLE + encoded(table.slice(begin, PAYLOAD_ROWS))
+        yield _TABLE + pack_table(table.slice(begin, PAYLOAD_ROWS))
 
 
 def dealt_told(
@@ -118,7 +120,7 @@ def dealt_told(
     if not schema.numbered and (parts or not schema.lattices):
         table = _table_of(told)
         yield from dealt_table(
-            stage, name, place, ranges, table, lambda at: _joined(table.column(at))
+            stage, name, place, ranges, table, lambda at: one_array(table.column(at))
         )
         return
     found: dict[int, list[tuple[str, int, int]]] = {}
@@ -140,7 +142,7 @@ def feed_told(engine: DataflowEngine, name: str, payloads: Sequence[bytes], text
         return
     for payload in payloads:
         if payload[:1] == _TABLE:
-            engine.feed(name, _change_of(decoded(payload[1:]), schema, texts))
+            engine.feed(name, _change_of(unpack_table(payload[1:]), schema, texts))
             continue
         rows = msgspec.msgpack.decode(payload[1:], type=list[tuple[str, int, int]])
         engine.feed_records(name, [(unpack_fact(f), at, END_WORD, diff) for f, at, diff in rows])
@@ -154,10 +156,10 @@ def spots_in(
     `key_of` gives the key of the rows of an input; without it they are changes that were told.
     """
     if payload[:1] == _TABLE:
-        table = decoded(payload[1:])
+        table = unpack_table(payload[1:])
         if key_of is not None:
             return spots_of_columns(key_of(table))
-        return spots_of_columns([_joined(table.column(at)) for at in place.positions])
+        return spots_of_columns([one_array(table.column(at)) for at in place.positions])
     rows = msgspec.msgpack.decode(payload[1:], type=list[tuple[str, int, int]])
     facts = [unpack_fact(fact) for fact, _, _ in rows]
     return np.array([spot_of(place.key_of(fact)) for fact in facts], np.uint64)
@@ -165,20 +167,7 @@ def spots_in(
 
 def table_in(payload: bytes) -> pa.Table:
     """The table of rows that were dealt out as one."""
-    return decoded(payload[1:])
-
-
-def encoded(table: pa.Table) -> bytes:
-    """A table as bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def decoded(payload: bytes) -> pa.Table:
-    """The table of `encoded`."""
-    return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
+    return unpack_table(payload[1:])
 
 
 def _table_of(told: Told) -> pa.Table:
@@ -224,7 +213,7 @@ def intervals_of(moves: I64Array) -> Change:
 def _change_of(table: pa.Table, schema: Schema, texts: Texts) -> Change:
     rows = np.zeros((table.num_rows, schema.columns + 3), np.int64)
     for place in range(schema.expiry):
-        column = Column.of_arrow(schema.kind(place), _joined(table.column(place)), texts)
+        column = Column.of_arrow(schema.kind(place), one_array(table.column(place)), texts)
         rows[:, place] = words_of_column(column)
         if column.nulls is not None:
             rows[:, schema.nulls] |= column.nulls.astype(np.int64) << place
@@ -232,10 +221,6 @@ def _change_of(table: pa.Table, schema: Schema, texts: Texts) -> Change:
     for at, name in enumerate((START, END, DIFF), -3):
         rows[:, at] = table.column(name).to_numpy()
     return rows
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def pack_fact(record: Record) -> str:

@@ -15,8 +15,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
+from tidemill.arrangement.arrow_bytes import pack_table
 from tidemill.arrangement.column_types import column_type, shown_as_text
-from tidemill.rpc.codecs import PART_BYTES_MAX, parts, table_out
+from tidemill.rpc.codecs import PART_BYTES_MAX, parts
 from tidemill.rpc.turns import beside
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
@@ -119,7 +120,7 @@ async def _each(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 def _arrow(table: pa.Table) -> Iterator[bytes]:
     """One Arrow IPC stream."""
     if table.nbytes <= PART_BYTES_MAX:
-        yield table_out(table)
+        yield pack_table(table)
         return
     sink = io.BytesIO()
 

@@ -234,6 +234,11 @@ class RuleForm:
         """Whether the end of some matched fact does not end a solution (`~expires` in the body)."""
         return any("expires" in atom.suppressed for atom in self.atoms)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether solutions may live on without a fact, so that a restart needs their state."""
+        return self.outlives or self.lingers
+
 
 def clock_time(atom: AtomForm) -> Constant | Variable | None:
     """The first term matched against the time of a clock, None for none or a wildcard."""

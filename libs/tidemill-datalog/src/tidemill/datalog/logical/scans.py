@@ -175,7 +175,7 @@ class _Readings:
     def _counts_rows(self) -> bool:
         """Whether a count, an end or an error tells rows apart by columns nobody names."""
         rule = self._rule
-        if rule.outlives or rule.lingers or not rule.deductive:
+        if rule.remembers or not rule.deductive:
             return True
         if any(name in TALLIES for name, _ in rule.head.lattices) or self._sees_ends():
             return True

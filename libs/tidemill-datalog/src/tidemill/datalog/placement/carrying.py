@@ -75,7 +75,7 @@ class Carrying:
     def whole_groups(self, rule: RuleForm) -> str:
         """Why no range has a part of the groups of an aggregating rule; empty if each has one."""
         head, names = rule.head, [name for name, _ in rule.head.lattices]
-        if rule.outlives or rule.lingers or head.time or "time" in head.suppressed:
+        if rule.remembers or head.time or "time" in head.suppressed:
             return "its facts have times or ends of their own"
         if any(self._represented.passed(rule, a) for a in rule.atoms if not a.is_clock):
             return "its atoms pass values on"

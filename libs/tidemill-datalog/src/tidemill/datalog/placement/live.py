@@ -35,7 +35,7 @@ def live_of(placement: Placement, outputs: Collection[str]) -> Live:
         return Live(lacking)
     whole, rules = "", placement.plan.rules
     moving = [rule for rule in rules if _moves_by_itself(rule)]
-    remembering = [rule for rule in rules if rule.outlives or rule.lingers]
+    remembering = [rule for rule in rules if rule.remembers]
     nowhere = sorted(n for f in placement.fragments for n in kept_nowhere(placement, f, outputs))
     if moving:
         whole = f"facts of rule {moving[0].number} change by themselves"

@@ -132,7 +132,7 @@ def _finer(draft: Draft, reads: _HeavyReads) -> tuple[Divided, ...] | Component:
         size = len(component.rules)
         mine, left = left[:size], left[size:]
         found = []
-        for state in states if not any(map(_remembers, component.rules)) else ():
+        for state in states if not any(rule.remembers for rule in component.rules) else ():
             for choice in islice(choices_of(component), CHOICES_MAX):
                 for each in added(state, component, choice, True):
                     ways = [*map(_beside, mine, each.rules[-size:])]
@@ -165,11 +165,6 @@ def _by_facts(rule: RuleForm, light: Divided, mine: AbstractSet[str]) -> Iterato
             others[at] = Place(columns)
             copied = [name for name in names if name != atom.predicate]
             yield Divided(frozenset({FACT}), tuple(others), absent, tuple(copied))
-
-
-def _remembers(rule: RuleForm) -> bool:
-    """Whether a range goes on from the state of its matches, which follows their key."""
-    return rule.outlives or rule.lingers
 
 
 def _beside(light: Divided, heavy: Divided) -> Divided | None:

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray
-from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.placement.column_hashes import ranges_of_columns
 from tidemill.datalog.placement.hashing import range_of
 from tidemill.datalog.placement.places import Fragment
@@ -17,7 +16,7 @@ from tidemill.datalog.state import Share, StateRow
 
 def state_of(fragment: Fragment, rows: Iterable[StateRow]) -> list[StateRow]:
     """The rows of a state that are of the rules of a fragment."""
-    numbers = {rule.number for rule in fragment.plan.rules if rule.outlives or rule.lingers}
+    numbers = {rule.number for rule in fragment.plan.rules if rule.remembers}
     return [row for row in rows if row[0] in numbers]
 
 
@@ -31,14 +30,10 @@ def shares_of(fragment: Fragment, number: int, ranges: int) -> dict[int, Share]:
     for rule in fragment.plan.rules if fragment.way == "ranges" else ():
         for at, atom in enumerate(rule.atoms):
             place = None if atom.is_clock else places.get(atom.predicate)
-            if place is not None and place.positions and _remembers(rule):
+            if place is not None and place.positions and rule.remembers:
                 found[rule.number] = _share(at, place.positions, number, ranges)
                 break
     return found
-
-
-def _remembers(rule: RuleForm) -> bool:
-    return rule.outlives or rule.lingers
 
 
 def _share(atom: int, positions: tuple[int, ...], number: int, ranges: int) -> Share:

@@ -41,7 +41,7 @@ def split(rule: RuleForm, place: int, columns: Columns) -> Halves | None:
     if not rule.head.aggregates:
         part = replace(rule, head=replace(rule.head, predicate=name))
         return part, reading_rule(rule.head.predicate, name, mine), mine
-    if rule.outlives or rule.lingers or rule.head.time or "time" in rule.head.suppressed:
+    if rule.remembers or rule.head.time or "time" in rule.head.suppressed:
         return None
     return _grouped(rule, name, columns)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf import descriptor_pb2
 
+from tidemill.arrangement.arrow_bytes import pack_table
 from tidemill.arrangement.updates import consolidate, stamp
 from tidemill.catalog.origins.parquet_files import ParquetFile
 from tidemill.datalog.check import check
@@ -293,7 +294,7 @@ def _used(updates: pa.Table) -> None:
 def _arrow() -> Iterator[Target]:
     usage = (UsageError,)
     updates = stamp(_table(), 5)
-    streams = (codecs.table_out(updates), codecs.table_out(updates.slice(0, 0)))
+    streams = (pack_table(updates), pack_table(updates.slice(0, 0)))
     yield Target("arrow-rows", streams, partial(_inserted, updates.schema), usage)
     shape = codecs_storage.shape_out(CollectionShape(_table().schema))
     yield Target("arrow-schemas", (shape.arrow_schema,), _created, usage)

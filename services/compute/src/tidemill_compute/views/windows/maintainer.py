@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import pack_table
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import ranges_for
@@ -19,7 +20,6 @@ from tidemill.shard.parts import Part
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX
 from tidemill_compute.views.history_spec import pack_history
 from tidemill_compute.views.input_state import InputState, cut_step
-from tidemill_compute.views.range_wire import encoded
 from tidemill_compute.views.view_updates import Start, Step, StoredUpdates
 from tidemill_compute.views.windows.asking import Ask, WindowCounts
 from tidemill_compute.views.windows.planning import RANGES_MIN, Dividing, WindowPlan
@@ -146,7 +146,7 @@ class WindowMaintainer:
     async def _evaluate(
         self, lower: int, upper: int, changes: Mapping[str, pa.Table]
     ) -> WindowResult:
-        told = {name: encoded(table) for name, table in changes.items()}
+        told = {name: pack_table(table) for name, table in changes.items()}
         for _ in range(_TRIES):
             window = await self._window(lower, upper, told)
             result = msgspec.msgpack.decode(await self._ask(pack_window(window)), type=WindowResult)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import unpack_table
 from tidemill.arrangement.updates import DIFF, between, concatenate
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment, HeavyKey, Placement
@@ -30,7 +31,7 @@ from tidemill_compute.views.range_history import (
     heavy_in,
     placement_with,
 )
-from tidemill_compute.views.range_wire import LAST, Dealt, decoded
+from tidemill_compute.views.range_wire import LAST, Dealt
 from tidemill_compute.views.windows.part_rows import PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
@@ -87,7 +88,7 @@ class WindowWork:
         for collection in self.divided.collections_of(fragment):
             changes = self.window.changes.get(collection)
             if changes is not None:
-                yield from self.divided.deal(fragment, collection, decoded(changes))
+                yield from self.divided.deal(fragment, collection, unpack_table(changes))
 
     async def deal(self, number: int, collection: str, at: int) -> AsyncIterator[Dealt]:
         """The updates of one part of an input of a fresh view, in the ranges of a fragment."""

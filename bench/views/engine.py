@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tidemill.arrangement.interval_updates import END_WORD, Change
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
+from tidemill.datalog.dataflow import DataflowEngine, OutputChanges, Schema
 from tidemill.datalog.dataflow.schema import TIME, rows_of_presences
 from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.inputs import ColumnType, InputKind, InputSchema, InputSchemas
@@ -26,7 +26,7 @@ from tidemill.datalog.records import Record
 I64Array = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 Columns = list[npt.NDArray[np.int64]]
-Found = Mapping[str, Told]
+Found = Mapping[str, OutputChanges]
 """The changes of a step by predicate."""
 
 LIMITS = Limits(rows=1 << 40)
@@ -141,7 +141,7 @@ def interval_rows(
     return rows
 
 
-def words_of(told: Told) -> tuple[Columns, I64Array]:
+def words_of(told: OutputChanges) -> tuple[Columns, I64Array]:
     """Changes as columns: arguments, time if facts have one, values of lattices by name; and their
     diffs.
     """

@@ -13,7 +13,7 @@ from tidemill.runtime.clock import Clock
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.java import java_is_found
 from tidemill.shard.stores import open_blob
-from tidemill.spark.launcher import SparkLauncher, Told
+from tidemill.spark.launcher import JobListener, SparkLauncher
 from tidemill.spark.local import LocalLauncher
 from tidemill.spark.local_settings import LocalSettings
 
@@ -49,7 +49,7 @@ def check_launching(chosen: ProcessSettings) -> None:
         )
 
 
-async def launcher_of(chosen: ProcessSettings, clock: Clock, told: Told) -> SparkLauncher:
+async def launcher_of(chosen: ProcessSettings, clock: Clock, told: JobListener) -> SparkLauncher:
     """The launcher of bulk jobs. Raises: UsageError if pods are asked for without a cluster.
 
     A process whose roles launch none gets one of processes, which costs nothing: its image does not

@@ -127,7 +127,7 @@ class JobSaid:
     failure: FailureKind | None = None
 
 
-Told = Callable[[JobSaid], None]
+JobListener = Callable[[JobSaid], None]
 
 
 class SparkLauncher(Protocol):

@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.errors import Unavailable
 from tidemill.shard.stores import BlobPlace
-from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobSaid, Told
+from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobListener, JobSaid
 from tidemill.spark.local_settings import LocalSettings
 
 MODULE = "tidemill.spark.local_job"
@@ -24,7 +24,7 @@ class LocalLauncher:
 
     def __init__(
         self, directory: Path, blob: BlobPlace, session: LocalSettings, *,
-        told: Told = lambda said: None, stop_grace_s: float = 5.0,
+        told: JobListener = lambda said: None, stop_grace_s: float = 5.0,
         lacking: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         """`lacking` gives a sentence if this machine cannot run Spark; it refuses each job."""

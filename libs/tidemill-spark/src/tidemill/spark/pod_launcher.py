@@ -19,8 +19,8 @@ from tidemill.spark.launcher import (
     Job,
     JobDone,
     JobFailed,
+    JobListener,
     JobSaid,
-    Told,
 )
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.spark.pod_specs import DIGEST_LABEL, JOB_LABEL, MINE, Attempt, driver_pod
@@ -115,7 +115,7 @@ class PodLauncher:
 
     def __init__(
         self, api: KubernetesApi, blob: Blob, place: BlobPlace, settings: PodSettings,
-        clock: Clock, told: Told = lambda said: None, drivers: DriverKind = PODS,
+        clock: Clock, told: JobListener = lambda said: None, drivers: DriverKind = PODS,
     ) -> None:  # fmt: skip
         self._api = api
         self._blob = blob

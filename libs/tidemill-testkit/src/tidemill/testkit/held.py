@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.dataflow import DataflowEngine, Told
+from tidemill.datalog.dataflow import DataflowEngine, OutputChanges
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
@@ -50,7 +50,7 @@ class Held:
             self.state = self.state.union(come)
         return changes
 
-    def add(self, name: str, told: Told) -> int:
+    def add(self, name: str, told: OutputChanges) -> int:
         """Add what is told of a predicate; the number of changes."""
         changes, held = 0, self._held.setdefault(name, {})
         for _, record, diff in told.records():

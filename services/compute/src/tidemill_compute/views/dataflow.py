@@ -29,7 +29,7 @@ from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start, Step, Updates, moved_rows, update_table
 
 if TYPE_CHECKING:
-    from tidemill.datalog.dataflow import Told
+    from tidemill.datalog.dataflow import OutputChanges
 
 _Found: TypeAlias = "tuple[pa.Table, list[ErrorMove]]"
 """Updates of an output, and the errors in the place of others."""
@@ -203,7 +203,7 @@ class DataflowMaintainer:
         for name, living in self._inputs.items():
             living.kept = living.shared.alive = self._engine.rows(name)
 
-    def _updates(self, told: Mapping[str, Told]) -> list[tuple[str, pa.Table]]:
+    def _updates(self, told: Mapping[str, OutputChanges]) -> list[tuple[str, pa.Table]]:
         target, lower = self._target, self._lower
         updates: list[tuple[str, Updates]] = []
         failed: list[ErrorMove] = self._engine.tell_errors()
@@ -225,7 +225,7 @@ class DataflowMaintainer:
         updates.append((target.errors, update_table(error_moves(failed, lower), ERROR_SCHEMA)))
         return updates
 
-    def _found(self, name: str, told: Told) -> _Found:
+    def _found(self, name: str, told: OutputChanges) -> _Found:
         _, shape = self._target.outputs[name]
         told, infinite = without_endless(told) if self._endless else (told, [])
         return updates_of(told, shape, self._lower), infinite

@@ -20,7 +20,7 @@ from tidemill.catalog.record_rows import PredicateShape, endless, record_of, row
 from tidemill.datalog.columns.column import Column, Unsuited
 from tidemill.datalog.columns.spelling import MOMENTS, SPELLED
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow import Schema, Told
+from tidemill.datalog.dataflow import OutputChanges, Schema
 from tidemill.datalog.dataflow.schema import TIME as TIME_PLACE
 from tidemill.datalog.dataflow.schema import column_of, rows_of_presences, words_of_column
 from tidemill.datalog.dataflow.schema import record_of as told_record
@@ -128,7 +128,7 @@ def _column(kind: Type, array: pa.Array, texts: Texts) -> Column | None:
     return Column.of_arrow(kind if kind in wanted else Type.TEXT, array, texts)
 
 
-def updates_of(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
+def updates_of(told: OutputChanges, shape: PredicateShape, lower: int) -> pa.Table:
     """Begins and ends of one predicate as updates of its collection, from `lower` on.
 
     Earlier instants become `lower`, where the view begins. Cost: O(updates).
@@ -160,14 +160,14 @@ def updates_of(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _updates_of_records(told: Told, shape: PredicateShape, lower: int) -> pa.Table:
+def _updates_of_records(told: OutputChanges, shape: PredicateShape, lower: int) -> pa.Table:
     """Begins and ends of facts that carry lattices or have sets, one by one; see `updates_of`."""
     make = row_of(shape)
     moves = [(make(record), int(max(at, lower)), diff) for at, record, diff in told.records()]
     return update_table(moves, shape.schema)
 
 
-def without_endless(told: Told) -> tuple[Told, list[ErrorMove]]:
+def without_endless(told: OutputChanges) -> tuple[OutputChanges, list[ErrorMove]]:
     """The changes of rows that a collection holds, and the errors of those with infinite values."""
     schema, moves = told.schema, told.moves
     if schema.numbered:
@@ -183,7 +183,9 @@ def without_endless(told: Told) -> tuple[Told, list[ErrorMove]]:
     return _apart(told, infinite)
 
 
-def _apart(told: Told, infinite: npt.NDArray[np.bool_]) -> tuple[Told, list[ErrorMove]]:
+def _apart(
+    told: OutputChanges, infinite: npt.NDArray[np.bool_]
+) -> tuple[OutputChanges, list[ErrorMove]]:
     schema, moves, failed = told.schema, told.moves, []
     if not infinite.any():
         return told, []
@@ -191,7 +193,7 @@ def _apart(told: Told, infinite: npt.NDArray[np.bool_]) -> tuple[Told, list[Erro
         text = endless(told_record(schema, move, told.texts))
         assert text is not None
         failed.append((text, move[-2], move[-1]))
-    return Told(schema, moves[~infinite], told.texts), failed
+    return OutputChanges(schema, moves[~infinite], told.texts), failed
 
 
 def error_moves(found: Sequence[ErrorMove], lower: int) -> list[tuple[tuple[str], int, int]]:

@@ -18,7 +18,7 @@ from tidemill.catalog.record_rows import PredicateShape
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow import DataflowEngine, Told
+from tidemill.datalog.dataflow import DataflowEngine, OutputChanges
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.logical.partial import PARTIAL, plan_in
 from tidemill.datalog.placement import (
@@ -237,7 +237,7 @@ class RangeHistory:
         return RangeFound(updates, errors, counts, crossed, had, failing, engine.turn)
 
     def _crossing(
-        self, fragment: Fragment, told: Mapping[str, Told], names: Mapping[str, str]
+        self, fragment: Fragment, told: Mapping[str, OutputChanges], names: Mapping[str, str]
     ) -> list[Dealt]:
         """Changes of some predicates for later fragments; their names get a word before them."""
         return [

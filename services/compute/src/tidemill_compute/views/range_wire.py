@@ -16,7 +16,7 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.updates import one_array
 from tidemill.datalog.columns.column import Column
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow import DataflowEngine, Schema, Told
+from tidemill.datalog.dataflow import DataflowEngine, OutputChanges, Schema
 from tidemill.datalog.dataflow.schema import column_of, instant_word, words_of_column
 from tidemill.datalog.logical.partial import flat
 from tidemill.datalog.placement import Place
@@ -108,7 +108,7 @@ def _payloads(table: pa.Table) -> Iterator[bytes]:
 
 
 def dealt_told(
-    stage: int, name: str, place: Place, ranges: int, told: Told, *, whole: bool,
+    stage: int, name: str, place: Place, ranges: int, told: OutputChanges, *, whole: bool,
     parts: bool = False,
 ) -> Iterator[Dealt]:  # fmt: skip
     """Changes that a fragment tells, in the ranges where they are wanted.
@@ -170,7 +170,7 @@ def table_in(payload: bytes) -> pa.Table:
     return unpack_table(payload[1:])
 
 
-def _table_of(told: Told) -> pa.Table:
+def _table_of(told: OutputChanges) -> pa.Table:
     """Changes as columns: time, arguments, lattices by name, expiry, start, end, diff."""
     schema, rows = told.schema, intervals_of(told.moves)
     nulls = rows[:, schema.nulls]

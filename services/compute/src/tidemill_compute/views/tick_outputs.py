@@ -17,7 +17,7 @@ from tidemill.datalog.ticks import Message, TickAnswer
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Row, RowChange, Start, update_table
 
-Told = tuple[str, Row]
+WrittenRow = tuple[str, Row]
 """An output and a row of it."""
 
 
@@ -36,10 +36,10 @@ class TickOutputs:
         self._writers = {name: row_of(shape) for name, (_, shape) in target.outputs.items()}
         self._facts: dict[str, list[RowChange]] = {name: [] for name in target.outputs}
         self._failed: list[RowChange] = []
-        self._written: dict[int, dict[Told, None]] = {}
+        self._written: dict[int, dict[WrittenRow, None]] = {}
         self._errors_written: dict[int, set[str]] = {}
-        self._expiring: set[Told] = set()
-        self._expiries: list[tuple[int, str, int, Told]] = []
+        self._expiring: set[WrittenRow] = set()
+        self._expiries: list[tuple[int, str, int, WrittenRow]] = []
         self._numbers = 0
         self._unknown: dict[int, set[str]] = {}
         self._misplaced: Counter[str] = Counter()
@@ -100,7 +100,7 @@ class TickOutputs:
         self._failed += [((text,), at, -1) for text in sorted(stale)]
 
     def _change(
-        self, number: int, record: Record, at: int, diff: int, written: dict[Told, None]
+        self, number: int, record: Record, at: int, diff: int, written: dict[WrittenRow, None]
     ) -> None:
         name = record.predicate
         if self._many:
@@ -135,7 +135,7 @@ class TickOutputs:
 
     # Outputs of time passing.
 
-    def _expire_at(self, expires: int | None, told: Told) -> None:
+    def _expire_at(self, expires: int | None, told: WrittenRow) -> None:
         if expires is not None:
             self._expiring.add(told)
             self._numbers += 1

@@ -180,14 +180,14 @@ def deliveries(facts: Facts, cut: Cut, random: Random) -> Iterator[tuple[Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ActionOutput:
     """Output of an action: its firings by instant and key, and the corrections of them."""
 
     fired: Sequence[Firing]
     corrections: Sequence[Correction]
 
 
-def told_by(action: ActionSpec, view: PlannedView, derived: Facts) -> Told:
+def output_of(action: ActionSpec, view: PlannedView, derived: Facts) -> ActionOutput:
     """Firings of an action from the beginning on, within its limit, and corrections of what has
     fired.
 
@@ -199,7 +199,7 @@ def told_by(action: ActionSpec, view: PlannedView, derived: Facts) -> Told:
     firings, corrections = Firings(goal, action.follow, limiter).take(
         _changes(derived, goal.predicate)
     )
-    return Told([each for each in firings if not each.limited], corrections)
+    return ActionOutput([each for each in firings if not each.limited], corrections)
 
 
 def _changes(derived: Facts, predicate: str) -> Iterator[RecordChange]:

@@ -15,8 +15,8 @@ from tidemill_server.trials.answers import (
     evaluate,
     facts_of,
     firing_line,
+    output_of,
     present,
-    told_by,
 )
 from tidemill_server.trials.answers import rules_of as planned
 from tidemill_server.trials.history import (
@@ -130,7 +130,7 @@ def _firings(
 
 
 def _fired(rules: Rules, action: ActionSpec, derived: Facts) -> set[str]:
-    told = told_by(action, rules.views[action.view], derived)
+    told = output_of(action, rules.views[action.view], derived)
     return {firing_line(each) for each in told.fired}
 
 

@@ -15,15 +15,15 @@ from tidemill.errors import UsageError
 from tidemill.time import is_fixed, read_at
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 from tidemill_server.trials.answers import (
+    ActionOutput,
     Cut,
     Facts,
     Rules,
-    Told,
     evaluate,
     facts_of,
     firing_line,
+    output_of,
     present,
-    told_by,
 )
 from tidemill_server.trials.cases import Absent, Case
 from tidemill_server.trials.staging import Staged, given_rows, reordered, stage
@@ -66,7 +66,7 @@ class Outcome:
 
     inputs: Mapping[str, Facts]
     derived: Mapping[str, Facts]
-    told: Mapping[str, Told]
+    told: Mapping[str, ActionOutput]
     staged: Mapping[str, Staged]
     upper: int
 
@@ -130,7 +130,7 @@ def run(
         )
     derived = {name: known[name] for name in rules.views}
     told = {
-        name: told_by(spec, rules.views[spec.view], derived[spec.view])
+        name: output_of(spec, rules.views[spec.view], derived[spec.view])
         for name, spec in rules.actions.items()
     }
     return Outcome(inputs, derived, told, staged, upper)
@@ -197,7 +197,7 @@ def _differences(rules: Rules, expect: Any, outcome: Outcome) -> Iterator[str]:
         yield from _absence(rules, absent, outcome)
 
 
-def _told(outcome: Outcome, action: str) -> Told:
+def _told(outcome: Outcome, action: str) -> ActionOutput:
     if action not in outcome.told:
         known = ", ".join(outcome.told) or "none"
         raise UsageError(f"there is no action {action}; there are: {known}", reason="case")

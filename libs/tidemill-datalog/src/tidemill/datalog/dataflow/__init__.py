@@ -16,12 +16,12 @@ from tidemill.datalog.dataflow.explaining import (
     plan_lines,
 )
 from tidemill.datalog.dataflow.lowering import lower, missing_in
+from tidemill.datalog.dataflow.output_changes import OutputChanges
 from tidemill.datalog.dataflow.plan import DataflowPlan
 from tidemill.datalog.dataflow.schema import NotInDataflow, Schema
-from tidemill.datalog.dataflow.told import Told
 
 __all__ = [
-    "DataflowEngine", "DataflowPlan", "Document", "NotInDataflow", "Schema", "Told",
+    "DataflowEngine", "DataflowPlan", "Document", "NotInDataflow", "Schema", "OutputChanges",
     "analysis_document", "analysis_lines", "evaluate_plan", "lower", "missing_in", "plan_document",
     "plan_dot", "plan_lines",
 ]  # fmt: skip

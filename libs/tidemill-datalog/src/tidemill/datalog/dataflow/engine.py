@@ -36,13 +36,13 @@ from tidemill.datalog.dataflow.operators.iterating import Iteration
 from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.sampling import Agenda
+from tidemill.datalog.dataflow.output_changes import OutputChanges
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan
 from tidemill.datalog.dataflow.rule_state import RuleState, tell_state
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presences, rows_of_records
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
-from tidemill.datalog.dataflow.told import Told
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.plan import LogicalPlan
 from tidemill.datalog.presence import ErrorPresence, Instant, Presence
@@ -292,7 +292,7 @@ class DataflowEngine:
         if predicate in self.schemas:
             self.feed(predicate, rows_of_records(self.schemas[predicate], records, self.texts))
 
-    def step(self, upper: int) -> dict[str, Told]:
+    def step(self, upper: int) -> dict[str, OutputChanges]:
         """Go on to an instant; what changed below it, of each predicate that is told.
 
         Its lattices are read before the next step.
@@ -311,7 +311,7 @@ class DataflowEngine:
         self.settle()
         self.finish(upper)
         told = {
-            name: Told(self.schemas[name], moves, self.texts)
+            name: OutputChanges(self.schemas[name], moves, self.texts)
             for name in self._outputs.due(upper)
             if len(moves := self.moves(name, upper))
         }

@@ -63,7 +63,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Telling:
     """The length of a telling, and the findings of the auditors."""
 
     steps: int
@@ -228,7 +228,7 @@ class _Reaper:
                 continue
 
 
-def tell(fault: Fault) -> Told:
+def tell(fault: Fault) -> Telling:
     """The story with one fault in it, to its end and checked."""
     random = Random(1)
     loop = VirtualLoop(random)
@@ -239,7 +239,7 @@ def tell(fault: Fault) -> Told:
         loop.close()
 
 
-async def _tell(loop: VirtualLoop, random: Random, fault: Fault) -> Told:
+async def _tell(loop: VirtualLoop, random: Random, fault: Fault) -> Telling:
     clock = LoopClock(loop, 1_000_000)
     consensus, blob = AuditedConsensus(), AuditedBlob(clock.now_ms)
     audit = consensus.audit = blob.audit = Audit(consensus, blob, clock)
@@ -281,7 +281,7 @@ async def _tell(loop: VirtualLoop, random: Random, fault: Fault) -> Told:
     async for finding in StoreCheck(consensus, blob, clock).findings():
         audit.expect(finding.harmless, f"the check of the store found {finding}")
     happened = stage.happened + network.happened + audit.checked
-    return Told(lives[0].steps, network.calls, happened, tuple(audit.violations))
+    return Telling(lives[0].steps, network.calls, happened, tuple(audit.violations))
 
 
 def faults_of_every_step(steps: int) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Changes of collections as steps tell them."""
+"""Output changes: the rows of a collection that come and go in a step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidemill.datalog.records import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Changes of one collection in a step: rows (columns, instant, diff), by instant."""
+class OutputChanges:
+    """Output changes of one collection in a step: rows (columns, instant, diff), by instant."""
 
     schema: Schema
     moves: I64Array

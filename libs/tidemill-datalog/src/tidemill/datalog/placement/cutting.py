@@ -11,8 +11,8 @@ from tidemill.datalog.inputs import ColumnType, InputSchema
 from tidemill.datalog.logical.forms import AbsentForm, AtomForm, RuleForm
 from tidemill.datalog.logical.partial import PARTIAL
 from tidemill.datalog.logical.plan import Component, LogicalPlan
-from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.drafts import Draft
+from tidemill.datalog.placement.fact_lattices import FactLattices
 from tidemill.datalog.placement.pieces import Pieces
 from tidemill.datalog.placement.places import FIRST, Fragment, Place, Placement, Read
 
@@ -37,7 +37,7 @@ def cut(
     Each draft has pieces of heavy keys.
     """
     plan = endless_of_any_type(plan)
-    lattices = Carrying(plan, carrying)
+    lattices = FactLattices(plan, carrying)
     whole = {a.predicate for rule in plan.rules for a in rule.atoms if lattices.hands_on(rule, a)}
     left, fragments = list(plan.components), []
     for number, (draft, finer) in enumerate(zip(drafts, pieces, strict=True)):
@@ -52,7 +52,7 @@ class _Cut:
     """One fragment, whose atoms read under names that say the place."""
 
     def __init__(
-        self, plan: LogicalPlan, lattices: Carrying, draft: Draft, pieces: Pieces,
+        self, plan: LogicalPlan, lattices: FactLattices, draft: Draft, pieces: Pieces,
         components: Sequence[Component],
     ) -> None:  # fmt: skip
         self._plan = plan
@@ -94,7 +94,7 @@ class _Cut:
         reads, draft = tuple(self._reads.values()), self._draft
         return Fragment(
             number, draft.way, plan, reads, placed, tuple(keys), draft.reason, draft.advice,
-            heavy=self._pieces.keys, held=self._pieces.held,
+            heavy=self._pieces.keys, undivided=self._pieces.undivided,
         )  # fmt: skip
 
     def _rule(

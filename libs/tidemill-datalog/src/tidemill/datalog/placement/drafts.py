@@ -8,8 +8,8 @@ from itertools import combinations, islice, product
 
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import Component
-from tidemill.datalog.placement.carrying import Carrying
-from tidemill.datalog.placement.matching import KEY_MAX, Divided, divided, head_keys, keys_of
+from tidemill.datalog.placement.division import KEY_MAX, Division, division, head_keys, keys_of
+from tidemill.datalog.placement.fact_lattices import FactLattices
 from tidemill.datalog.placement.places import Positions, Way
 from tidemill.datalog.placement.sizes import Sizes
 from tidemill.datalog.placement.splitting import CROSSING
@@ -25,7 +25,7 @@ class State:
     """One way to place what a fragment derives, and how each of its rules is divided."""
 
     placed: Mapping[str, Positions] = field(default_factory=dict)
-    rules: tuple[Divided, ...] = ()
+    rules: tuple[Division, ...] = ()
 
     def rank(self, sizes: Sizes) -> tuple[int, int]:
         """Smaller is better: few rows in all ranges, then keys of many columns."""
@@ -54,10 +54,12 @@ class Draft:
         """The predicates that it derives."""
         return {name for each in self.components for name in each.predicates}
 
-    def states_with(self, component: Component, carrying: Carrying, replicate: bool) -> list[State]:
+    def states_with(
+        self, component: Component, lattices: FactLattices, replicate: bool
+    ) -> list[State]:
         """The ways that are left with a component more. Cost: ways · choices · rules."""
         mine = self.predicates | {*component.predicates}
-        if any(_held(rule, carrying) - mine for rule in component.rules):
+        if any(_read_in_place(rule, lattices) - mine for rule in component.rules):
             return []
         choices = list(islice(choices_of(component), CHOICES_MAX))
         found = [
@@ -69,14 +71,14 @@ class Draft:
         return sorted(found, key=lambda state: state.rank(self.sizes))[:STATES_MAX]
 
 
-def _held(rule: RuleForm, carrying: Carrying) -> set[str]:
+def _read_in_place(rule: RuleForm, lattices: FactLattices) -> set[str]:
     """The predicates that a rule reads only where they are derived."""
-    return {atom.predicate for atom in rule.atoms if carrying.held(rule, atom)}
+    return {atom.predicate for atom in rule.atoms if lattices.read_in_place(rule, atom)}
 
 
-def held_by(components: Sequence[Component], carrying: Carrying) -> set[str]:
+def read_in_place(components: Sequence[Component], lattices: FactLattices) -> set[str]:
     """The predicates that some rules read only where they are derived."""
-    return {n for each in components for rule in each.rules for n in _held(rule, carrying)}
+    return {n for each in components for rule in each.rules for n in _read_in_place(rule, lattices)}
 
 
 def choices_of(component: Component) -> Iterator[dict[str, Positions]]:
@@ -109,11 +111,11 @@ def added(
     if not choice:
         (rule,) = component.rules
         for variables in keys_of(rule, placed):
-            way = divided(rule, variables, placed, replicate)
+            way = division(rule, variables, placed, replicate)
             if way is not None:
                 yield State(placed, (*state.rules, way))
         return
-    ways: list[Divided] = []
+    ways: list[Division] = []
     for way in ways_of(component, placed, replicate):
         if way is None:
             return
@@ -123,11 +125,11 @@ def added(
 
 def ways_of(
     component: Component, placed: Mapping[str, Positions], replicate: bool
-) -> Iterator[Divided | None]:
+) -> Iterator[Division | None]:
     """The way to divide each rule for facts that are where they are placed; None for none."""
     for rule in component.rules:
         keys = head_keys(rule)
         mine = placed[rule.head.predicate]
         variables = frozenset(keys[at] for at in mine if at in keys)
         fits = len(variables) == len(mine)
-        yield divided(rule, variables, placed, replicate) if fits else None
+        yield division(rule, variables, placed, replicate) if fits else None

@@ -22,19 +22,19 @@ from tidemill.datalog.logical.forms import (
     Wildcard,
 )
 from tidemill.datalog.logical.partial import COUNTED, LOWER, PARTIAL, UPPER
-from tidemill.datalog.placement.carrying import Carrying
-from tidemill.datalog.placement.matching import columns_of
+from tidemill.datalog.placement.division import columns_of
+from tidemill.datalog.placement.fact_lattices import FactLattices
 from tidemill.datalog.placement.splitting import COLUMNS_MAX, Columns, Halves
 
 _THIS = Constant(0)
 """In the place of the number of a range."""
 
 
-def grouped(rule: RuleForm, place: int, columns: Columns, carrying: Carrying) -> Halves | None:
+def grouped(rule: RuleForm, place: int, columns: Columns, lattices: FactLattices) -> Halves | None:
     """The two rules, and the columns between them; None for a rule with too many.
 
     `place` is that of the rule among those of its program. Ranges have parts of its groups, as
-    `Carrying.whole_groups` says.
+    `FactLattices.whole_groups` says.
     """
     head, base = rule.head, rule.head.predicate
     rule = _divisible(rule, columns)
@@ -45,7 +45,7 @@ def grouped(rule: RuleForm, place: int, columns: Columns, carrying: Carrying) ->
         *(("", WORDS[type_of(term, rule.types)]) for term in distinct),
         ("", WORDS[Type.INT]),
     ]
-    told = [(name, kind) for name in sorted(parts) for kind in carrying.kinds(base, name)]
+    told = [(name, kind) for name in sorted(parts) for kind in lattices.kinds(base, name)]
     between = (*groups, *(("", kind) for _, kind in told))
     if len(between) > COLUMNS_MAX:
         return None

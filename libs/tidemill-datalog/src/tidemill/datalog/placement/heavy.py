@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tidemill.datalog.logical.plan import LogicalPlan
-from tidemill.datalog.placement.matching import columns_of, head_keys
+from tidemill.datalog.placement.division import columns_of, head_keys
 from tidemill.datalog.placement.places import HeavyKey
 
 Spots: TypeAlias = "Mapping[int, HeavyKey]"

@@ -14,6 +14,7 @@ from itertools import islice
 
 from tidemill.datalog.logical.forms import AbsentForm, AtomForm, RuleForm
 from tidemill.datalog.logical.plan import Component
+from tidemill.datalog.placement.division import Division
 from tidemill.datalog.placement.drafts import (
     CHOICES_MAX,
     STATES_MAX,
@@ -23,7 +24,6 @@ from tidemill.datalog.placement.drafts import (
     choices_of,
 )
 from tidemill.datalog.placement.heavy import HeavyKeys
-from tidemill.datalog.placement.matching import Divided
 from tidemill.datalog.placement.places import EVERYWHERE, HeavyKey, Place
 from tidemill.datalog.placement.splitting import CROSSING
 
@@ -35,7 +35,7 @@ FACT = "#fact"
 class Finer:
     """The way to divide matches of a rule whose key has one of some `spots`."""
 
-    way: Divided
+    way: Division
     spots: frozenset[int]
 
 
@@ -43,13 +43,14 @@ class Finer:
 class Pieces:
     """The heavy keys of a fragment, with what is finer about each of its rules.
 
-    `held` says why some keys are in one range. The facts of components in `stuck` have to be there.
+    `undivided` says why some keys are in one range. The facts of components in `stuck` have to
+    be there.
     """
 
     keys: tuple[HeavyKey, ...] = ()
     rules: tuple[Finer | None, ...] = ()
     stuck: tuple[Component, ...] = ()
-    held: Mapping[HeavyKey, str] = field(default_factory=dict)
+    undivided: Mapping[HeavyKey, str] = field(default_factory=dict)
 
 
 def pieces_of(draft: Draft, heavy: HeavyKeys) -> Pieces:
@@ -70,8 +71,8 @@ def pieces_of(draft: Draft, heavy: HeavyKeys) -> Pieces:
             stuck.append(found)
             continue
         apart = {key.spot for key in reads.copied(found)}
-        held = "many other facts have it, too, and would be in all ranges"
-        keys |= {key: held if key.spot in apart else keys.get(key, "") for key in reads.keys}
+        why = "many other facts have it, too, and would be in all ranges"
+        keys |= {key: why if key.spot in apart else keys.get(key, "") for key in reads.keys}
         spots = frozenset(key.spot for key in reads.keys) - apart
         rules |= {id(r): Finer(way, spots) for r, way in zip(group.rules, found, strict=True)}
     finer = tuple(rules.get(id(rule)) for rule in draft.rules)
@@ -112,7 +113,7 @@ class _HeavyReads:
         """The keys, some of them several times."""
         return (key for _, _, key in self.all)
 
-    def copied(self, ways: Sequence[Divided]) -> Iterator[HeavyKey]:
+    def copied(self, ways: Sequence[Division]) -> Iterator[HeavyKey]:
         """The keys of the first rules whose facts would be in all ranges."""
         for number, at, key in self.all:
             if number < len(ways):
@@ -121,7 +122,7 @@ class _HeavyReads:
                     yield key
 
 
-def _finer(draft: Draft, reads: _HeavyReads) -> tuple[Divided, ...] | Component:
+def _finer(draft: Draft, reads: _HeavyReads) -> tuple[Division, ...] | Component:
     """Each rule divided by more than its key, or the first component that cannot be."""
 
     def rank(state: State) -> tuple[int, ...]:
@@ -148,7 +149,7 @@ def _finer(draft: Draft, reads: _HeavyReads) -> tuple[Divided, ...] | Component:
     return states[0].rules
 
 
-def _by_facts(rule: RuleForm, light: Divided, mine: AbstractSet[str]) -> Iterator[Divided]:
+def _by_facts(rule: RuleForm, light: Division, mine: AbstractSet[str]) -> Iterator[Division]:
     """Ways to divide a rule whose head is merged later by all columns of one of its facts.
 
     No atom is of a predicate in `mine`, whose facts stay where they are derived.
@@ -164,10 +165,10 @@ def _by_facts(rule: RuleForm, light: Divided, mine: AbstractSet[str]) -> Iterato
             others = [None if each is None else EVERYWHERE for each in light.atoms]
             others[at] = Place(columns)
             copied = [name for name in names if name != atom.predicate]
-            yield Divided(frozenset({FACT}), tuple(others), absent, tuple(copied))
+            yield Division(frozenset({FACT}), tuple(others), absent, tuple(copied))
 
 
-def _beside(light: Divided, heavy: Divided) -> Divided | None:
+def _beside(light: Division, heavy: Division) -> Division | None:
     """A way to divide a rule for heavy keys beside that for light ones, None where it is none.
 
     Facts that are in all ranges whatever their key stay there.

@@ -87,7 +87,7 @@ class Fragment:
     `keys` are the variables by whose values the matches of each rule are divided, by the place of
     the rule in the plan. Facts of `whole` take contributions along. A `reason` says why a fragment
     is one task, and `advice` what to change. Matches of `heavy` keys are divided among all
-    ranges, unless `held` says why not.
+    ranges, unless `undivided` says why not.
     """
 
     number: int
@@ -100,7 +100,7 @@ class Fragment:
     advice: str = ""
     whole: frozenset[str] = frozenset()
     heavy: tuple[HeavyKey, ...] = ()
-    held: Mapping[HeavyKey, str] = field(default_factory=dict)
+    undivided: Mapping[HeavyKey, str] = field(default_factory=dict)
 
     @property
     def derives(self) -> tuple[str, ...]:

@@ -15,12 +15,19 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.plan import Component, LogicalPlan, logical_plan
-from tidemill.datalog.placement.carrying import Carrying
 from tidemill.datalog.placement.cutting import cut, undivided
-from tidemill.datalog.placement.drafts import CHOICES_MAX, Draft, State, held_by, subsets, ways_of
+from tidemill.datalog.placement.division import keys_of
+from tidemill.datalog.placement.drafts import (
+    CHOICES_MAX,
+    Draft,
+    State,
+    read_in_place,
+    subsets,
+    ways_of,
+)
+from tidemill.datalog.placement.fact_lattices import FactLattices
 from tidemill.datalog.placement.grouping import grouped
 from tidemill.datalog.placement.heavy import HeavyKeys
-from tidemill.datalog.placement.matching import keys_of
 from tidemill.datalog.placement.pieces import Pieces, pieces_of
 from tidemill.datalog.placement.places import HeavyKey, Placement, Positions
 from tidemill.datalog.placement.reasons import TICKS, reason_of, together
@@ -48,7 +55,7 @@ def placement_of(
     while True:
         placing = _placed(plan, carrying, sizes, apart)
         pieces = [pieces_of(draft, known) for draft in placing.drafts]
-        found = sum(len(each.held) for each in pieces), placing.placement(pieces)
+        found = sum(len(each.undivided) for each in pieces), placing.placement(pieces)
         plain = plain or found
         more = placing.in_the_way(pieces)
         if not more.keys() - apart.keys():  # an exchange that does not help is not worth it
@@ -85,7 +92,7 @@ class _Placing:
         self._sizes = sizes
         self._plan = plan
         self._names = carrying
-        self._carrying = Carrying(plan, carrying)
+        self._lattices = FactLattices(plan, carrying)
         self._columns = dict(plan.checked.columns)
         self.drafts: list[Draft] = []
         self._where: dict[str, int] = {}
@@ -107,12 +114,12 @@ class _Placing:
             else:
                 above.append(component)
         if above:
-            names = sorted(held_by(above, self._carrying))
+            names = sorted(read_in_place(above, self._lattices))
             reason, advice = together(names)
             self.drafts.append(Draft("one task", self._sizes, above, reason=reason, advice=advice))
         missing = set()
         for draft in self.drafts:
-            missing |= held_by(draft.components, self._carrying) - draft.predicates
+            missing |= read_in_place(draft.components, self._lattices) - draft.predicates
         return missing
 
     def in_the_way(self, pieces: Iterable[Pieces]) -> dict[int, frozenset[str]]:
@@ -184,7 +191,7 @@ class _Placing:
         return bool(states)
 
     def _states(self, draft: Draft, component: Component, replicate: bool) -> list[State]:
-        states = draft.states_with(component, self._carrying, replicate)
+        states = draft.states_with(component, self._lattices, replicate)
         key = self._keys.get(component.predicates[0])
         return [each for each in states if key in (None, each.rules[-1].variables)]
 
@@ -286,10 +293,10 @@ class _Placing:
         if rule.head.aggregates:
             if self._key_of(rule):
                 return None  # parts of a group change as often as it does: more work than it has
-            reason = self._carrying.whole_groups(rule)
-            if not reason and (halves := grouped(rule, place, self._columns, self._carrying)):
+            reason = self._lattices.whole_groups(rule)
+            if not reason and (halves := grouped(rule, place, self._columns, self._lattices)):
                 return halves
-        if not self._carrying.tells_apart(rule) or _counts_alone(rule):
+        if not self._lattices.tells_apart(rule) or _counts_alone(rule):
             return None
         found = split(rule, place, self._columns)
         if found is not None and rule.head.aggregates:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tidemill.datalog.logical.partial import merges
 from tidemill.datalog.logical.plan import Component
-from tidemill.datalog.placement.matching import head_keys, keys_of
+from tidemill.datalog.placement.division import head_keys, keys_of
 
 Obstacle: TypeAlias = "tuple[str, str]"
 """The reason, and what to change."""

@@ -123,11 +123,11 @@ class _NamedFragments:
         }  # fmt: skip
 
     def _heavy(self, key: HeavyKey, fragment: Fragment) -> Document:
-        held = fragment.held.get(key, "")
+        why = fragment.undivided.get(key, "")
         return {
             "name": self._name(key.predicate), "value": format_value(key.value), "rows": key.rows,
             "column": column_name(key.predicate, key.column, self._checked),
-            "divided": not held, "held": held,
+            "divided": not why, "held": why,
         }  # fmt: skip
 
     def _pieces(self, place: Place, predicate: str) -> list[str] | str | None:

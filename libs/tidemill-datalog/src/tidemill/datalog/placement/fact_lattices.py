@@ -1,4 +1,4 @@
-"""Which facts cannot leave their range, for what they carry."""
+"""The lattices of facts: which facts cannot leave their range, for what they carry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
 from tidemill.datalog.logical.plan import LogicalPlan
-from tidemill.datalog.placement.matching import head_keys
+from tidemill.datalog.placement.division import head_keys
 
 SIMPLE = frozenset({"min", "max", "earliest", "latest", "set", "provenance", "extent"})
 """Lattices that are merged by what is seen of them."""
@@ -24,7 +24,7 @@ SEEN = PORTABLE | {"count_distinct"}
 """Lattices of which what is seen can be put in again; those of a host may have other forms."""
 
 
-class Carrying:
+class FactLattices:
     """The lattices of a plan's facts. Facts of the inputs in `carrying` may carry any."""
 
     def __init__(self, plan: LogicalPlan, carrying: Collection[str]) -> None:
@@ -36,7 +36,7 @@ class Carrying:
         """The lattices that facts of a predicate may carry."""
         return self._represented.lattices.get(predicate, frozenset())
 
-    def held(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
+    def read_in_place(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
         """The lattices for which a rule reads the facts of an atom only where they are derived."""
         if atom.is_clock or atom.predicate not in self._derived:
             return frozenset()

@@ -25,7 +25,7 @@ VARIABLES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
+class Division:
     """One way to divide the matches of a rule: by the values of `variables`.
 
     `atoms` and `absent` are the places of the facts, None for clocks. Facts of the predicates in
@@ -38,9 +38,9 @@ class Divided:
     replicated: tuple[str, ...]
 
 
-def divided(
+def division(
     rule: RuleForm, variables: frozenset[str], placed: Mapping[str, Positions], replicate: bool
-) -> Divided | None:
+) -> Division | None:
     """The rule divided by some variables, None where that is no way.
 
     Predicates that are `placed` are read where they are. Others are read where the key says, or in
@@ -58,7 +58,7 @@ def divided(
         return None  # each range would find the same matches
     known = zip(read, places, strict=True)
     replicated = tuple(atom.predicate for atom, place in known if place is EVERYWHERE)
-    return Divided(variables, tuple(places[:count]), tuple(places[count:]), replicated)
+    return Division(variables, tuple(places[:count]), tuple(places[count:]), replicated)
 
 
 def _place(

@@ -16,7 +16,7 @@ from tidemill.testkit.mortal_views import END, World, expected, follow
 from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill_compute.views.auto import BACK_S, GROWING_S, GROWING_STEPS, AutoRule
 from tidemill_compute.views.engines import Engines, Windows
-from tidemill_compute.views.part import room_of_range
+from tidemill_compute.views.part import range_memory
 from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.spec import WindowResult
 
@@ -95,8 +95,8 @@ def test_a_step_without_room_is_a_reason_where_rows_that_are_kept_are_large(
 
 def test_a_range_on_this_machine_has_the_memory_of_a_view() -> None:
     limits = LimitSettings(view_bytes=1, history_bytes=2)
-    assert room_of_range(limits, remote=False) == (1, "limits.view_bytes")
-    assert room_of_range(limits, remote=True) == (2, "limits.history_bytes")
+    assert range_memory(limits, remote=False) == (1, "limits.view_bytes")
+    assert range_memory(limits, remote=True) == (2, "limits.history_bytes")
 
 
 async def test_a_view_without_room_on_spark_is_given_up_after_its_smallest_window() -> None:

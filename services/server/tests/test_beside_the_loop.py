@@ -35,7 +35,7 @@ from tidemill.reclock import LiveReclock, prepare_mapping
 from tidemill.rpc import turns
 from tidemill.rpc.identity import PROCESS, Principal, caller
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.turns import ROOM_OF_USER, THREADS, in_turn
+from tidemill.rpc.turns import THREADS, THREADS_OF_USER, in_turn
 from tidemill.runtime import log_embedded, log_groups
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
@@ -237,16 +237,16 @@ async def test_a3_work_on_columns_of_one_user_leaves_threads_to_others(tmp_path:
 
     async with running(tmp_path):
         many = [asked("eve", work) for _ in range(2 * THREADS)]
-        for _ in range(ROOM_OF_USER):
+        for _ in range(THREADS_OF_USER):
             assert await asyncio.to_thread(begun.acquire, timeout=60)
-        for given_up in many[:ROOM_OF_USER]:
+        for given_up in many[:THREADS_OF_USER]:
             given_up.cancel()
         assert await asked("ann", lambda: "ann") == "ann"
         assert await asyncio.to_thread(lambda: "a file") == "a file"
         assert not begun.acquire(blocking=False)
         release.set()
         told = await asyncio.gather(*many, return_exceptions=True)
-    assert told[ROOM_OF_USER:] == ["done"] * (len(many) - ROOM_OF_USER)
+    assert told[THREADS_OF_USER:] == ["done"] * (len(many) - THREADS_OF_USER)
 
 
 async def test_a3_work_that_others_wait_for_is_not_behind_that_of_one_user(
@@ -269,13 +269,13 @@ async def test_a3_work_that_others_wait_for_is_not_behind_that_of_one_user(
             return await compute_beside(ROWS_INLINE_MAX + 1, lambda: "shared")
 
     async with running(tmp_path):
-        many = [asyncio.create_task(ask(keep)) for _ in range(ROOM_OF_USER)]
+        many = [asyncio.create_task(ask(keep)) for _ in range(THREADS_OF_USER)]
         await asyncio.sleep(0)
         behind = asyncio.create_task(ask(lambda: "behind"))
         assert await asyncio.create_task(ask_for_others()) == "shared"
         assert not behind.done()
         release.set()
-        assert await asyncio.gather(*many, behind) == ["kept"] * ROOM_OF_USER + ["behind"]
+        assert await asyncio.gather(*many, behind) == ["kept"] * THREADS_OF_USER + ["behind"]
 
 
 async def test_a3_a_first_question_loads_nothing_on_the_loop(

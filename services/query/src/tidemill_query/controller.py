@@ -171,10 +171,10 @@ class Controller:
 
     async def _prepare_all(self, resources: Sequence[Stored]) -> list[Exception | None]:
         """Prepare each resource after its inputs; unrelated ones at once, to share flushes."""
-        room = asyncio.Semaphore(BEGINNING_MAX)
+        beginning = asyncio.Semaphore(BEGINNING_MAX)
 
         async def prepare(stored: Stored) -> Exception | None:
-            async with room:
+            async with beginning:
                 return await self._prepare(stored)
 
         away: list[Exception | None] = []

@@ -16,7 +16,7 @@ _TURNED: Mapping[str, str] = {
 
 
 @dataclass(slots=True)
-class _Room:
+class _Interval:
     """The values that a variable can have: an interval, of which each border may be left out."""
 
     low: tuple[Constant, bool] | None = None
@@ -48,15 +48,15 @@ class _Room:
 
 def contradiction(rule: ResolvedRule) -> Expression | None:
     """The first comparison that can not be true together with the guards before it."""
-    rooms: dict[tuple[str, bool], _Room] = {}
+    intervals: dict[tuple[str, bool], _Interval] = {}
     for guard in rule.guards:
         for part in _conjuncts(guard):
             found = _compared(part)
             if found is not None:
                 name, operator, value = found
-                room = rooms.setdefault((name, isinstance(value, str)), _Room())
-                room.narrow(operator, value)
-                if room.empty:
+                interval = intervals.setdefault((name, isinstance(value, str)), _Interval())
+                interval.narrow(operator, value)
+                if interval.empty:
                     return part
     return None
 

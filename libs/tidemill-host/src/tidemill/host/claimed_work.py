@@ -100,7 +100,7 @@ class ClaimedWork:
         """Items whose work is to stand still, until the event."""
         self._tasks: dict[str, ClaimedTasks] = {}
         self._running: asyncio.Task[None] | None = None
-        self._room = asyncio.Semaphore(BEGINNING_MAX)
+        self._preparing = asyncio.Semaphore(BEGINNING_MAX)
         self._leaving = Leaving(context.clock, context.settings.services)
         self.slots: set[int] = set()
         self.named_at = -1
@@ -343,7 +343,7 @@ class ClaimedWork:
         runner = self._make(stored, role, share, partial(claimant.confirm, claim))
         supervised = Supervised(
             runner, context.clock, context.settings, sole=self._sole, turns=context.tried,
-            room=self._room,
+            preparing=self._preparing,
         )  # fmt: skip
         held = self._held[role, claim.item] = ClaimedPart(
             role, stored, supervised, claim.epoch, share

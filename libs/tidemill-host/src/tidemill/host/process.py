@@ -49,7 +49,7 @@ from tidemill.rpc.channel import Dialer
 from tidemill.rpc.identity import Authenticator, OneRun, Open, ServicesOnly, Tokens, address_of_run
 from tidemill.rpc.server import Server, ServiceHandlers, serve
 from tidemill.rpc.tls import ServerCredentials, server_context
-from tidemill.rpc.turns import in_room, threads_for_many
+from tidemill.rpc.turns import on_thread, threads_for_many
 from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
@@ -146,7 +146,7 @@ async def opened(
             reason="role",
         )
     asyncio.get_running_loop().set_default_executor(threads_for_many())
-    TO_THREAD.set(in_room)
+    TO_THREAD.set(on_thread)
     own_folder(chosen.root)
     FOLDERS.keep_beside(chosen.root / "machine-code")
     async with AsyncExitStack() as stack:

@@ -105,17 +105,17 @@ class Supervised:
 
     def __init__(
         self, runner: Runner, clock: Clock, settings: ProcessSettings, *, sole: bool = True,
-        turns: Turns | None = None, room: asyncio.Semaphore | None = None,
+        turns: Turns | None = None, preparing: asyncio.Semaphore | None = None,
     ) -> None:  # fmt: skip
         """Unless `sole`, a history that is gone is no reason to stall: others may have moved it.
 
-        With `turns`, each try waits for its turn; `room` limits preparations at the same time.
+        With `turns`, each try waits for its turn; `preparing` limits preparations at the same time.
         """
         self.runner = runner
         self.begun = asyncio.Event()
         """Set once it has been prepared, has failed to be, or waits for its turn."""
         self._turns = turns
-        self._room = room
+        self._preparing = preparing
         self._passing = _PASSING if sole else _PASSING_AMONG_OTHERS
         self.health = STARTING
         self.retries = 0
@@ -145,7 +145,7 @@ class Supervised:
 
     async def _begin(self, prepare: bool) -> None:
         if prepare:
-            async with self._room or nullcontext():
+            async with self._preparing or nullcontext():
                 await self.runner.prepare()
         self.begun.set()
         await self.runner.run(self._ready)

@@ -54,8 +54,8 @@ class Delivery(Generic[M]):
         self._events = events
         self._encode = encode
         self._policy = policy
-        self._room = asyncio.Semaphore(policy.messages_max)
-        # The room bounds the messages; the end needs none.
+        self._credit = asyncio.Semaphore(policy.messages_max)
+        # The credit bounds the messages; the end needs none.
         self._queue: asyncio.Queue[tuple[M] | _End] = asyncio.Queue()
         self._sealed: Frontier | None = None
 
@@ -67,7 +67,7 @@ class Delivery(Generic[M]):
         pump = asyncio.create_task(in_steps_of_call(self._pump()))
         try:
             while not isinstance(item := await self._queue.get(), _End):
-                self._room.release()
+                self._credit.release()
                 yield item[0]
             if item.error is not None:
                 raise item.error
@@ -96,7 +96,7 @@ class Delivery(Generic[M]):
     async def _put(self, message: M) -> None:
         try:
             async with asyncio.timeout(self._policy.patience_s):
-                await self._room.acquire()
+                await self._credit.acquire()
         except TimeoutError:
             raise _TooSlow from None
         self._queue.put_nowait((message,))

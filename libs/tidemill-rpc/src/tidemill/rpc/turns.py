@@ -27,10 +27,10 @@ AT_ONCE = 4
 THREADS = 64
 """Threads for files and for work on columns: so many that some are free for whoever has none."""
 
-ROOM_OF_USER = min(max(2, os.cpu_count() or 1), THREADS // 8)
+THREADS_OF_USER = min(max(2, os.cpu_count() or 1), THREADS // 8)
 """Threads that work on columns for one user at once."""
 
-ROOM_OF_NOBODY = ROOM_OF_USER + 4
+THREADS_OF_NOBODY = THREADS_OF_USER + 4
 """Threads that work on columns for sources and views at once."""
 
 FREED_INLINE_MAX = 2_500
@@ -50,7 +50,7 @@ PRECEDENCE = Precedence()
 _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
 _Semaphores = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str | None], asyncio.Semaphore]
 _TURNS: _Semaphores = WeakValueDictionary()
-_ROOMS: _Semaphores = WeakValueDictionary()
+_FREE_THREADS: _Semaphores = WeakValueDictionary()
 
 
 def _of_caller(semaphores: _Semaphores, count: int) -> asyncio.Semaphore:
@@ -66,7 +66,7 @@ def _for_nobody() -> bool:
 
 
 def threads_for_many() -> ThreadPoolExecutor:
-    """Threads of an event loop whose long work is taken to them by `in_room`."""
+    """Threads of an event loop whose long work is taken to them by `on_thread`."""
     return ThreadPoolExecutor(THREADS, "asyncio")
 
 
@@ -128,15 +128,15 @@ async def in_turn(
     return await (asyncio.shield(working) if call_off is None else until_ended(working, call_off))
 
 
-async def in_room(work: Callable[[], T]) -> T:
-    """The result of `work`, on one of the threads of the event loop, once the caller has room.
+async def on_thread(work: Callable[[], T]) -> T:
+    """The result of `work`, on one of the threads of the event loop, once the caller may have one.
 
-    A cancelled caller keeps the room until the thread is free. One user keeps an eighth of the
+    A cancelled caller keeps its thread until the thread is free. One user keeps an eighth of the
     threads at most, so that others have some, and whoever reads a file.
     """
-    room = _of_caller(_ROOMS, ROOM_OF_NOBODY if _for_nobody() else ROOM_OF_USER)
-    await room.acquire()
-    return await asyncio.shield(_begun(None, work, room))
+    free = _of_caller(_FREE_THREADS, THREADS_OF_NOBODY if _for_nobody() else THREADS_OF_USER)
+    await free.acquire()
+    return await asyncio.shield(_begun(None, work, free))
 
 
 async def let_go_beside(things: list[Any]) -> None:
@@ -145,7 +145,7 @@ async def let_go_beside(things: list[Any]) -> None:
         return let_go(things)
     told = FOR_OTHERS.set(True)
     try:
-        await in_room(partial(looking, partial(let_go, things)))
+        await on_thread(partial(looking, partial(let_go, things)))
     finally:
         FOR_OTHERS.reset(told)
 

@@ -30,7 +30,7 @@ from tidemill_compute.views.write_back import WriteBack
 VIEW_BYTES = "limits.view_bytes"
 
 
-def room_of_range(limits: LimitSettings, *, remote: bool) -> tuple[int, str]:
+def range_memory(limits: LimitSettings, *, remote: bool) -> tuple[int, str]:
     """Memory for one range of a window, and the setting that says how much.
 
     A range on this machine may take what a view may take here; one in a pod, what a job may.
@@ -150,7 +150,7 @@ class ViewPart:
         if spec.engine == "local" or target.ticks is not None:
             return None
         limits, session = host.settings.limits, context.session
-        bytes_max, setting = room_of_range(limits, remote=host.launcher.remote)
+        bytes_max, setting = range_memory(limits, remote=host.launcher.remote)
         windows = Windows(
             session.ask, host.clock.now_ms, random_id, bytes_max, session.lacking, setting
         )

@@ -23,7 +23,7 @@ from tidemill.arrangement.interval_updates.slots import (
     spread,
 )
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
-from tidemill.arrangement.kernels.room import grow
+from tidemill.arrangement.kernels.capacity import grow
 
 AsOf = tuple[int, int]
 """The place of a reader, and the column that says until when a row lasts; see `end_as_of`."""

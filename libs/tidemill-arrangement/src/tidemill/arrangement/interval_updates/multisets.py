@@ -12,7 +12,7 @@ import numpy as np
 from tidemill.arrangement.interval_updates.rows import Word
 from tidemill.arrangement.interval_updates.slots import I32Array
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
-from tidemill.arrangement.kernels.room import grow
+from tidemill.arrangement.kernels.capacity import grow
 
 USED, FREE, FREED = 0, 1, 2
 """Places in `state`: nodes of the table, the first that is free, and the number of those."""

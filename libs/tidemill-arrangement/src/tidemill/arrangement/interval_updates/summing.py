@@ -48,7 +48,7 @@ from tidemill.arrangement.interval_updates.sum_stretches import (
     sweep,
 )
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
-from tidemill.arrangement.kernels.room import grow
+from tidemill.arrangement.kernels.capacity import grow
 
 _MANY = 1 << 12
 """There is room for so many rows at a time."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array, U64Array, compiled
-from tidemill.arrangement.kernels.room import zeros
+from tidemill.arrangement.kernels.capacity import zeros
 from tidemill.errors import Exhausted
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

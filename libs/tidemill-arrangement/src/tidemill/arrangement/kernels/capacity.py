@@ -17,7 +17,7 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def grow(holder: object, name: str, rows: int, kept: int) -> None:
-    """Give the array in an attribute room for more rows, of which the first `kept` stay.
+    """Give the array in an attribute the capacity for more rows, of which the first `kept` stay.
 
     Cost: O(1) for a large array that has grown before, while nothing else refers to it; else
     O(bytes).
@@ -34,9 +34,9 @@ def grow(holder: object, name: str, rows: int, kept: int) -> None:
             memory.resize(size)
         array = np.frombuffer(memory, kind).reshape(-1, *shape[1:])
     if memory is None or len(array) < rows:
-        room = zeros(shape, kind)
-        room[:kept] = array[:kept]
-        array = room
+        larger = zeros(shape, kind)
+        larger[:kept] = array[:kept]
+        array = larger
     setattr(holder, name, array)
 
 

@@ -17,8 +17,8 @@ from tidemill.datalog.ast import (
     walk,
 )
 from tidemill.datalog.checked import ResolvedParafact, ResolvedRule
-from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.graphs import strong_components
 from tidemill.datalog.habits import ELSEWHERE, WALL_CLOCKS
 from tidemill.datalog.parser import DEPTH_MAX
 from tidemill.datalog.scope import Scope

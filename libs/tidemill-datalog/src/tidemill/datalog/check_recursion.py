@@ -9,12 +9,10 @@ from tidemill.datalog.ast import Binary, Call, Expression, Literal, Unary, Varia
 from tidemill.datalog.checked import SEMILATTICES, ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.monotonicity import Unfinished
-from tidemill.datalog.scope import names_in
+from tidemill.datalog.scope import names_in, parts_of, resolved
 from tidemill.datalog.strata import Edge, EdgeKind, PredicateGraph
 
 _BOUNDING = frozenset(("<", "<=", ">", ">=", "=="))
-_PARTS_MAX, _DEPTH_MAX = 5_000, 200
-"""Expressions are no larger, their definitions in their places."""
 
 
 def check_cycles(
@@ -106,9 +104,7 @@ def _unbounded_values(
     }
     bounded: _Bounded | None = None
     for term in rule.terms:
-        computed: Expression = term
-        while isinstance(computed, Variable) and computed.name in rule.definitions:
-            computed = rule.definitions[computed.name]
+        computed = resolved(term, rule.definitions)
         if isinstance(computed, Variable | Literal | Wildcard):
             continue
         names = names_in(computed, rule.definitions)
@@ -116,7 +112,11 @@ def _unbounded_values(
             continue
         if bounded is None:
             bounded = _bounded_variables(rule)
-        grows = _grows_texts(computed, rule)
+        # Texts put together: there are endlessly many below any text.
+        grows = any(
+            isinstance(part, Call) and part.name == "concat"
+            for part in parts_of(computed, rule.definitions)
+        )
         steps = _steps(computed, frozenset(recursive), rule)
         if not names & (bounded.lengths if grows else bounded.for_steps(steps)):
             name, sign = min(names & recursive), ">" if steps == {-1} else "<"
@@ -124,19 +124,6 @@ def _unbounded_values(
                 "S112", "a recursion computes ever new values", term.span, file,
                 f"bound `{name}` in the guard: if {f'length({name})' if grows else name} {sign} …",
             )  # fmt: skip
-
-
-def _grows_texts(computed: Expression, rule: ResolvedRule) -> bool:
-    """Whether an expression puts texts together: there are endlessly many below any text."""
-    waiting, seen = [computed], set[str]()
-    while waiting:
-        for part in walk(waiting.pop()):
-            if isinstance(part, Call) and part.name == "concat":
-                return True
-            if isinstance(part, Variable) and part.name in rule.definitions.keys() - seen:
-                seen.add(part.name)
-                waiting.append(rule.definitions[part.name])
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +157,10 @@ def _steps(computed: Expression, recursive: frozenset[str], rule: ResolvedRule) 
     A summand of unknown sign counts as positive.
     """
     signs: set[int] = set()
-    came = 0
-    waiting, seen = [(computed, 1)], 0
-    while waiting:
-        part, sign = waiting.pop()
-        seen += 1
-        if isinstance(part, Variable) and part.name in rule.definitions and seen < _PARTS_MAX:
-            waiting.append((rule.definitions[part.name], sign))
-        elif isinstance(part, Variable) and part.name in recursive and sign > 0 and not came:
-            came = 1
-        elif isinstance(part, Binary) and part.operator in ("+", "-") and seen < _PARTS_MAX:
-            waiting += [(part.left, sign), (part.right, sign if part.operator == "+" else -sign)]
-        elif isinstance(part, Unary) and part.operator == "-":
-            waiting.append((part.operand, -sign))
+    came = False
+    for part, sign in _summands(computed, rule):
+        if isinstance(part, Variable) and part.name in recursive and sign > 0 and not came:
+            came = True
         elif isinstance(part, Literal) and isinstance(part.value, int | float):
             signs.add(sign if part.value > 0 else -sign)
         elif isinstance(part, Variable):
@@ -192,13 +170,25 @@ def _steps(computed: Expression, recursive: frozenset[str], rule: ResolvedRule) 
     return frozenset(signs) if came and signs else frozenset((1, -1))
 
 
+def _summands(expression: Expression, rule: ResolvedRule) -> Iterator[tuple[Expression, int]]:
+    """The parts of a sum, with definitions in their places, each with its sign."""
+    waiting = [(expression, 1)]
+    while waiting:
+        part, sign = waiting.pop()
+        part = resolved(part, rule.definitions)
+        if isinstance(part, Binary) and part.operator in ("+", "-"):
+            waiting += [(part.left, sign), (part.right, sign if part.operator == "+" else -sign)]
+        elif isinstance(part, Unary) and part.operator == "-":
+            waiting.append((part.operand, -sign))
+        else:
+            yield part, sign
+
+
 def _shorter_than(part: Binary, rule: ResolvedRule) -> set[str]:
     """The variables whose length, or whose text itself, a comparison bounds from above."""
     if part.operator == "==":
         return set(names_in(part, rule.definitions))
-    small = part.left if part.operator in ("<", "<=") else part.right
-    while isinstance(small, Variable) and small.name in rule.definitions:
-        small = rule.definitions[small.name]
+    small = resolved(part.left if part.operator in ("<", "<=") else part.right, rule.definitions)
     return {
         name
         for call in walk(small)
@@ -210,18 +200,17 @@ def _shorter_than(part: Binary, rule: ResolvedRule) -> set[str]:
 def _bounded_variables(rule: ResolvedRule) -> _Bounded:
     found = _Bounded()
     for guard in rule.guards:
-        found |= _bounded_by(guard, rule, 0)
+        found |= _bounded_by(guard, rule)
     return found
 
 
-def _bounded_by(guard: Expression, rule: ResolvedRule, depth: int) -> _Bounded:
+def _bounded_by(guard: Expression, rule: ResolvedRule) -> _Bounded:
     """The bounds that a condition sets where it is true; for `a || b` the bounds of both sides."""
-    if isinstance(guard, Variable) and guard.name in rule.definitions and depth < _DEPTH_MAX:
-        return _bounded_by(rule.definitions[guard.name], rule, depth + 1)
+    guard = resolved(guard, rule.definitions)
     if not isinstance(guard, Binary):
         return _Bounded()
     if guard.operator in ("&&", "||"):
-        left, right = (_bounded_by(side, rule, depth + 1) for side in (guard.left, guard.right))
+        left, right = (_bounded_by(side, rule) for side in (guard.left, guard.right))
         return left | right if guard.operator == "&&" else left & right
     if guard.operator not in _BOUNDING:
         return _Bounded()
@@ -241,18 +230,9 @@ def _sides(expression: Expression, rule: ResolvedRule) -> tuple[frozenset[str], 
     """The variables that grow with an expression, and those that fall; both if it is no sum."""
     rising: set[str] = set()
     falling: set[str] = set()
-    waiting, seen = [(expression, 1)], 0
-    while waiting:
-        part, sign = waiting.pop()
-        seen += 1
-        if isinstance(part, Variable) and part.name not in rule.definitions:
+    for part, sign in _summands(expression, rule):
+        if isinstance(part, Variable):
             (rising if sign > 0 else falling).add(part.name)
-        elif isinstance(part, Variable) and seen < _PARTS_MAX:
-            waiting.append((rule.definitions[part.name], sign))
-        elif isinstance(part, Binary) and part.operator in ("+", "-") and seen < _PARTS_MAX:
-            waiting += [(part.left, sign), (part.right, sign if part.operator == "+" else -sign)]
-        elif isinstance(part, Unary) and part.operator == "-":
-            waiting.append((part.operand, -sign))
         else:
             names = names_in(part, rule.definitions)
             rising |= names

@@ -22,7 +22,7 @@ from tidemill.datalog.ast import (
 from tidemill.datalog.check_definitions import definitions_functions_lattices
 from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
-from tidemill.datalog.scope import Scope, bound_alone, bound_names
+from tidemill.datalog.scope import Scope, bound_alone, bound_names, resolved
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 ATOMS_MAX = 64
@@ -109,17 +109,13 @@ def _clock(scope: Scope, atom: ResolvedAtom, known: set[str]) -> Iterator[Diagno
 
 def _constant(scope: Scope, expression: Expression) -> int | float | None:
     """The number an expression is, as far as signs and definitions show it."""
-    seen: set[str] = set()
     sign = 1
     while True:
-        match expression:
+        match resolved(expression, scope.rule.definitions):
             case Literal(value=value) if type(value) is int or type(value) is float:
                 return sign * value
             case Unary(operand=operand):
                 sign, expression = -sign, operand
-            case Variable(name=name) if name in scope.rule.definitions and name not in seen:
-                seen.add(name)
-                expression = scope.rule.definitions[name]
             case _:
                 return None
 

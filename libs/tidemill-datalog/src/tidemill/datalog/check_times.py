@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from tidemill.datalog.ast import Span
 from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.graphs import reached
 from tidemill.datalog.inputs import InputSchema
 
 
@@ -40,13 +41,7 @@ def _closure(events: set[str], rules: Iterable[ResolvedRule]) -> set[str]:
             for atom in rule.positive:
                 if "time" not in atom.suppressed:
                     passing.setdefault(atom.predicate, []).append(rule.predicate)
-    waiting = list(timed)
-    while waiting:
-        for predicate in passing.get(waiting.pop(), ()):
-            if predicate not in timed:
-                timed.add(predicate)
-                waiting.append(predicate)
-    return timed
+    return reached(timed, lambda predicate: passing.get(predicate, ()))
 
 
 def _may_carry(atom: ResolvedAtom, timed: set[str]) -> bool:

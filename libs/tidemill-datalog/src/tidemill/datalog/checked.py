@@ -6,11 +6,12 @@ their place in the text, for error messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidemill.datalog.ast import AsyncTo, Expression, NextTick, Program, Rule, Span
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.graphs import reached
 from tidemill.datalog.inputs import ColumnType, InputSchema
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
@@ -133,6 +134,13 @@ class CheckedProgram:
     def timeline(self) -> str | None:
         """The one timeline of the inputs; None for a program without inputs."""
         return next((schema.timeline for schema in self.inputs.values()), None)
+
+    def below(self, predicates: Iterable[str]) -> set[str]:
+        """The predicates that some depend on, themselves among them. Cost: O(program)."""
+        reads: dict[str, set[str]] = {}
+        for rule in self.rules:
+            reads.setdefault(rule.predicate, set()).update(atom.predicate for atom in rule.atoms)
+        return reached(predicates, lambda name: reads.get(name, ()))
 
     def lattices_of(self, predicate: str) -> tuple[str, ...]:
         """The lattices beside time and expires that records may carry, by name."""

@@ -44,22 +44,13 @@ def eager_refusal(
 
 def rules_below(checked: CheckedProgram, predicate: str) -> list[ResolvedRule]:
     """The rules that what is derived for a predicate depends on, in the order of the text."""
-    needed, waiting = {predicate}, [predicate]
-    while waiting:
-        wanted = waiting.pop()
-        for rule in checked.rules:
-            if rule.predicate == wanted:
-                found = {atom.predicate for atom in rule.atoms} - needed
-                needed |= found
-                waiting += found
+    needed = checked.below([predicate])
     return [rule for rule in checked.rules if rule.predicate in needed]
 
 
 def inputs_below(checked: CheckedProgram, predicate: str) -> list[str]:
     """The inputs that what is derived for a predicate depends on, by name."""
-    rules = rules_below(checked, predicate)
-    read = {atom.predicate for rule in rules for atom in rule.atoms} | {predicate}
-    return sorted(read & checked.inputs.keys())
+    return sorted(checked.below([predicate]) & checked.inputs.keys())
 
 
 def _of_rule(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from tidemill.datalog.ast import NextTick
 from tidemill.datalog.checked import CheckedProgram, ResolvedRule
+from tidemill.datalog.graphs import reached
 
 
 def joining_inputs(checked: CheckedProgram) -> frozenset[str]:
@@ -32,16 +33,11 @@ def _timed(rule: ResolvedRule) -> bool:
 
 def _above(names: Iterable[str], rules: Iterable[ResolvedRule], across: bool) -> set[str]:
     """The predicates that are derived from some in the same tick; with `across` in any."""
-    found, changed = set(names), True
-    while changed:
-        changed = False
-        for rule in rules:
-            if rule.predicate in found or not (across or rule.deductive):
-                continue
-            if any(atom.predicate in found for atom in rule.atoms):
-                found.add(rule.predicate)
-                changed = True
-    return found
+    readers: dict[str, set[str]] = {}
+    for rule in rules:
+        for atom in rule.atoms if across or rule.deductive else ():
+            readers.setdefault(atom.predicate, set()).add(rule.predicate)
+    return reached(names, lambda name: readers.get(name, ()))
 
 
 def _contradicts(rule: ResolvedRule, names: set[str]) -> bool:

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from tidemill.datalog.ast import AsyncTo, Literal, expressions_of, variables_in
 from tidemill.datalog.checked import NON_MONOTONE, CheckedProgram, ResolvedRule
 from tidemill.datalog.contradictions import contradiction, ended_at_once
-from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.graphs import strong_components
 from tidemill.datalog.inputs import InputSchemas
 
 _COMPARED_MAX = 100
@@ -51,16 +51,10 @@ def warn_about_unknown(checked: CheckedProgram, inputs: InputSchemas) -> Iterato
 
 def warn_about_unused(checked: CheckedProgram, outputs: Collection[str]) -> Iterator[Diagnostic]:
     """W208: predicates that are derived though no output needs them."""
-    reads: dict[str, set[str]] = {}
     first: dict[str, ResolvedRule] = {}
     for rule in checked.rules:
         first.setdefault(rule.predicate, rule)
-        reads.setdefault(rule.predicate, set()).update(atom.predicate for atom in rule.atoms)
-    needed, waiting = set(outputs), list(outputs)
-    while waiting:
-        found = reads.get(waiting.pop(), set()) - needed
-        needed |= found
-        waiting += found
+    needed = checked.below(outputs)
     for predicate, rule in first.items():
         if predicate not in needed:
             yield Diagnostic(

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.graphs import reached, strong_components
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import (
@@ -131,18 +131,16 @@ class _Rewriting:
 
     def _needed_whole(self) -> frozenset[str]:
         """Predicates with rules that look back in time, or at ends, and all that those read."""
-        waiting = [
+        looking = [
             name
             for name, rules in self._rules.items()
             if any(rule.remembers or _reads_ends(rule) for rule in rules)
         ]
-        found: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                waiting += [read for rule in self._rules.get(name, ()) for read in rule.reads]
-        return frozenset(found)
+
+        def read(name: str) -> Iterable[str]:
+            return (each for rule in self._rules.get(name, ()) for each in rule.reads)
+
+        return frozenset(reached(looking, read))
 
     def _adornment(self, predicate: str, positions: Positions) -> Positions:
         return frozenset() if predicate in self._whole else positions

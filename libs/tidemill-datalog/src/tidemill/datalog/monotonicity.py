@@ -21,7 +21,7 @@ from tidemill.datalog.ast import (
 )
 from tidemill.datalog.checked import SEMILATTICES, ResolvedAtom, ResolvedParafact, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
-from tidemill.datalog.scope import names_in
+from tidemill.datalog.scope import names_in, resolved
 
 _FALLING = frozenset(("<", "<="))
 _RISING = frozenset((">", ">="))
@@ -118,10 +118,7 @@ class Unfinished:
         return self._variables.isdisjoint(names_in(expression, self._rule.definitions))
 
     def _resolved(self, expression: Expression) -> Expression:
-        """The definition of a name from `where`; other expressions themselves."""
-        while isinstance(expression, Variable) and expression.name in self._rule.definitions:
-            expression = self._rule.definitions[expression.name]
-        return expression
+        return resolved(expression, self._rule.definitions)
 
     def _monotone(self, term: Expression, name: str) -> bool:
         """Whether a term grows with the variable (or does not depend on it)."""

@@ -15,19 +15,27 @@ def names_in(expression: Expression, definitions: Mapping[str, Expression]) -> f
 
     Cost: O(length of the expression and of all definitions).
     """
-    found: set[str] = set()
+    variables = (p for p in parts_of(expression, definitions) if isinstance(p, Variable))
+    return frozenset(part.name for part in variables if part.name not in definitions)
+
+
+def parts_of(expression: Expression, definitions: Mapping[str, Expression]) -> Iterator[Expression]:
+    """The parts of an expression, and once each those of the definitions that it uses."""
     seen: set[str] = set()
     waiting = [expression]
     while waiting:
         for part in walk(waiting.pop()):
-            if not isinstance(part, Variable):
-                continue
-            if part.name not in definitions:
-                found.add(part.name)
-            elif part.name not in seen:
+            yield part
+            if isinstance(part, Variable) and part.name not in seen and part.name in definitions:
                 seen.add(part.name)
                 waiting.append(definitions[part.name])
-    return frozenset(found)
+
+
+def resolved(expression: Expression, definitions: Mapping[str, Expression]) -> Expression:
+    """The definition of a name from `where`; other expressions themselves."""
+    while isinstance(expression, Variable) and expression.name in definitions:
+        expression = definitions[expression.name]
+    return expression
 
 
 class Scope:

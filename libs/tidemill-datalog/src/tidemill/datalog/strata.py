@@ -9,7 +9,7 @@ from enum import Enum
 
 from tidemill.datalog.ast import Span
 from tidemill.datalog.checked import CLOCK, NON_MONOTONE, SEMILATTICES, ResolvedRule
-from tidemill.datalog.cycles import strong_components
+from tidemill.datalog.graphs import strong_components
 
 
 class EdgeKind(Enum):

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from tidemill.arrangement.looks import with_looks
 from tidemill.datalog.allowance import Allowance, match_bytes
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.cycles import strong_components
+from tidemill.datalog.graphs import strong_components
 from tidemill.datalog.interpreter import (
     Bindings,
     Match,

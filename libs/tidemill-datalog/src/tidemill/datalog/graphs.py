@@ -1,4 +1,4 @@
-"""Strongly connected components of a graph that is found while it is walked; any depth."""
+"""Graphs that are found while they are walked, however deep: what is reached, and cycles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 N = TypeVar("N", bound=Hashable)
+
+
+def reached(nodes: Iterable[N], successors: Callable[[N], Iterable[N]]) -> set[N]:
+    """Everything that `nodes` lead to, themselves among it. Cost: O(nodes + edges)."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        new = set(successors(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def strong_components(nodes: Iterable[N], successors: Callable[[N], Sequence[N]]) -> list[list[N]]:

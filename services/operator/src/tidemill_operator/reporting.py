@@ -10,6 +10,7 @@ from tidemill.kubernetes.api import Json
 from tidemill.kubernetes.events import moment
 from tidemill.runtime.durations import format_duration
 from tidemill.time import Frontier, sole_time
+from tidemill.time.instants import ms_since_epoch
 from tidemill_operator.objects import Declared, Key, KnownResource
 from tidemill_operator.reconciling import owners
 
@@ -208,7 +209,7 @@ _PASSING = {"Pending", "Starting"}
 
 
 def _ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    return ms_since_epoch(datetime.fromisoformat(text))
 
 
 def instant(frontier: Frontier | None) -> str | None:

@@ -18,7 +18,7 @@ CUT = "…"
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake, or with a code W… one warning; `codes.py` says what each code means.
+    """One mistake, or with a code W… one warning, as docs/reference/grammar.md lists them.
 
     `cycle` are the predicates on the cycle that the mistake is about, in order; `edges` say for
     each of its edges where it is written.

@@ -14,6 +14,7 @@ from tidemill.host.roles import share_of
 from tidemill.rpc.client_services import PEER_S, ServiceClient
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
+from tidemill.shard.offloading import first_of
 
 LOOK_S = 0.25
 """Between two looks for the process that reads a source."""
@@ -260,13 +261,7 @@ class _Patience:
         if now_s - self._since_s > LOOK_S_MAX:
             raise Unavailable(str(error), reason="elsewhere") from error
         read = [] if any(map(readers.reads, items)) else map(readers.until_read, items)
-        waiting = [asyncio.ensure_future(each) for each in (self._clock.sleep(LOOK_S), *read)]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await first_of((self._clock.sleep(LOOK_S), *read))
 
 
 async def _ends_during(task: asyncio.Future[Any], meanwhile: Awaitable[None]) -> bool:

@@ -1,1 +1,1 @@
-"""Calls of a Kubernetes API server; failures are errors of `tidemill.time`."""
+"""Calls of a Kubernetes API server; failures are errors of `tidemill.errors`."""

@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tidemill.errors import Denied, Unauthenticated, Unavailable, UsageError
+from tidemill.time.instants import ms_since_epoch
 
 
 class Role(IntEnum):
@@ -337,7 +338,7 @@ def _expires(user: str, entry: Mapping[str, object]) -> int | None:
         raise UsageError(
             f"user {user}: expires is {told!r}: say an instant with its zone, such as 2027-01-31T00:00:00Z"
         )
-    return int(at.timestamp() * 1000)
+    return ms_since_epoch(at)
 
 
 def _grant(user: str, entry: object) -> Grant:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from tidemill.errors import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
 from tidemill.kubernetes.api import Expired, KubernetesApi, own_namespace
 from tidemill.kubernetes.events import About, tell
+from tidemill.shard.offloading import first_of
 from tidemill.shard.ports import Blob
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import (
@@ -280,19 +281,10 @@ class PodLauncher:
                     case Waiting() if self._clock.now_ms() >= state.until_ms:
                         await self._delete(attempt.pod, seen.uid)
                         return state.failure
-                await self._until_changed(seen)
+                await first_of((seen.changed.wait(), self._clock.sleep(LOOK_S)))
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-
-    async def _until_changed(self, seen: _Seen) -> None:
-        waiting = asyncio.ensure_future(seen.changed.wait())
-        looking = asyncio.ensure_future(self._clock.sleep(LOOK_S))
-        try:
-            await asyncio.wait((waiting, looking), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            looking.cancel()
 
     # -- one pod -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from tidemill.spark.launcher import FailureKind
 from tidemill.spark.pod_settings import PodSettings, Retries
+from tidemill.time.instants import ms_since_epoch
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -173,7 +174,7 @@ def ended_ms(pod: Json) -> int | None:
 
 def moment_ms(text: str | None) -> int:
     """An instant of the API in milliseconds; 0 for none."""
-    return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
+    return ms_since_epoch(datetime.fromisoformat(text)) if text else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
 from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
 from tidemill.time.heartbeats import heartbeat, heartbeat_until, is_heartbeat
-from tidemill.time.instants import EPOCH, MILLISECOND, is_fixed, read_at
+from tidemill.time.instants import MILLISECOND, is_fixed, read_at
 from tidemill.time.orders import (
     PARTITIONED,
     U64,
@@ -24,6 +24,7 @@ from tidemill.time.partitions import (
     shown_offsets,
 )
 from tidemill.time.texts import MARKS_MAX, is_normal, normal
+from tidemill.time.typed import EPOCH
 
 __all__ = [
     "Antichain",

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from tidemill.errors import UsageError
 from tidemill.time.orders import U64_MAX
-from tidemill.time.typed import read_span
+from tidemill.time.typed import EPOCH, read_span
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 LATEST = "latest"

@@ -12,6 +12,7 @@ from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.places import ANY_FILE, Files
+from tidemill.shard.offloading import first_of
 
 ROWS_PER_READ = 20_000
 
@@ -141,18 +142,9 @@ class FileReader:
                 if rows := await self._read(self._turn, max_records):
                     return rows
             if not waited:
-                await self._more(timeout_s)
+                # A file that has more rows ends the pause.
+                await first_of((self._counted.more.wait(), self._clock.sleep(timeout_s)))
         return []
-
-    async def _more(self, timeout_s: float) -> None:
-        """Return when a file has been found to have more rows, or after a while."""
-        counted = asyncio.ensure_future(self._counted.more.wait())
-        paused = asyncio.ensure_future(self._clock.sleep(timeout_s))
-        try:
-            await asyncio.wait((counted, paused), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            counted.cancel()
-            paused.cancel()
 
     async def assign(self, partition: int, offset: int) -> None:
         """Read a partition from an offset on, from now on."""

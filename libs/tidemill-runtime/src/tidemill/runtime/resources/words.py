@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import cast
 
 from jsonschema import FormatChecker
@@ -15,6 +15,7 @@ from jsonschema import FormatChecker
 from tidemill.arrangement.column_types import COLUMN_TYPE_RULE, type_named
 from tidemill.runtime.durations import DURATION_RULE, parse_duration
 from tidemill.runtime.templates import NAMES, is_template
+from tidemill.time.instants import ms_since_epoch
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PREDICATE = re.compile(r"(?!_$)[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -32,8 +33,6 @@ URL = re.compile(rf"https?://{HOST}([/?#][!-~]{{0,1000}})?")
 SECRET_QUERY = "(?i)[?&][a-z0-9_.-]*(token|secret|passwd|password|signature|api_?-?key)="
 """A part of a URL behind its ? that holds what nobody may see."""
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 FORMATS = FormatChecker(formats=())
 """The checker to validate the schemas of resources with."""
 
@@ -52,12 +51,9 @@ def parse_instant(value: object) -> int | None:
     if value.isascii() and value.isdigit():
         return parse_instant(int(value))
     try:
-        moment = datetime.fromisoformat(value)
+        ms = ms_since_epoch(datetime.fromisoformat(value))
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    ms = (moment - EPOCH) // timedelta(milliseconds=1)
     return ms if ms >= 0 else None
 
 

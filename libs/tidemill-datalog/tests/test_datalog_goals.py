@@ -7,12 +7,13 @@ import pytest
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.goals import action_key, compile_goal, fired, goal_over
+from tidemill.datalog.goals import action_key, compile_goal, goal_over
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
 from tidemill.errors import UsageError
+from tidemill.testkit.conformance.language_events import fired
 
 
 @pytest.fixture

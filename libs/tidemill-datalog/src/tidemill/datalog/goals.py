@@ -6,7 +6,6 @@ Source: language.md 8.
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from tidemill.datalog.column_types import literal_type, never_equal
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import END, Instant, Presence
-from tidemill.datalog.records import Record, Value, format_record, typed_of
+from tidemill.datalog.presence import END
+from tidemill.datalog.records import Record, Value, typed_of
 from tidemill.datalog.values import equal
 from tidemill.errors import UsageError
 from tidemill.time import normal
@@ -52,19 +51,6 @@ class Goal:
             if values is None or not _match(terms, values, bound):
                 return None
         return bound
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """One run of an action: goal, first instant of the event's presence, record then."""
-
-    at: Instant
-    goal: str
-    record: Record
-
-    def __str__(self) -> str:
-        start = "-inf" if self.at == -math.inf else str(self.at)
-        return f"{start}: {format_record(self.record)}"
 
 
 def compile_goal(text: str, checked: CheckedProgram, name: str | None = None) -> Goal:
@@ -200,27 +186,6 @@ def _values_of(record: Record, lattice: str) -> tuple[Value, ...] | None:
         if name == lattice:
             return value if isinstance(value, tuple) else (value,)
     return None
-
-
-def fired(goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]) -> list[Firing]:
-    """The actions of a history: for each goal, each distinct event that matches it fires once.
-
-    An event fires at the first instant at which it matches, with its record as of then. Firings are
-    ordered by that instant, then by the text of the record. Presence that begins at the lower end
-    of a window may have begun before: the caller keeps the keys that have fired.
-    """
-    firings: list[Firing] = []
-    for goal in goals:
-        first: dict[object, Presence] = {}
-        for presence in presences.get(goal.predicate, ()):
-            if goal.bindings(presence.record) is None:
-                continue
-            known = first.get(presence.record.key)
-            if known is None or presence.start < known.start:
-                first[presence.record.key] = presence
-        firings += [Firing(found.start, goal.name, found.record) for found in first.values()]
-    firings.sort(key=lambda firing: (firing.at, format_record(firing.record), firing.goal))
-    return firings
 
 
 ACTION_KEY_VERSION = 1

@@ -104,8 +104,3 @@ def clip(intervals: Sequence[Interval], lower: Instant, upper: Instant) -> list[
         if start < upper and end > lower:
             clipped.append((max(start, lower), end if end < upper else END))
     return clipped
-
-
-def contains(intervals: Sequence[Interval], at: Instant) -> bool:
-    """Whether the instant is in the set."""
-    return any(start <= at < end for start, end in intervals)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -169,8 +168,3 @@ def _built(panel: Panel, selector: str) -> timeseries.Panel | stat.Panel | table
     for target in _targets(panel, selector):
         made.with_target(target)
     return made
-
-
-def expressions(panels: Sequence[Panel]) -> list[str]:
-    """All PromQL of the panels, with `$sel` in it."""
-    return [query.expr for panel in panels for query in panel.queries]

@@ -13,7 +13,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -24,8 +24,6 @@ from tidemill.rpc.calls import Calls, Origin
 from tidemill.rpc.status import DETAILS_KEY, sayable, to_status
 from tidemill.rpc.turns import beside
 from tidemill.rpc.validation import validate
-
-T = TypeVar("T")
 
 WATCHERS = "whoever watches health"
 """For whom calls are counted that say nothing of who makes them."""

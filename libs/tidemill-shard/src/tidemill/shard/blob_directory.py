@@ -7,14 +7,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from tidemill.errors import Unavailable
 from tidemill.shard.ports import BlobEntry
 
 UNFINISHED = ".unfinished"
-
-T = TypeVar("T")
 
 
 class DirectoryBlob:

@@ -5,11 +5,10 @@ Importing it imports numba: callers that may not need it import it where they do
 
 from tidemill.arrangement.kernels.arrays import (
     BoolArray,
-    DiffArray,
     I64Array,
     U64Array,
     compiled,
     inlined,
 )
 
-__all__ = ["BoolArray", "DiffArray", "I64Array", "U64Array", "compiled", "inlined"]
+__all__ = ["BoolArray", "I64Array", "U64Array", "compiled", "inlined"]

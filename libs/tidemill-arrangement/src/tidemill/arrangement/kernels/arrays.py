@@ -13,8 +13,6 @@ from tidemill.arrangement.kernels.kept_code import KeptCode
 
 U64Array: TypeAlias = npt.NDArray[np.uint64]
 I64Array: TypeAlias = npt.NDArray[np.int64]
-DiffArray: TypeAlias = npt.NDArray[np.int8] | npt.NDArray[np.int64]
-"""Diffs at rest: one for each row, or one for all rows."""
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 Loop = TypeVar("Loop", bound=Callable[..., object])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.goals import compile_goal, fired
+from tidemill.datalog.goals import Goal, compile_goal
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.testkit.conformance.event_stage import Arrival, stage
@@ -152,3 +152,36 @@ def _compare_fired(
             after.append(passed[0] if passed else "close")
         found += compare_lists("definite_after", case["definite_after"], after)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One run of an action: goal, first instant of the event's presence, record then."""
+
+    at: Instant
+    goal: str
+    record: Record
+
+    def __str__(self) -> str:
+        return f"{_shown(self.at)}: {format_record(self.record)}"
+
+
+def fired(goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]) -> list[Firing]:
+    """The actions of a history: for each goal, each distinct event that matches it fires once.
+
+    An event fires at the first instant at which it matches, with its record as of then. Firings are
+    ordered by that instant, then by the text of the record. Presence that begins at the lower end
+    of a window may have begun before: the caller keeps the keys that have fired.
+    """
+    firings: list[Firing] = []
+    for goal in goals:
+        first: dict[object, Presence] = {}
+        for presence in presences.get(goal.predicate, ()):
+            if goal.bindings(presence.record) is None:
+                continue
+            known = first.get(presence.record.key)
+            if known is None or presence.start < known.start:
+                first[presence.record.key] = presence
+        firings += [Firing(found.start, goal.name, found.record) for found in first.values()]
+    firings.sort(key=lambda firing: (firing.at, format_record(firing.record), firing.goal))
+    return firings

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tidemill.errors import UsageError
 
@@ -106,3 +106,15 @@ def did_you_mean(word: object, allowed: Iterable[str]) -> str:
     if not words:
         return "nothing is allowed here"
     return f"allowed: {', '.join(words)}"
+
+
+SpecDocument: TypeAlias = dict[str, Any]  # a spec that fits its schema
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that does not hold, at a path within the spec."""
+
+    path: FieldPath
+    says: str
+    hint: str = ""

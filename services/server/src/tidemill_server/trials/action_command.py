@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemill.client.reporting import reported
-from tidemill_server.trials.limits import CHANGES_MAX
+from tidemill_server.trials import CHANGES_MAX
 
 action = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None,

@@ -14,8 +14,8 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.errors import TidemillError, UsageError
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.rng import new_rng
+from tidemill_server.trials import CHANGES_MAX
 from tidemill_server.trials.cases import CaseFile, case_files, load_cases
-from tidemill_server.trials.limits import CHANGES_MAX
 from tidemill_server.trials.reports import Verdict, write_junit
 
 if TYPE_CHECKING:

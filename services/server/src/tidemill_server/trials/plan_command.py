@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemill.client.reporting import reported
-from tidemill_server.trials.limits import CHANGES_MAX
+from tidemill_server.trials import CHANGES_MAX
 
 
 def plan(

@@ -25,7 +25,6 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.deltas import pairs
-from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.forgetting import Forgetting
 from tidemill.datalog.dataflow.holdings import Holdings, Outputs
 from tidemill.datalog.dataflow.lowering import lower
@@ -38,7 +37,7 @@ from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.sampling import Agenda
 from tidemill.datalog.dataflow.output_changes import OutputChanges
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan
-from tidemill.datalog.dataflow.rule_state import RuleState, tell_state
+from tidemill.datalog.dataflow.rule_state import Figures, RuleState, tell_state
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presences, rows_of_records
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs

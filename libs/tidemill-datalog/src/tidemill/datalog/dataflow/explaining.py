@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from tidemill.arrangement.interval_updates import JoinShape
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.engine import DataflowEngine
-from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.plan import (
     UNIT,
     Clock,
@@ -23,6 +22,7 @@ from tidemill.datalog.dataflow.plan import (
     Subtract,
     Untick,
 )
+from tidemill.datalog.dataflow.rule_state import Figures
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.logical.forms import Constant
 from tidemill.datalog.logical.plan_text import aligned, column_name, expression_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,6 @@ from tidemill.arrangement.interval_updates import (
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.columns.texts import Texts
-from tidemill.datalog.dataflow.figures import Figures
 from tidemill.datalog.dataflow.holdings import Holdings, StatePart
 from tidemill.datalog.dataflow.operators.errors import Errors, Unheard
 from tidemill.datalog.dataflow.operators.growing import from_instant
@@ -33,6 +33,21 @@ from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.state import Share, StateRow
 from tidemill.errors import Corrupt
+
+
+@dataclass(slots=True)
+class Figures:
+    """Work of one operator so far: changed rows in and out, and seconds."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+
+    def add(self, rows_in: int, rows_out: int, seconds: float) -> None:
+        """One piece of work more."""
+        self.rows_in += rows_in
+        self.rows_out += rows_out
+        self.seconds += seconds
 
 
 def tell_state(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from tidemill.runtime.problems import FieldPath, did_you_mean
-from tidemill.runtime.resources.broken import Broken, SpecDocument
+from tidemill.runtime.problems import Broken, FieldPath, SpecDocument, did_you_mean
 from tidemill.runtime.resources.words import SECRET_QUERY
 
 STATED = ("text", "bytes", "avro", "protobuf")

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tidemill.runtime.durations import parse_duration
-from tidemill.runtime.problems import FieldPath, did_you_mean
-from tidemill.runtime.resources.broken import Broken, SpecDocument
+from tidemill.runtime.problems import Broken, FieldPath, SpecDocument, did_you_mean
 from tidemill.runtime.resources.record_rules import RECORD_RULES, secret_in_url
 
 TIMESTAMP_INTERVAL_MS_MIN = 50

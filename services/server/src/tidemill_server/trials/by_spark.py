@@ -80,7 +80,7 @@ class SparkEvaluator:
         written = {name: Description(shape.schema) for name, shape in outputs.values()}
         written |= {_ERRORS: Description(ERROR_SCHEMA), "state": Description(STATE_SCHEMA)}
         read = {
-            collection: asyncio.run(self._written(collection, shape, facts[name]))
+            collection: asyncio.run(self._write(collection, shape, facts[name]))
             for name, (collection, shape) in inputs.items()
         }
         history = History(target, ComputeSettings(), 0, upper, read, written)
@@ -93,7 +93,7 @@ class SparkEvaluator:
             raise UsageError(f"a rule fails: {next(iter(failed[0].values()))}", reason="case")
         return {name: _presences(tables[name], shape) for name, shape in outputs.values()}
 
-    async def _written(
+    async def _write(
         self, collection: str, shape: PredicateShape, facts: Sequence[Presence]
     ) -> tuple[Description, tuple[Part, ...]]:
         description, row, changes = Description(shape.schema), row_of(shape), list[RowChange]()

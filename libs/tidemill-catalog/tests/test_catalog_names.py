@@ -200,8 +200,14 @@ def test_a_view_that_nothing_can_keep_is_refused_with_its_place() -> None:
     table = document("Table", "wide", f"{{columns: [{names}]}}")
     catalog.plan(Stored(load_resources(table, "test.yaml")[0], 0))
     view = document("View", "v", f'{{program: "p({columns}) := wide({columns});"}}')
+    stored = Stored(load_resources(view, "test.yaml")[0], 1)
     with pytest.raises(UsageError, match=r"test.yaml:.*spec.program: .*more than .* columns"):
-        catalog.plan(Stored(load_resources(view, "test.yaml")[0], 1))
+        catalog.plan(stored)
+    reader = Catalog(judges=False)  # of a process that keeps no views
+    reader.plan(Stored(load_resources(table, "test.yaml")[0], 0))
+    planned = reader.plan(stored)
+    assert planned is not None
+    assert [*planned.outputs] == ["p"]
 
 
 def test_a3_long_programs_are_not_remembered_for_long() -> None:

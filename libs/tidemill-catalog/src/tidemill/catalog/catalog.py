@@ -94,9 +94,11 @@ class _Arranged:
 class Catalog(Names):
     """Everything that can be read, by name; grows as resources are planned."""
 
-    def __init__(self, plugin_load_s: float = LOAD_S) -> None:
+    def __init__(self, plugin_load_s: float = LOAD_S, *, judges: bool = True) -> None:
+        """A process that keeps no views need not judge again what has been applied."""
         super().__init__()
         self._plugin_load_s = plugin_load_s
+        self._judges = judges
         self._views: dict[str, PlannedView] = {}
         self._sources: dict[str, SourceOf] = {}
         self._sharing: defaultdict[str, set[str]] = defaultdict(set)
@@ -277,7 +279,7 @@ class Catalog(Names):
             return replace(known, stored=stored)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
-            missing = self._programs.missing(checked)
+            missing = self._programs.missing(checked) if self._judges else None
             if missing is not None:
                 raise UsageError(
                     f"refused: nothing can be kept with {missing}", reason="NotInDataflow"

@@ -218,7 +218,9 @@ async def _context(
         ),
     )
     stack.push_async_callback(collections.close)
-    catalog, store = Catalog(chosen.limits.plugin_load_s), ResourceStore(collections, clock)
+    judges = bool({"query", "compute"} & set(roles_of(chosen.role or ROLES)))
+    catalog = Catalog(chosen.limits.plugin_load_s, judges=judges)
+    store = ResourceStore(collections, clock)
     claims, readers, board = _claims(chosen, clock, stack), Readers(), JobBoard()
     launcher = await launcher_of(chosen, clock, board.record)
     stack.push_async_callback(launcher.close)

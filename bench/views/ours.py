@@ -8,6 +8,8 @@ import json
 import sys
 from dataclasses import asdict
 
+import tidemill.host  # noqa: F401  # isort: skip  # before Arrow, as every process of ours
+
 from bench.views.jobs import BATCHES, JOBS
 from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
 

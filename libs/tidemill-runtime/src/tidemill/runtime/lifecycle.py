@@ -12,8 +12,10 @@ import asyncio
 import ctypes
 import gc
 import mmap
+import os
 import signal
 import sys
+import threading
 import time
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -36,13 +38,19 @@ STOP_S_MAX = 10.0
 SWITCH_S, SWITCH_CONTENDED_S = 0.0005, 0.00005
 """Seconds for which a thread has the interpreter while others wait, and while users do."""
 
-_MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20, -8: 2}
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _HEAPS = -1, -2, -3, -8
+_MALLOC_OPTIONS = {
+    _TRIM_THRESHOLD: 64 << 20, _TOP_PAD: 4 << 20, _MMAP_THRESHOLD: 32 << 20, _HEAPS: 2,
+}  # fmt: skip
 """M_TRIM_THRESHOLD: so much stays free at the end of the heap.
 
 M_TOP_PAD: by so much more it grows than is asked for. M_MMAP_THRESHOLD: what is smaller comes from
 the heap; this is the most that glibc takes. M_ARENA_MAX: heaps that all threads share; each heap
 keeps free pieces that no other one can use.
 """
+
+_PIECE_BYTES = 1 << 17
+"""A piece that comes from a heap, and whose end makes the heap look at how long its own end is."""
 
 log = get_logger("lifecycle")
 
@@ -102,6 +110,16 @@ def give_way_often(contended: bool = False) -> None:
     while users contend; nothing else.
     """
     sys.setswitchinterval(SWITCH_CONTENDED_S if contended else SWITCH_S)
+
+
+def columns_of_the_library() -> None:
+    """Take all columns from the C library, those of Parquet and of messages among them.
+
+    Arrow's own allocator keeps freed memory of each thread, which nobody can give back. For a
+    process that has not imported Arrow; no effect afterwards, or where its environment says
+    otherwise.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 def keep_freed_memory() -> None:
@@ -245,7 +263,40 @@ def give_back_memory() -> None:
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.malloc_trim(0)
+        _give_back_ends(library)
+
+
+def _give_back_ends(library: ctypes.CDLL) -> None:
+    """Give back the free end of each heap, which `malloc_trim` does for the first one alone.
+
+    A heap gives its end back when a large piece is freed, if the end is longer than the threshold.
+    Threads that begin at once get different heaps. Afterwards memory is kept as
+    `keep_freed_memory` says.
+    """
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
+    heaps = _MALLOC_OPTIONS[_HEAPS]
+    together = threading.Barrier(heaps, timeout=1.0)
+
+    def free_piece() -> None:
+        piece = library.malloc(_PIECE_BYTES)
+        with suppress(threading.BrokenBarrierError):
+            together.wait()
+        library.free(piece)
+
+    freeing = [threading.Thread(target=free_piece, name="giving-back") for _ in range(heaps)]
+    for option in (_TRIM_THRESHOLD, _TOP_PAD):
+        library.mallopt(option, _PIECE_BYTES)
+    try:
+        for thread in freeing:
+            thread.start()
+        for thread in freeing:
+            thread.join()
+    finally:
+        for option in (_TRIM_THRESHOLD, _TOP_PAD):
+            library.mallopt(option, _MALLOC_OPTIONS[option])
 
 
 def exit_code(outcome: Outcome) -> int:

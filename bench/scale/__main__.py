@@ -1,9 +1,9 @@
-"""Many sources at rest: their cost, and the time for applying more of them.
+"""Many sources or tables at rest: their cost, and the time for applying more of them.
 
-`python -m bench.scale` starts `tidemill up` on a folder of its own, applies as many http sources as
-asked for, and waits until they rest. Then it reads from outside the costs of the process: seconds
-of the processor, resident memory, versions that the store gained. At the end some more sources are
-applied, and timed.
+`python -m bench.scale` starts `tidemill up` on a folder of its own, applies as many http sources
+(with `--tables`: tables) as asked for, and waits until they rest. Then it reads from outside the
+costs of the process: seconds of the processor, resident memory, versions that the store gained. At
+the end some more are applied, and timed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ spec:
   http: {{}}
 """
 
+TABLE = """\
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {{name: {name}}}
+spec: {{columns: [{{name: n, type: int}}]}}
+"""
 
 VIEW = """\
 apiVersion: tidemill.dev/v1alpha1
@@ -117,9 +123,9 @@ def served(profile: Path | None) -> Iterator[tuple[Server, Client]]:
                 server.process.kill()
 
 
-def applied_s(client: Client, first: int, count: int) -> float:
+def applied_s(client: Client, document: str, first: int, count: int) -> float:
     """Seconds for applying so many more sources."""
-    text = "---\n".join(SOURCE.format(name=f"s{n}") for n in range(first, first + count))
+    text = "---\n".join(document.format(name=f"s{n}") for n in range(first, first + count))
     began_s = time.perf_counter()
     while True:
         try:
@@ -140,13 +146,13 @@ def apply_views(client: Client, views: int, sources: int) -> None:
 
 
 def measured(
-    server: Server, client: Client, sources: int, views: int, more: int, settle_s: float,
-    rest_s: float,
+    server: Server, client: Client, document: str, sources: int, views: int, more: int,
+    settle_s: float, rest_s: float,
 ) -> dict[str, float]:  # fmt: skip
     """The figures of so many sources and views at rest, and of applying more sources."""
     batch = 50
     for first in range(0, sources, batch):
-        took_s = applied_s(client, first, min(batch, sources - first))
+        took_s = applied_s(client, document, first, min(batch, sources - first))
         print(f"# {first + batch} sources: the last {batch} took {took_s:.1f} s", flush=True)
     if views and sources:
         apply_views(client, views, sources)
@@ -164,7 +170,7 @@ def measured(
         "threads": server.threads(),
     }
     used_s = server.processor_s()
-    took_s = applied_s(client, sources, more)
+    took_s = applied_s(client, document, sources, more)
     return {
         **figures,
         f"apply_{more}_more_s": took_s,
@@ -177,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("--sources", type=int, nargs="+", default=[0, 100, 1000])
     parser.add_argument("--views", type=int, default=0, help="views, each of two sources")
+    parser.add_argument("--tables", action="store_true", help="tables in place of sources")
     parser.add_argument("--more", type=int, default=50)
     parser.add_argument(
         "--rest", type=float, default=30.0, help="seconds of rest that are measured"
@@ -185,12 +192,14 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="where the server writes its profile")
     parser.add_argument("--keep", action="store_true", help=f"write {RESULTS}")
     chosen = parser.parse_args()
+    document = TABLE if chosen.tables else SOURCE
     kept = []
     for sources in chosen.sources:
         with served(chosen.profile) as (server, client):
             figures = measured(
-                server, client, sources, chosen.views, chosen.more, chosen.settle, chosen.rest
-            )
+                server, client, document, sources, chosen.views, chosen.more, chosen.settle,
+                chosen.rest,
+            )  # fmt: skip
         kept.append({name: round(value, 3) for name, value in figures.items()})
         print(json.dumps(kept[-1]), flush=True)
     if chosen.keep:

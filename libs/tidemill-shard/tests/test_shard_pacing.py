@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import ClassVar
@@ -13,9 +14,18 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import BeforeSince, NotYet, UsageError
+from tidemill.errors import BeforeSince, NotYet, UnknownCapability, UsageError
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard import (
+    Appended,
+    CapabilityId,
+    Collections,
+    Description,
+    MemoryBlob,
+    MemoryConsensus,
+    UpperMismatch,
+    WriteCapability,
+)
 from tidemill.shard.encoding import (
     decode_rollup,
     encode_entry,
@@ -24,9 +34,11 @@ from tidemill.shard.encoding import (
     next_entry,
     patch,
 )
-from tidemill.shard.framing import PACED, PLAIN, UNDER
+from tidemill.shard.framing import CARRIED, PACED, PLAIN, UNDER
 from tidemill.shard.pacing import following
+from tidemill.shard.ports import Version
 from tidemill.shard.state import initial_state
+from tidemill.shard.transitions import hold_named_write
 from tidemill.time import Frontier, frontier
 
 ROWS = pa.schema([("n", pa.int64())])
@@ -231,9 +243,139 @@ async def test_d5_a_late_request_to_join_never_splits_a_group() -> None:
 def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> None:
     plain = initial_state(Description(ROWS), frontier(5))
     _, paced = following(plain, PACE, frontier(5))
-    for state, wanted in ((plain, PLAIN), (paced, PACED)):
+    (writer, _), table = hold_named_write(plain, "w", owner="table")
+    _, carried = following(table, PACE, frontier(5), writer)
+    for state, wanted in ((plain, PLAIN), (paced, PACED), (carried, CARRIED)):
         for data in (encode_entry(first_entry("a", state)), encode_rollup(state)):
             assert int.from_bytes(data[3:5], "little") == wanted
+        assert decode_rollup(encode_rollup(state), "there") == state
+
+
+async def table_at_rest() -> tuple[World, WriteCapability]:
+    """A table whose own write capability goes with the pace, now at 20, as it stood before."""
+    world = await World().create("t")
+    here = world.processes[0]
+    held = await here.write_hold("t", owner="table")
+    number = await here.follow("t", PACE, frontier(10), held.id)
+    assert number is not None
+    assert "t" in await here.step_pace(PACE, frontier(10), {"t": {"t": number}}, ())
+    await world.step(20)
+    return world, held
+
+
+@pytest.mark.rule("K2")
+async def test_d5_the_write_capability_of_a_table_goes_with_the_pace() -> None:
+    world, held = await table_at_rest()
+    for each in world.processes:
+        status = await each.status("t")
+        assert status.upper == frontier(20)
+        assert [holder.frontier for holder in status.writing] == [frontier(20)]
+    there = world.processes[1]
+    answer = await there.update_and_downgrade(held, updates(12, 7), frontier(13))
+    assert answer == UpperMismatch(frontier(20))
+    with pytest.raises(UsageError):
+        await there.update_and_downgrade(held.at(frontier(20)), updates(19, 7), frontier(21))
+    written = await there.update_and_downgrade(held.at(frontier(20)), updates(20, 7), frontier(21))
+    assert isinstance(written, Appended)
+    await world.step(30)
+    assert await world.uppers("t") == [frontier(21)] * 2
+    assert not await there.rests("t")
+    read, _ = await there.acquire("t")
+    assert (await there.snapshot(read, 20)).to_pydict() == {"n": [7], "_diff": [1]}
+
+
+@pytest.mark.rule("K6")
+async def test_d5_a_writer_beside_the_one_of_a_table_ends_its_rest_and_keeps_it_from_another() -> (
+    None
+):
+    world, held = await table_at_rest()
+    here, there = world.processes
+    beside = await there.write_hold("t", owner="a user")
+    assert beside.frontier == frontier(20)
+    await world.step(30)
+    assert await world.uppers("t") == [frontier(20)] * 2
+    assert await here.follow("t", PACE, frontier(20), held.id) is None
+    await there.drop(beside)
+    assert await here.follow("t", PACE, frontier(20), held.id) is not None
+
+
+@pytest.mark.rule("K3")
+async def test_d5_only_a_live_write_capability_without_a_lease_goes_with_a_pace() -> None:
+    world = await World().create("t")
+    here = world.processes[0]
+    await here.write_hold("t", owner="table")
+    with pytest.raises(UsageError, match="rest refused"):
+        await here.follow("t", PACE, frontier(10))
+    with pytest.raises(UnknownCapability):
+        await here.follow("t", PACE, frontier(10), CapabilityId("guessed"))
+    leased = Description(ROWS, user_writable=True)
+    _, writer = await here.create("u", leased, start=frontier(10), lease_ms=1000)
+    assert writer is not None
+    assert await here.follow("u", PACE, frontier(10), writer.id) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_d5_a_table_that_rests_and_is_written_by_any_process_loses_nothing(
+    seed: int,
+) -> None:
+    """Rest, steps, inserts, holds and deaths in any order: frontiers rise, rows are there once."""
+    random = Random(seed)
+    world, held = await table_at_rest()
+    wrote, rested, seen = 0, 0, [0, 0]
+    for _ in range(150):
+        number = random.randrange(2)
+        process = world.processes[number]
+        upper = (await process.status("t")).upper.elements[0]
+        assert upper >= seen[number]
+        seen[number] = upper
+        act = random.choice(("rest", "step", "write", "hold", "die"))
+        if act == "rest":
+            follows = await world.processes[0].follow("t", PACE, frontier(upper), held.id)
+            if follows is not None:
+                rested += "t" in await world.processes[0].step_pace(
+                    PACE, frontier(upper + random.randrange(3)), {"t": {"t": follows}}, ()
+                )
+        elif act == "step":
+            await world.step(upper + random.randrange(1, 9))
+        elif act == "write":
+            stated = held.at(frontier(random.choice((upper, seen[1 - number]))))
+            end = frontier(upper + 3)
+            answer = await process.update_and_downgrade(stated, updates(upper + 1, 7), end)
+            wrote += isinstance(answer, Appended)
+        elif act == "hold":
+            await process.drop((await process.acquire("t", rights="read"))[0])
+        elif random.random() < 0.3:
+            world.processes[number] = Collections(
+                world.consensus, world.blob, world.clock, lambda: f"{next(world.names):032x}"
+            )
+    assert rested > 3
+    assert wrote > 3
+    found = await world.processes[0].read_updates("t")
+    assert sum(found["_diff"].to_pylist()) == wrote
+
+
+async def test_d5_who_looks_at_what_rests_reads_its_pace_alone() -> None:
+    names = [f"c{n}" for n in range(10)]
+    world = await World().create(*names)
+    for name in names:
+        assert await world.rest(name, name, at=10)
+    there, scanned = world.processes[1], list[str]()
+    await asyncio.gather(*(there.status(name) for name in names))
+    scan = world.consensus.scan
+
+    async def count(key: str, first: int) -> Sequence[Version]:
+        scanned.append(key)
+        await asyncio.sleep(0)  # a store takes its time, and who asks meanwhile shares the answer
+        return await scan(key, first)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.consensus, "scan", count)
+        found = await asyncio.gather(*(there.status(name) for name in names))
+    assert {each.upper for each in found} == {frontier(10)}
+    assert set(scanned) == {PACE}
+    assert len(scanned) <= 2
+    assert await world.write("c3", 10, 15, 1)
+    assert (await there.status("c3")).upper == frontier(15)
 
 
 async def test_d5_a_group_leaves_with_any_of_those_that_it_follows_under() -> None:

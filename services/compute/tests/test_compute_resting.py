@@ -22,6 +22,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier, sole_time
+from tidemill_compute.resting import LOOKS
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.takeover import Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
@@ -159,10 +160,12 @@ async def let_rest(world: World, view: ViewDriver, task: asyncio.Task[None], at:
     pytest.fail("the outputs never rest")
 
 
-async def view_at_rest() -> tuple[World, ViewDriver, asyncio.Task[None], int]:
-    """A view that looks once a minute and has begun to rest, its task, and the instant of that."""
+async def view_at_rest(
+    pause_s: float = 60.0,
+) -> tuple[World, ViewDriver, asyncio.Task[None], int]:
+    """A view that looks each pause and has begun to rest, its task, and the instant of that."""
     world = await World().create()
-    view = world.view(world.now, pause_s=60.0)
+    view = world.view(world.now, pause_s=pause_s)
     task = asyncio.create_task(view.maintain_forever())
     for name, row in (("s", 7), ("t", 8)):
         await world.feed(name, 10, row)
@@ -212,6 +215,17 @@ async def test_d5_a_view_at_rest_is_not_evaluated_until_an_input_is_written() ->
     await until(world, task, lambda: view.progress.lower > at + 30)
     assert await world.rows("v/both", at + 30) == [8]
     assert world.clock.monotonic_s() - begun_s < 60
+    await stop(task)
+
+
+async def test_d5_a_view_at_rest_looks_at_its_pace_and_is_seldom_evaluated() -> None:
+    world, view, task, at = await view_at_rest(pause_s=0.5)
+    begun, steps = world.clock.monotonic_s(), view.progress.steps
+    while world.clock.monotonic_s() - begun < 2 * LOOKS * 0.5:
+        at += 1
+        await world.step(at)
+        await until(world, task, lambda at=at: view.progress.lower >= at)
+    assert 1 <= view.progress.steps - steps <= 3
     await stop(task)
 
 

@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tidemill.errors import Unavailable
+from tidemill.host.pace import Paces
+from tidemill.host.resting import Rest
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.pacing import LONG
 from tidemill.time import PARTITIONED, Partitions, frontier, partition_offsets, sole_time
 from tidemill_remap.driver import RemapDriver
-from tidemill_remap.pace import Paces
-from tidemill_remap.resting import Rest
 
 INTERVAL_MS = 1_000
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tidemill.catalog.entry import SYSTEM
 from tidemill.catalog.made.arrangements import ArrangementCollection
 from tidemill.catalog.made.making import Made
 from tidemill.catalog.made.tables import TableCollection
 from tidemill_compute.arrangements import ArrangementDriver
 from tidemill_compute.arranging import SparkArrange
+from tidemill_compute.table_rest import TableRest
 from tidemill_compute.views.context import ComputeContext
 
 
@@ -34,17 +36,28 @@ class _MadePart:
 
 
 class TablePart(_MadePart):
-    """Keeps a table readable while users write it: its upper follows the clock, or its timeline."""
+    """Keeps a table readable while users write it: its upper follows the clock, or its timeline.
+
+    One that follows the clock rests while nobody writes.
+    """
 
     def __init__(self, made: TableCollection, context: ComputeContext) -> None:
         super().__init__(made)
         self._writer = made.writer
-        self._interval_s = context.settings.table_interval_ms / 1000
+        self._interval_ms = context.settings.table_interval_ms
+        self._rest: TableRest | None = None
+        if made.spec.timeline == SYSTEM:
+            pace = context.paces.of(self._interval_ms)
+            self._rest = TableRest(made.writer, context.host.collections, pace)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Keep it readable until cancelled."""
         ready()
-        await self._writer.advance_forever(self._interval_s)
+        interval_s = self._interval_ms / 1000
+        if self._rest is None:
+            await self._writer.advance_forever(interval_s)
+        else:
+            await self._writer.advance_forever(interval_s, self._rest.rest_if_idle)
 
 
 class ArrangementPart(_MadePart):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard import Collections
 from tidemill.shard.offloading import first_of
 from tidemill.shard.pacing import Patience
 from tidemill.time import Frontier
+
+LOOKS = 12
+"""So many pauses at rest have one step, which moves what is held."""
 
 
 class Rest:
@@ -30,7 +32,8 @@ class Rest:
         self._collections = collections
         self._patience = Patience()
         self._steps: int | None = None
-        """Steps since the rest began; None without a rest."""
+        """Steps and pauses since the rest began; None without a rest."""
+        self._looks = 0
 
     async def follow(self, upper: Frontier, changed: bool) -> None:
         """Begin, or notice the end of, a rest. To be told of each step, once it is written.
@@ -42,16 +45,24 @@ class Rest:
         except (Unavailable, Indeterminate):  # the step is written: the next one finds out
             return
 
-    async def wait_for_news(self, pause_s: float) -> None:
+    async def wait_for_news(self, pause_s: float) -> Frontier | None:
         """Return once an input or an output rests no more, at the latest after `pause_s`.
 
-        Returns at once without a rest. Cost: a look at the store for each of them.
+        The upper that the outputs have at rest; None if there may be something to do. So it is
+        after every `LOOKS` pauses, and at once without a rest. Cost: a look at their pace for each.
         """
         if self._steps is None:
-            return
+            return None
+        self._looks = (self._looks + 1) % LOOKS
         over, watched = self._collections.rest_over, (*self._read, *self._written)
-        with suppress(Unavailable, Indeterminate):  # the next step finds out
+        try:
             await first_of([over(each, pause_s) for each in watched])
+            if not self._looks or not await self._collections.rests(self._written[0]):
+                return None
+            self._steps += 1
+            return (await self._collections.status(self._written[0])).upper
+        except (Unavailable, Indeterminate):  # the next step finds out
+            return None
 
     async def _follow(self, upper: Frontier, changed: bool) -> None:
         if self._steps is not None:

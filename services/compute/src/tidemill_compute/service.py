@@ -17,6 +17,7 @@ from tidemill.catalog.made.tables import TableCollection
 from tidemill.catalog.made.views import ViewCollections
 from tidemill.host.context import Context
 from tidemill.host.launching import lacking_for_jobs
+from tidemill.host.pace import Paces, moment
 from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
 from tidemill.host.supervised import Runner
@@ -52,7 +53,9 @@ class ComputeParts:
             context.clock, context.settings.name_of_process, random_id,
             (lambda: "") if context.launcher.remote else lacking_for_jobs,
         )  # fmt: skip
-        self._context = ComputeContext(context, settings, session)
+        name = f"tables/{context.settings.name_of_process}"
+        paces = Paces(name, context.collections, context.clock, moment)
+        self._context = ComputeContext(context, settings, session, paces)
         self._warming = asyncio.get_running_loop().run_in_executor(None, load_engine)
 
     def make(self, made: Made, share: int | None, confirm: Confirm) -> Runner:
@@ -81,9 +84,12 @@ class ComputeParts:
         watch(self._context.host, running)
 
     async def close(self) -> None:
-        """Views give up what they share when they end; nobody needs their driver any more."""
+        """Views give up what they share when they end; nobody needs their driver and the paces any
+        more.
+        """
         await self._warming
         await self._context.session.close()
+        await self._context.paces.close()
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tidemill.catalog.bindings import begin_bindings, latest_bindings
 from tidemill.errors import Indeterminate, NotYet
+from tidemill.host.resting import Rest
 from tidemill.reclock import (
     Minter,
     Proposal,
@@ -25,7 +26,6 @@ from tidemill.time import (
     partition_offsets,
     sole_time,
 )
-from tidemill_remap.resting import Rest
 
 PATIENCE = 3
 """After so many intervals in which nobody has minted, whoever stands by does."""

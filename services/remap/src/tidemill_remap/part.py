@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemill.catalog.made.sources import SourceCollections, SourcePart
+from tidemill.host.pace import Paces
+from tidemill.host.resting import Rest
 from tidemill.host.speed import Speed
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill_remap.driver import Probe, RemapDriver
-from tidemill_remap.pace import Paces
-from tidemill_remap.resting import Rest
 
 
 @dataclass(frozen=True, slots=True)

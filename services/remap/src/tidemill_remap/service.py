@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tidemill.catalog.made.making import Made
 from tidemill.catalog.made.sources import SourceCollections
 from tidemill.host.context import Context
+from tidemill.host.pace import Paces
 from tidemill.host.roles import item_of, shares_of
 from tidemill.host.service import Confirm, RunningParts, Service
 from tidemill.host.settings import ProcessSettings
@@ -17,7 +18,6 @@ from tidemill.runtime.metrics import (
     SOURCE_OFFSET_KNOWN,
     Reading,
 )
-from tidemill_remap.pace import Paces
 from tidemill_remap.part import BindContext, BindPart
 
 ROLE = "remap"

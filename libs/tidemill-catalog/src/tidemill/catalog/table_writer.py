@@ -14,6 +14,14 @@ from tidemill.time import Frontier, frontier, sole_time
 
 TimelineFrontier = Callable[[], Awaitable[int]]
 
+Rest = Callable[[bool], Awaitable[bool]]
+"""Told after each advance whether there was news: whether the table has rested, and does no more.
+"""
+
+
+async def _never(news: bool) -> bool:
+    return False
+
 
 class TableWriter:
     """Writes inserts of users, each insert at one instant, and keeps the table readable.
@@ -39,6 +47,8 @@ class TableWriter:
         self._clock = clock
         self._timeline = timeline
         self._held: WriteCapability | None = None
+        self._advanced: Frontier | None = None
+        """The upper after the last advance."""
 
     async def writer(self) -> WriteCapability:
         """The write capability of the table, as this process knows it."""
@@ -68,19 +78,40 @@ class TableWriter:
             if not isinstance(outcome, UpperMismatch):
                 return sole_time(outcome.upper) - 1
 
-    async def advance_forever(self, interval_s: float) -> None:
-        """Move the upper on while nobody writes, each interval, until cancelled."""
+    async def advance_forever(self, interval_s: float, rest: Rest = _never) -> None:
+        """Move the upper on while nobody writes, each interval, until cancelled.
+
+        After each advance `rest` has its turn; what comes from a rest is moved on at once.
+        """
+        await self._clock.sleep(interval_s)
         while True:
-            await self._clock.sleep(interval_s)
+            if not await rest(await self.advance()):
+                await self._clock.sleep(interval_s)
+
+    async def advance(self) -> bool:
+        """Move the upper on; whether the table has been written since the last time."""
+        news = False
+        while True:
             held = (await self.writer()).frontier
             if self._timeline is not None and sole_time(held) == 0:
                 # Another process may write the first rows: where the table stands is asked for
                 # anew.
                 self._held = None
-                continue
+                return news
+            news |= held != self._advanced
             reached = frontier(await self._now() + (1 if self._timeline is None else 0))
-            if held.precedes(reached) and held != reached:
-                await self._write(None, reached, None)
+            if reached.precedes(held):
+                self._advanced = held
+                return news
+            outcome = await self._write(None, reached, None)
+            if not isinstance(outcome, UpperMismatch):
+                self._advanced = outcome.upper
+                return news
+
+    async def stands_at(self) -> WriteCapability:
+        """The write capability of the table as it stands now, whoever has moved it."""
+        self._held = None
+        return await self.writer()
 
     async def _write(
         self, updates: pa.Table | None, to: Frontier, token: str | None, body: str = ""

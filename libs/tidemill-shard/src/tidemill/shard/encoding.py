@@ -13,7 +13,17 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.arrangement.arrow_bytes import read_schema
-from tidemill.shard.framing import ENTRY, PACED, PLAIN, ROLLUP, UNDER, decoding, framed, unframed
+from tidemill.shard.framing import (
+    CARRIED,
+    ENTRY,
+    PACED,
+    PLAIN,
+    ROLLUP,
+    UNDER,
+    decoding,
+    framed,
+    unframed,
+)
 from tidemill.shard.heavy_values import Heavy
 from tidemill.shard.parts import Bounds, Part
 from tidemill.shard.state import Batch, Description, Hold, LastWrite, Paced, State
@@ -115,6 +125,8 @@ def encode_rollup(state: State) -> bytes:
 
 
 def _format(cells: Collection[str]) -> int:
+    if "carried" in cells:
+        return CARRIED
     if any(name.startswith("u/") for name in cells):
         return UNDER
     return PACED if "pace" in cells else PLAIN
@@ -239,6 +251,8 @@ def _cells(
         yield cell("reaped", state.reaped_ms, int)
     if "pace" in among and state.pace:
         yield cell("pace", state.pace, str)
+    if "carried" in among and state.carried:
+        yield cell("carried", state.carried, str)
     if "paced" in among:
         for name, said in state.paced.items():
             yield cell(f"p/{name}", said, _packed_paced)
@@ -365,6 +379,9 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
     def field(name: str, held: Cell, unpack: Callable[[msgspec.Raw], Cell]) -> Cell:
         return unpack(cells[name]) if name in cells else held
 
+    def named(name: str, held: str) -> str:
+        return "" if name in touched and name not in cells else field(name, held, _text)
+
     def table(
         prefix: str, held: Mapping[str, Cell], unpack: Callable[[msgspec.Raw], Cell]
     ) -> Mapping[str, Cell]:
@@ -393,7 +410,8 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
         staged=table("s", state.staged, _staged),
         garbage=table("g", state.garbage, _number),
         reaped_ms=field("reaped", state.reaped_ms, _number),
-        pace="" if "pace" in touched and "pace" not in cells else field("pace", state.pace, _text),
+        pace=named("pace", state.pace),
+        carried=named("carried", state.carried),
         paced=table("p", state.paced, _paced),
         under=table("u", state.under, _names),
     )  # fmt: skip

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 
 from tidemill.errors import Corrupt
 
-FORMAT = 3
+FORMAT = 4
 """The newest format that this process reads."""
 
-PLAIN, PACED, UNDER = 1, 2, 3
+PLAIN, PACED, UNDER, CARRIED = 1, 2, 3, 4
 """Versions of the format. Writers use 2 where a pace is named: a reader of 1 would take upper for
 less. They use 3 where groups follow under others: a writer of 2 would let these leave alone.
+They use 4 where a write capability goes with a pace: a reader of 3 would leave it behind.
 """
 
 ENTRY = b"E"

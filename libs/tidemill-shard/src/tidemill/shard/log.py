@@ -142,6 +142,8 @@ class CollectionLog:
             read_since = self._read_last > asked_after
             known = self._known
             if known is None or not (read_since or age_s < age_s_max):
+                if known is not None and (still := await self._still_at_rest(known, age_s_max)):
+                    return replace(known, state=still)
                 known = await self._catch_up()
             known, seen = await self._show(known, age_s_max)
             return known if seen.state is known.state else replace(known, state=seen.state)
@@ -156,6 +158,20 @@ class CollectionLog:
         pace = await self._paces.catch_up(known.state.pace, age_s_max)
         seen = self._seen(known, pace.state)
         return None if seen is None else replace(known, state=seen.state)
+
+    async def _still_at_rest(self, known: KnownVersion, age_s_max: float) -> State | None:
+        """The state of a version, if its pace says that it follows; then it is the newest one.
+
+        Many at rest thus share one read, that of their pace.
+        """
+        if self._paces is None or not known.state.pace:
+            return None
+        pace = (await self._paces.catch_up(known.state.pace, age_s_max)).state
+        said = pace.paced.get(self.collection)
+        if said is None or said.number != known.number or said.left is not None:
+            return None
+        seen = self._seen(known, pace)
+        return None if seen is None else seen.state
 
     def outdated(self) -> None:
         """There is a newer version than the one known: the next `refresh` reads, whatever age it

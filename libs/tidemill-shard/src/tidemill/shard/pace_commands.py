@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
+from tidemill.shard.capabilities import CapabilityId
 from tidemill.shard.capability_commands import CapabilityCommands
 from tidemill.shard.pacing import following, groups_of, joined_under, roused, stepped
 from tidemill.shard.state import Description, State
@@ -31,13 +32,18 @@ class PaceCommands(CapabilityCommands):
 
         await self._core.versions.commit(pace, alone)
 
-    async def follow(self, collection: str, pace: str, expected: Frontier) -> int | None:
+    async def follow(
+        self, collection: str, pace: str, expected: Frontier, writer: CapabilityId | None = None
+    ) -> int | None:
         """The version that may follow `pace`, for `step_pace`; None unless `expected` is the upper.
 
-        Raises: UsageError for a collection with writers of its own. Cost: a commit.
+        The write capability `writer` goes along, and stands where upper does; None if others write
+        beside it. Raises: UsageError without it for a collection with writers of its own;
+        UnknownCapability, CapabilityExpired. Cost: a commit.
         """
         versions = self._core.versions
-        if not await versions.commit(collection, lambda s: following(s, pace, expected)):
+        carried = writer or ""
+        if not await versions.commit(collection, lambda s: following(s, pace, expected, carried)):
             return None
         known = await versions.log(collection).refresh()
         stands = known.state.pace == pace and known.state.upper == expected

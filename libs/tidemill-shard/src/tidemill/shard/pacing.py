@@ -6,6 +6,9 @@ statement that it has left, with all others of its group at one upper. Nobody co
 collection at rest before its group has left. So all events have one order, that of the log of the
 pace. A reader of first the collection and then its pace knows the definite frontier.
 
+A table has a write capability of its own, whose holder would only move it on. It goes with the
+pace: its frontier is that of the pace until somebody writes.
+
 Outputs that change only where their inputs do follow *under* the groups of these inputs. A group
 that leaves takes the groups under it along, at the same upper: no output is ever further than its
 inputs.
@@ -18,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.errors import UsageError
 from tidemill.shard.state import Paced, State, at_upper
+from tidemill.shard.transitions import live_write
 from tidemill.time import Frontier, frontier
 
 AS_WRITTEN = frontier(0)
@@ -44,33 +48,44 @@ def shown(state: State, collection: str, number: int, pace: State) -> Shown | No
         return Shown(state, settled=False)
     if said.left is None:
         return Shown(_at(state, pace.upper), settled=False)
-    return Shown(_at(replace(state, pace=""), said.left), settled=True)
+    return Shown(replace(_at(state, said.left), pace="", carried=""), settled=True)
 
 
 def _at(state: State, upper: Frontier) -> State:
     # A pace that was closed says nothing: what follows it stands, and is not closed by that.
     if upper.empty or upper.precedes(state.upper):
         return state
+    if state.carried:
+        moved = replace(state.writes[state.carried], frontier=upper)
+        state = replace(state, writes={state.carried: moved})
     return at_upper(state, upper, "the retention policy")
 
 
-def following(state: State, pace: str, expected: Frontier) -> tuple[bool, State]:
+def following(state: State, pace: str, expected: Frontier, writer: str = "") -> tuple[bool, State]:
     """A version that may follow `pace`, if upper is where it is expected: whether it is.
 
-    Raises: UsageError for a collection that has writers of its own, or whose upper is no instant.
+    `writer` is the write capability of who asks. It goes along, as if its holder had moved it, if
+    no other one is live and it has no lease. Raises: the errors of a capability that is not live.
+    Without one: UsageError if the collection has writers of its own or its upper is no instant.
     """
-    if state.description.user_writable or state.writes or state.staged or state.upper.empty:
+    if writer:
+        hold = live_write(state, writer)
+        if len(state.writes) > 1 or state.staged or hold.lease_ms is not None:
+            return False, state
+    elif state.description.user_writable or state.writes or state.staged or state.upper.empty:
         raise UsageError(
             "rest refused: upper is not moved by internal writers alone", reason="HeldByWriters"
         )
     if state.upper != expected:
         return False, state
-    return True, state if state.pace == pace else replace(state, pace=pace)
+    if (state.pace, state.carried) == (pace, writer):
+        return True, state
+    return True, replace(state, pace=pace, carried=writer)
 
 
 def roused(state: State) -> tuple[None, State]:
     """The collection does not rest any more; nothing else changes."""
-    return None, replace(state, pace="") if state.pace else state
+    return None, replace(state, pace="", carried="") if state.pace else state
 
 
 def leaving(pace: State, collection: str, number: int) -> tuple[None, State]:

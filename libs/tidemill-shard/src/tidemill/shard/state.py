@@ -160,8 +160,9 @@ class State:
     its own each. `garbage` are objects that no batch names any more, and since when. `expired` are
     the capabilities whose lease ran out. Objects that were begun before `reaped_ms` and are not
     named by now never will be. `pace` is the collection whose upper this one follows until it is
-    written again, once that one says so in `paced`: see `tidemill.shard.pacing`. `under` are the
-    groups in `paced` that follow only while the groups named there do.
+    written again, once that one says so in `paced`: see `tidemill.shard.pacing`. `carried` is the
+    write capability that moves with it. `under` are the groups in `paced` that follow only while
+    the groups named there do.
     """
 
     description: Description
@@ -178,6 +179,7 @@ class State:
     garbage: Mapping[str, int] = field(default_factory=dict)
     reaped_ms: int = 0
     pace: str = ""
+    carried: str = ""
     paced: Mapping[str, Paced] = field(default_factory=dict)
     under: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -154,8 +154,8 @@ class ViewDriver:
                     await self._resume()
                 continue  # it may have been the last one
             self._waits = True
-            if self.rest is not None:
-                await self.rest.wait_for_news(self._settings.hold_interval_s)
+            if await self._rests_on():
+                continue
             common = await self._definite()
             self._waits = False
             while self._taken < common and not self._finished():
@@ -165,6 +165,16 @@ class ViewDriver:
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds()
+
+    async def _rests_on(self) -> bool:
+        """Whether the outputs went on at rest for a while, and nothing is to be evaluated."""
+        if self.rest is None:
+            return False
+        upper = await self.rest.wait_for_news(self._settings.hold_interval_s)
+        if upper is None or self._last or self._maintainer.outdated or self._hands_over():
+            return False
+        self.progress.lower = max(self.progress.lower, sole_time(upper))
+        return True
 
     def _is_behind(self) -> bool:
         """Whether every input is known to be definite past the last step."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from tidemill.errors import NotYet, UnknownCollection
+from tidemill.host.pace import Pace
 from tidemill.shard import Collections
 from tidemill.shard.pacing import Patience
 from tidemill.time import Frontier, sole_time
-from tidemill_remap.pace import Pace
 
 
 class Rest:

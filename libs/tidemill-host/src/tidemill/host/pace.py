@@ -1,16 +1,16 @@
-"""The pace of idle sources: one commit each interval advances all those of one process."""
+"""The pace of idle sources and tables: one commit each interval advances all of one process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidemill.errors import Indeterminate, Unavailable
 from tidemill.runtime.breaking import told
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import frontier
+from tidemill.time import Frontier, frontier
 
 log = get_logger("pace")
 
@@ -22,27 +22,46 @@ moved.
 MISSED_MAX = 10
 """Intervals without a step after which each follower binds for itself, if the store lets it."""
 
+Reach = Callable[[int, int], Frontier]
+"""The upper of followers, by the clock and the interval, both in ms."""
+
 Joining = tuple[Mapping[str, int], "asyncio.Future[bool]"]
 
 
-class Pace:
-    """Advances the sources of one interval that rest in this process.
+def interval_end(now_ms: int, interval_ms: int) -> Frontier:
+    """Behind the end of the interval: sources are bound at ends of intervals."""
+    return frontier(-(-now_ms // interval_ms) * interval_ms + 1)
 
-    Only the process that looks after a source lets it follow, and makes it leave when it stops
-    looking. A follower has thus been found unchanged within an interval or so.
+
+def moment(now_ms: int, interval_ms: int) -> Frontier:
+    """Behind now: what is written to a table is there at the instant of the clock."""
+    return frontier(now_ms + 1)
+
+
+class Pace:
+    """Advances what has one interval and rests in this process, each time as far as `reach` says.
+
+    Only the process that looks after a follower lets it follow, and makes it leave when it stops
+    looking. A source has thus been found unchanged within an interval or so.
     """
 
-    def __init__(self, name: str, collections: Collections, clock: Clock, interval_ms: int) -> None:
+    def __init__(
+        self, name: str, collections: Collections, clock: Clock, interval_ms: int, reach: Reach
+    ) -> None:
         self.name = name
         self.interval_ms = interval_ms
         self._collections = collections
         self._clock = clock
+        self._reach = reach
         self._joining: dict[str, Joining] = {}
         self._leaving: set[str] = set()
         self._following: frozenset[str] = frozenset()
+        self.upper = frontier(0)
+        """The upper of followers after the last step."""
         self._stepped_s = 0.0
         self._opening = asyncio.Lock()
         self._opened = False
+        self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -82,6 +101,10 @@ class Pace:
         age_s = self._clock.monotonic_s() - self._stepped_s
         return group in self._following and age_s * 1000 < MISSED_MAX * self.interval_ms
 
+    async def next_step(self) -> None:
+        """Return when the next step has been tried."""
+        await self._tried.wait()
+
     async def next_interval(self) -> None:
         """Return when the next interval has begun."""
         await self._clock.sleep((self.interval_ms - self._clock.now_ms() % self.interval_ms) / 1000)
@@ -103,17 +126,18 @@ class Pace:
                 continue
             except Exception as error:  # who follows notices, and binds by itself again
                 log.error("no step", pace=self.name, error=told(error), exc_info=error)
+            finally:
+                self._tried.set()
+                self._tried = asyncio.Event()
 
     async def _step(self) -> None:
         if not (self._joining or self._leaving or self._following):
             return
         joining, leaving = dict(self._joining), frozenset(self._leaving)
-        rounded = -(-self._clock.now_ms() // self.interval_ms) * self.interval_ms
+        upper = self._reach(self._clock.now_ms(), self.interval_ms)
         numbers = {group: asked for group, (asked, _) in joining.items()}
-        self._following = await self._collections.step_pace(
-            self.name, frontier(rounded + 1), numbers, leaving
-        )
-        self._stepped_s = self._clock.monotonic_s()
+        self._following = await self._collections.step_pace(self.name, upper, numbers, leaving)
+        self._stepped_s, self.upper = self._clock.monotonic_s(), upper
         self._leaving -= leaving
         for group, (_, joined) in joining.items():
             if not joined.done():
@@ -122,11 +146,14 @@ class Pace:
 
 class Paces:
     """The paces of one process, one for each interval; `name` tells processes of one store
-    apart.
+    apart, and what has another `reach`.
     """
 
-    def __init__(self, name: str, collections: Collections, clock: Clock) -> None:
+    def __init__(
+        self, name: str, collections: Collections, clock: Clock, reach: Reach = interval_end
+    ) -> None:
         self._name = name
+        self._reach = reach
         self._collections = collections
         self._clock = clock
         self._paces: dict[int, Pace] = {}
@@ -137,7 +164,7 @@ class Paces:
         if known is None:
             name = f"tidemill/pace/{interval_ms}/{self._name}"
             known = self._paces[interval_ms] = Pace(
-                name, self._collections, self._clock, interval_ms
+                name, self._collections, self._clock, interval_ms, self._reach
             )
         return known
 

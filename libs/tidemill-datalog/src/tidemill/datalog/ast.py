@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tidemill.time.typed import Typed
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A stretch of the text: lines and columns from 1, `end_column` after the last character."""
 
     line: int
@@ -204,6 +203,9 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 def variables_in(expression: Expression) -> Iterator[Variable]:
     """The variables of an expression in the order of the text."""
+    if isinstance(expression, Variable):  # the most of all
+        yield expression
+        return
     for part in walk(expression):
         if isinstance(part, Variable):
             yield part

@@ -14,10 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from lark import Lark, Token
-from lark.exceptions import UnexpectedInput
+from lark import Lark
 
-from tidemill.arrangement.looks import look
 from tidemill.datalog.ast import (
     Application,
     Argument,
@@ -41,6 +39,7 @@ from tidemill.datalog.ast import (
     expressions_of,
 )
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.lalr import Refused, TableParser, Token
 from tidemill.datalog.syntax_errors import Mistake, explain_syntax
 from tidemill.errors import UsageError
 from tidemill.time import MARKS_MAX, normal
@@ -52,20 +51,6 @@ DEPTH_MAX = 200
 _DIGITS_MAX = 30
 """Longer numbers are beyond 64 bits whatever their digits."""
 
-_LOOKED_AT = (
-    "NAME",
-    "INT",
-    "FLOAT",
-    "SPAN",
-    "STRING",
-    "WILDCARD",
-    "LPAR",
-    "PLUS",
-    "MINUS",
-    "TIMES",
-)
-"""Tokens after which there is a look; no text has many others alone."""
-
 
 def parse(text: str, file: str = "<program>") -> Program:
     """The rules of `text`, every piece with its place.
@@ -75,7 +60,7 @@ def parse(text: str, file: str = "<program>") -> Program:
     """
     try:
         rules: tuple[Rule, ...] = _grammar().parse(text)
-    except UnexpectedInput as error:
+    except Refused as error:
         raise ProgramErrors(explain_syntax(_grammar(), text, file, error), text) from None
     except Mistake as refused:
         mistake = Diagnostic(refused.code, refused.message, refused.span, file, refused.hint)
@@ -87,22 +72,17 @@ def parse(text: str, file: str = "<program>") -> Program:
 
 
 @cache
-def _grammar() -> Lark:
+def _grammar() -> TableParser:
     source = files("tidemill.datalog").joinpath("grammar.lark").read_text(encoding="utf-8")
-    looks = dict.fromkeys(_LOOKED_AT, _look)
-    return Lark(
-        source, parser="lalr", lexer="basic", transformer=_Construction(), lexer_callbacks=looks
-    )
-
-
-def _look(token: Token) -> Token:
-    look()
-    return token
+    grammar = Lark(source, parser="lalr", lexer="basic", transformer=_Construction())
+    return TableParser(grammar)
 
 
 def _oversized(rule: Rule, file: str) -> Iterator[Diagnostic]:
     """Whole numbers that 64 bits cannot hold, and expressions too deep to walk."""
     for outer in expressions_of(rule):
+        if isinstance(outer, Variable):
+            continue
         inside: list[tuple[Expression, int]] = [(outer, 1)]
         while inside:
             part, depth = inside.pop()
@@ -196,7 +176,8 @@ def _typed(kind: str, written: str, span: Span) -> Literal:
 
 
 def _span(token: Token) -> Span:
-    return Span(token.line or 1, token.column or 1, token.end_line or 1, token.end_column or 1)
+    written, line, column = token
+    return Span(line, column, line, column + len(written))
 
 
 def _between(first: Span, last: Span) -> Span:
@@ -235,7 +216,7 @@ class _Construction:
 
     def suppression(self, pieces: list[Any]) -> Suppression:
         (name,) = pieces
-        return Suppression(str(name), _span(name))
+        return Suppression(name[0], _span(name))
 
     def next_tick(self, pieces: list[Any]) -> NextTick:
         return NextTick(_span(pieces[0]))
@@ -273,12 +254,12 @@ class _Construction:
     def definition(self, pieces: list[Any]) -> Definition:
         name, value = pieces
         at = _span(name)
-        return Definition(str(name), value, _between(at, value.span), at)
+        return Definition(name[0], value, _between(at, value.span), at)
 
     def application(self, pieces: list[Any]) -> Application:
         name, _, *arguments, end = pieces
         at = _span(name)
-        return Application(str(name), tuple(arguments), _between(at, _span(end)), at)
+        return Application(name[0], tuple(arguments), _between(at, _span(end)), at)
 
     def positional(self, pieces: list[Any]) -> Argument:
         (value,) = pieces
@@ -286,7 +267,7 @@ class _Construction:
 
     def by_name(self, pieces: list[Any]) -> Argument:
         name, value = pieces
-        return Argument(value, _between(_span(name), value.span), str(name))
+        return Argument(value, _between(_span(name), value.span), name[0])
 
     def parenthesised(self, pieces: list[Any]) -> Any:
         """The expression inside; a composed one takes the parentheses into its place."""
@@ -297,7 +278,7 @@ class _Construction:
 
     def binary(self, pieces: list[Any]) -> Binary:
         left, sign, right = pieces
-        return Binary(str(sign), left, right, _between(left.span, right.span), _span(sign))
+        return Binary(sign[0], left, right, _between(left.span, right.span), _span(sign))
 
     def negative(self, pieces: list[Any]) -> Expression:
         """A sign before a number belongs to the number."""
@@ -312,32 +293,32 @@ class _Construction:
         name, _, *arguments, end = pieces
         at = _span(name)
         span = _between(at, _span(end))
-        if name in READ and len(arguments) == 1 and isinstance(arguments[0], Literal):
+        if name[0] in READ and len(arguments) == 1 and isinstance(arguments[0], Literal):
             written = arguments[0].value
             if isinstance(written, str):
-                return _typed(str(name), written, span)
-        return Call(str(name), tuple(arguments), span, at)
+                return _typed(name[0], written, span)
+        return Call(name[0], tuple(arguments), span, at)
 
     def variable(self, pieces: list[Any]) -> Variable:
-        return Variable(str(pieces[0]), _span(pieces[0]))
+        return Variable(pieces[0][0], _span(pieces[0]))
 
     def wildcard(self, pieces: list[Any]) -> Wildcard:
         return Wildcard(_span(pieces[0]))
 
     def whole(self, pieces: list[Any]) -> Literal:
-        digits = pieces[0].lstrip("0")
+        digits = pieces[0][0].lstrip("0")
         value = int(digits or "0") if len(digits) <= _DIGITS_MAX else 10**_DIGITS_MAX
         return Literal(value, _span(pieces[0]))
 
     def fraction(self, pieces: list[Any]) -> Literal:
-        return Literal(float(pieces[0]), _span(pieces[0]))
+        return Literal(float(pieces[0][0]), _span(pieces[0]))
 
     def span(self, pieces: list[Any]) -> Literal:
-        return _typed("duration", str(pieces[0]), _span(pieces[0]))
+        return _typed("duration", pieces[0][0], _span(pieces[0]))
 
     def text(self, pieces: list[Any]) -> Literal:
         span = _span(pieces[0])
-        return Literal(unescaped(pieces[0][1:-1], span), span)
+        return Literal(unescaped(pieces[0][0][1:-1], span), span)
 
     def true(self, pieces: list[Any]) -> Literal:
         return Literal(True, _span(pieces[0]))

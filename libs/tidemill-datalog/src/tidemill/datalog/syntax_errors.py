@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from lark import Lark
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput
-
 from tidemill.datalog.ast import Span
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.habits import habit
+from tidemill.datalog.lalr import END as _END
+from tidemill.datalog.lalr import Refused, TableParser
 from tidemill.datalog.lattices import LATTICES
 
-_END = "$END"
 _UNREADABLE = "$UNREADABLE"
 _OPERATORS = frozenset(("COMPARE", "PLUS", "MINUS", "TIMES", "AND", "OR"))
 _LITERALS = frozenset(("INT", "FLOAT", "SPAN", "STRING", "TRUE", "FALSE", "NULL", "WILDCARD"))
@@ -56,7 +54,7 @@ class Mistake(Exception):
 
 
 def explain_syntax(
-    grammar: Lark, text: str, file: str, error: UnexpectedInput
+    grammar: TableParser, text: str, file: str, error: Refused
 ) -> tuple[Diagnostic, ...]:
     """The mistakes of a text that the grammar refused, in the order of the text; at least one.
 
@@ -79,24 +77,19 @@ def explain_syntax(
     return tuple(found)
 
 
-def _tokens(grammar: Lark, text: str) -> list[_Token]:
+def _tokens(grammar: TableParser, text: str) -> list[_Token]:
     """All tokens, then one for the end, or one for the first place that is no token."""
     found: list[_Token] = []
-    line, column = 1, 1
     try:
-        for token in grammar.lex(text):
-            line, column = token.end_line or 1, token.end_column or 1
-            span = Span(token.line or 1, token.column or 1, line, column)
-            read = _Token(token.type, str(token), span)
-            if read.text == "*" and found and found[-1].text == "/" and found[-1].touches(read):
+        for kind, (written, line, column) in grammar.tokens(text):
+            span = Span(line, column, line, column + len(written))
+            read = _Token(kind, written, span)
+            if written == "*" and found and found[-1].text == "/" and found[-1].touches(read):
                 return [*found[:-1], _Token(_UNREADABLE, "/*", found[-1].span)]
             found.append(read)
-    except UnexpectedCharacters as error:
-        sign = text[error.pos_in_stream]
+    except Refused as error:
         span = Span(error.line, error.column, error.line, error.column + 1)
-        found.append(_Token(_UNREADABLE, sign, span))
-    else:
-        found.append(_Token(_END, "", Span(line, column, line, column)))
+        found.append(_Token(_UNREADABLE, text[error.position], span))
     return found
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from tidemill.arrangement.looks import let_go
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.dataflow.alike import AlikeRules
 from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.lingering import MET, Lives, lives_apart
 from tidemill.datalog.dataflow.ordering import Ordered, ordered_in
 from tidemill.datalog.dataflow.plan import UNIT, CollectionPlan, DataflowPlan, RulePlan
 from tidemill.datalog.dataflow.representation import Representation, groups_apart
 from tidemill.datalog.dataflow.rewrites import rewritten
-from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema, word_of
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.expressions import TypeEnvironment
@@ -69,6 +69,7 @@ class _Lowering:
         self._lives = lives
         self._logical = logical
         self._checked = logical.checked
+        self._declared = {*logical.checked.inputs, *logical.checked.derived}
         self._texts = texts
         self._collections: dict[str, CollectionPlan] = {}
         self._represented = represented
@@ -85,8 +86,7 @@ class _Lowering:
         self._collect(UNIT, Schema(UNIT, (), self.values), 0)
         for name in dict.fromkeys(names):
             self._collect(name, self._schema(name), 0)
-        rules = []
-        loops = []
+        rules, loops, alike = list[RulePlan](), [], AlikeRules(self)
         for component in self._logical.components:
             if not component.rules:
                 continue
@@ -97,7 +97,7 @@ class _Lowering:
                 schema = replace(self._schema(name), aged=aged)
                 self._collect(name, schema, component.stratum)
             loop = component.predicates if component.recursive else ()
-            rules += [RuleLowering(self, rule, loop).plan() for rule in component.rules]
+            rules += [alike.plan(rule, loop) for rule in component.rules]
             for name in component.predicates:  # after the covers that its rules asked for
                 self._collections[name] = self._collections.pop(name)
         self._rank_covers_first(rules)
@@ -178,8 +178,7 @@ class _Lowering:
     def timed(self, predicate: str) -> bool:
         """Whether facts of a collection may have a time."""
         name = self.schemas[predicate].predicate
-        declared = name in self._checked.inputs or name in self._checked.derived
-        return not declared or name in self._checked.carries_time
+        return name not in self._declared or name in self._checked.carries_time
 
     def lattice_type(self, predicate: str, lattice: str, at: int = 0) -> Type:
         """The declared type of one of a lattice's values."""

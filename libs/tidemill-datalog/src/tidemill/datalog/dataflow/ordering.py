@@ -98,7 +98,7 @@ def _lasting(logical: LogicalPlan, represented: Representation) -> set[str]:
         names = {*component.predicates}
         sound = all(
             not (rule.head.time or rule.head.expires)
-            and all(atom.predicate in found | names for atom in rule.atoms)
+            and all(atom.predicate in found or atom.predicate in names for atom in rule.atoms)
             for rule in component.rules
         )
         if sound and component.rules and not names & checked.inputs.keys():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -57,6 +57,9 @@ from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of, mer
 
 _UNIT_ATOM = AtomForm(UNIT, ())
 _SUMS = frozenset({"sum", "average", UPPER, LOWER})
+
+Cover: TypeAlias = "tuple[str, tuple[int, ...], int]"
+"""The collection of which a cover keeps columns, these, and the number of the atom."""
 
 
 class LoweredCollections(Protocol):
@@ -121,6 +124,7 @@ class RuleLowering:
         self._judged: dict[int, tuple[bool, frozenset[int]]] = {}
         self.ages = -1, -1
         self._number = -1
+        self.covers: dict[str, Cover] = {}
 
     def plan(self) -> RulePlan:
         full = self._needs_identity()
@@ -421,7 +425,10 @@ class RuleLowering:
             (each.predicate, tuple(place for place, _ in each.columns()))
             for each in (*self.rule.absent[:number], absent)
         ]
-        return self.program.cover(*asked[-1], asked.count(asked[-1]))
+        found = (*asked[-1], asked.count(asked[-1]))
+        name = self.program.cover(*found)
+        self.covers[name] = found
+        return name
 
     def _delta(
         self, source: str, sign: int, changed: tuple[int, ...], absent: int | None

@@ -37,10 +37,12 @@ def check(
     timed, mistakes = check_times(rules, resolution.inputs, program.file)
     _refuse(mistakes, program)
     _refuse(check_recursion(rules, graph, timed, program.file), program)
-    flow = PredicateGraph(rules, over_ticks=True).components_in_order()
+    ticked = any(rule.temporal is not None for rule in rules)
+    flow = PredicateGraph(rules, over_ticks=True) if ticked else graph
     types = infer_types(
-        rules, resolution.inputs, resolution.column_names, flow, program.file, vocabulary
-    )
+        rules, resolution.inputs, resolution.column_names, flow.components_in_order(),
+        program.file, vocabulary,
+    )  # fmt: skip
     _refuse(types.mistakes, program)
     columns = {
         predicate: tuple(zip(names, types.columns.get(predicate, ()), strict=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -100,15 +99,14 @@ def _derived_input(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diag
 
 def _used_once(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
     """W205: an argument that is matched and never used: misspelt, or without quotes."""
-    used = (part for each in expressions_of(rule.source) for part in variables_in(each))
-    times = Counter(variable.name for variable in used)
+    used = [part.name for each in expressions_of(rule.source) for part in variables_in(each)]
     arguments = (
         part for atom in rule.positive for term in atom.terms for part in variables_in(term)
     )
     for variable in arguments:
         name = variable.name
-        if times[name] == 1 and name not in rule.definitions and not name.startswith("_"):
-            close = _close(name, times.keys() - {name}) if len(name) > 2 else []
+        if used.count(name) == 1 and name not in rule.definitions and not name.startswith("_"):
+            close = _close(name, {*used} - {name}) if len(name) > 2 else []
             meant = f"did you mean `{close[0]}`? " if close else ""
             yield Diagnostic(
                 "W205", f"the variable `{name}` is used once, so it matches anything",

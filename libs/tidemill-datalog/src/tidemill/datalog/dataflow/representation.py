@@ -104,8 +104,11 @@ class Representation:
 
     def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
         """The lattices that may be passed from a fact of an atom to the head of its rule."""
+        carried = self.lattices.get(atom.predicate)
+        if not carried:
+            return frozenset()
         dropped = rule.head.suppressed | {name for name, _ in rule.head.lattices}
-        return self.lattices.get(atom.predicate, frozenset()) - dropped - atom.suppressed
+        return carried - dropped - atom.suppressed
 
     def seen(self, name: str) -> tuple[tuple[str, Type], ...] | None:
         """The lattices of a predicate that have a column for what is seen of each, with its type.

@@ -84,7 +84,10 @@ class _Rewrite:
 
     def _rule(self, rule: RuleForm) -> RuleForm:
         absent = tuple(self._absent(rule, *each) for each in enumerate(rule.absent))
-        return self._compared(replace(rule, atoms=self._atoms(rule), absent=absent))
+        atoms = self._atoms(rule)
+        if atoms != rule.atoms or absent != rule.absent:
+            rule = replace(rule, atoms=atoms, absent=absent)
+        return self._compared(rule)
 
     def _apart(self, rule: RuleForm) -> RuleForm:
         """A rule of a recursion that reads nothing of it, and remembers, derives a part before."""
@@ -183,6 +186,8 @@ class _Rewrite:
 
     def _compared(self, rule: RuleForm) -> RuleForm:
         """The rule with constants that are not of the type of their column as conditions."""
+        if not any(isinstance(term, Constant) for a in rule.atoms for term in a.every_term()):
+            return rule
         types, conditions = dict(rule.types), list[Expression]()
 
         def term(given: Term, kind: Type) -> Term:

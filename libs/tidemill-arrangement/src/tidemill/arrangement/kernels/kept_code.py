@@ -22,6 +22,7 @@ import numpy as np
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from tidemill.arrangement.machine_code import FOLDERS, PORTABLE, CodeFolders
@@ -52,7 +53,7 @@ class KeptCode(_Cache):  # type: ignore[misc]  # numba has no types
 
     def load_overload(self, sig: Kind, target_context: Kind) -> Kind:
         """The compiled loop for a signature, None if no folder has it."""
-        target_context.refresh()
+        rtsys.initialize(target_context)  # the registries of a compiler are not needed
         content = self.kept(_arguments(sig), target_context.codegen().magic_tuple())
         if content is None:
             return None

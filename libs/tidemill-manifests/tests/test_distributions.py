@@ -18,7 +18,8 @@ import time
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
@@ -90,9 +91,15 @@ def homes() -> dict[str, str]:
     return found
 
 
+@cache
+def brought_here() -> Mapping[str, list[str]]:
+    """Distributions by the package that they bring: a look at all files that are installed."""
+    return packages_distributions()
+
+
 def undeclared(member: str, source: Path, needs: set[str]) -> set[str]:
     """Distributions that modules below `source` import, and that `needs` does not name."""
-    brought, ours = packages_distributions(), homes()
+    brought, ours = brought_here(), homes()
     found = set()
     for file in source.rglob("*.py"):
         for module in imports_of(file):

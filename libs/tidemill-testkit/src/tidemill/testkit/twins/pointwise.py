@@ -7,7 +7,6 @@ remembered from one instant to the next.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -33,7 +32,6 @@ Key: TypeAlias = "tuple[Any, ...]"  # (predicate, arguments, time)
 Carried: TypeAlias = "tuple[Any, Mapping[str, Any]]"  # expires, inner lattice values
 Facts: TypeAlias = "dict[Key, Carried]"
 Bound: TypeAlias = "dict[str, Any]"
-
 
 ROUNDS_MAX = 500
 
@@ -183,15 +181,17 @@ class _Instant:
 
     def _fix(self, component: Sequence[str]) -> None:
         """Apply the rules of a component to its last answer until the answer stays the same."""
+        rules = [r for r in self.checked.rules if r.deductive and r.predicate in component]
+        # Rules that read nothing of the component would say the same again.
+        again = any(atom.predicate in component for rule in rules for atom in rule.atoms)
         given, errors = dict(self.facts), set(self.errors)
         for _ in range(ROUNDS_MAX):
             last, self.errors, found = self.facts, set(errors), dict(given)
-            for rule in self.checked.rules:
-                if rule.deductive and rule.predicate in component:
-                    for key, carried in self._derivations(rule):
-                        merge_alternative(found, key, carried)
+            for rule in rules:
+                for key, carried in self._derivations(rule):
+                    merge_alternative(found, key, carried)
             self.facts = found
-            if last == found:
+            if last == found or not again:
                 return
         raise Unsettled
 
@@ -394,14 +394,15 @@ class _Instant:
     # Matches: the facts chosen, what they bind, and the text of the error if there is one.
 
     def _matches(self, rule: ResolvedRule) -> Iterator[tuple[tuple[Key, ...], Bound, str | None]]:
-        atoms = rule.positive
-        plain = [i for i, atom in enumerate(atoms) if not atom.clock]
-        candidates = [[k for k in self.facts if k[0] == atoms[i].predicate] for i in plain]
-        for chosen in itertools.product(*candidates):
-            bound: Bound = {}
-            keys: dict[int, Key] = dict(zip(plain, chosen, strict=True))
-            if all(self._bind(rule, atoms[i], keys[i], self.facts[keys[i]], bound) for i in plain):
-                yield from self._with_clocks(rule, keys, bound)
+        found: list[tuple[dict[int, Key], Bound]] = [({}, {})]
+        for i, atom in enumerate(rule.positive):
+            if atom.clock:
+                continue
+            alike = [key for key in self.facts if key[0] == atom.predicate]
+            longer = [({**keys, i: key}, dict(bound)) for keys, bound in found for key in alike]
+            found = [(k, b) for k, b in longer if self._bind(rule, atom, k[i], self.facts[k[i]], b)]
+        for keys, bound in found:
+            yield from self._with_clocks(rule, keys, bound)
 
     def _with_clocks(
         self, rule: ResolvedRule, keys: dict[int, Key], bound: Bound

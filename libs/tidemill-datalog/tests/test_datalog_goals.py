@@ -10,10 +10,8 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.goals import action_key, compile_goal, goal_over
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
 from tidemill.errors import UsageError
-from tidemill.testkit.conformance.language_events import fired
 
 
 @pytest.fixture
@@ -41,16 +39,6 @@ def test_goals_that_do_not_fit_are_refused_with_what_there_is(program: CheckedPr
             compile_goal(text, program)
     with pytest.raises(ProgramErrors):
         compile_goal("alarm(x,", program)
-
-
-def test_an_event_fires_once_for_each_goal_however_often_it_returns(
-    program: CheckedProgram,
-) -> None:
-    event, changed = Record("alarm", ("a", 6), 1, 9), Record("alarm", ("a", 6), 1)
-    presences = {"alarm": [Presence(changed, 20), Presence(event, 3, 9)]}
-    firings = fired([compile_goal("alarm(t, l)", program, "alarms")], presences)
-    assert [str(firing) for firing in firings] == ['3: alarm("a", 6) @time(1) @expires(9)']
-    assert firings[0].goal == "alarms"
 
 
 def test_the_key_of_an_action_is_typed_and_leaves_out_what_may_change() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -11,6 +11,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.goals import Goal, compile_goal
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.values import INT_MIN
 from tidemill.testkit.conformance.event_stage import Arrival, stage
 from tidemill.testkit.conformance.language_engines import Answer, evaluate_case
 from tidemill.testkit.conformance.language_inputs import (
@@ -26,6 +27,8 @@ from tidemill.testkit.conformance.language_inputs import (
 )
 from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json
+from tidemill_compute.actions.firings import Firings, RecordChange
+from tidemill_compute.actions.outbox import Firing
 
 
 @dataclass(slots=True)
@@ -134,54 +137,37 @@ def derived_presences(checked: CheckedProgram, evaluation: Answer) -> list[Prese
 
 
 def _shown(frontier: Instant) -> Json:
-    return "-inf" if frontier == float("-inf") else frontier
+    return "-inf" if frontier in (BEGINNING, INT_MIN) else frontier
 
 
 def _compare_fired(
     case: Case, checked: CheckedProgram, evaluation: Answer, arrivals: Arrived
 ) -> list[str]:
-    goals = [compile_goal(text, checked) for text in case.get("goals", [])]
-    firings = fired(goals, evaluation.presences)
+    firings = [
+        firing
+        for text in case.get("goals", [])
+        for firing in _fired(compile_goal(text, checked), evaluation)
+    ]
+    firings.sort(key=lambda firing: (firing.instant, firing.record, firing.action))
     found: list[str] = []
     if "fired" in case:
-        found += compare_lists("fired", case["fired"], [str(firing) for firing in firings])
+        found += compare_lists(
+            "fired", case["fired"], [f"{_shown(each.instant)}: {each.record}" for each in firings]
+        )
     if "definite_after" in case:
         after: list[Json] = []
         for firing in firings:
-            passed = [n for n, f in enumerate(arrivals.frontiers, 1) if f > firing.at]
+            passed = [n for n, f in enumerate(arrivals.frontiers, 1) if f > firing.instant]
             after.append(passed[0] if passed else "close")
         found += compare_lists("definite_after", case["definite_after"], after)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """One run of an action: goal, first instant of the event's presence, record then."""
-
-    at: Instant
-    goal: str
-    record: Record
-
-    def __str__(self) -> str:
-        return f"{_shown(self.at)}: {format_record(self.record)}"
-
-
-def fired(goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]) -> list[Firing]:
-    """The actions of a history: for each goal, each distinct event that matches it fires once.
-
-    An event fires at the first instant at which it matches, with its record as of then. Firings are
-    ordered by that instant, then by the text of the record. Presence that begins at the lower end
-    of a window may have begun before: the caller keeps the keys that have fired.
-    """
-    firings: list[Firing] = []
-    for goal in goals:
-        first: dict[object, Presence] = {}
-        for presence in presences.get(goal.predicate, ()):
-            if goal.bindings(presence.record) is None:
-                continue
-            known = first.get(presence.record.key)
-            if known is None or presence.start < known.start:
-                first[presence.record.key] = presence
-        firings += [Firing(found.start, goal.name, found.record) for found in first.values()]
-    firings.sort(key=lambda firing: (firing.at, format_record(firing.record), firing.goal))
-    return firings
+def _fired(goal: Goal, evaluation: Answer) -> list[Firing]:
+    """The firings of a history, as an action of the service finds them."""
+    changes: list[RecordChange] = []
+    for each in evaluation.presences.get(goal.predicate, ()):
+        changes.append((each.record, int(max(each.start, INT_MIN)), 1))
+        if each.end != END:
+            changes.append((each.record, int(each.end), -1))
+    return Firings(goal, follow=False).take(changes)[0]

@@ -29,10 +29,9 @@ PEER_S = 5.0
 class ServiceClient:
     """The services of one process, called by another one."""
 
-    def __init__(self, address: str, dialer: Dialer, *, timeout_s: float = PEER_S) -> None:
+    def __init__(self, address: str, dialer: Dialer) -> None:
         """`address` is as the process advertises it: only the run that it names is called."""
         self.address = address
-        self._timeout_s = timeout_s
         place, _, run = address.partition("#")
         self._run = ((RUN_KEY, run),)
         self._channel: grpc.aio.Channel = dialer.channel(place)
@@ -46,13 +45,13 @@ class ServiceClient:
     async def probe(self, source: str, *, timeout_s: float | None = None) -> dict[int, int]:
         """The offset that the next record of each partition will get."""
         request = ingest.ProbeRequest(source=source)
-        found = await self._ends(self._ingest.Probe, request, timeout_s or self._timeout_s)
+        found = await self._ends(self._ingest.Probe, request, timeout_s or PEER_S)
         return codecs.offsets_in(found.offsets)
 
     async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
         """Tell outside tools how far the source has been written; again is fine."""
         request = ingest.CommitRequest(source=source, offsets=codecs.offsets_out(offsets))
-        await self._ends(self._ingest.Commit, request, self._timeout_s)
+        await self._ends(self._ingest.Commit, request, PEER_S)
 
     async def deliver(
         self, source: str, starts: Mapping[int, int]
@@ -79,7 +78,7 @@ class ServiceClient:
 
     async def work(self) -> Sequence[Work]:
         """Work items of the other process."""
-        found = await self._ends(self._work.List, work.ListRequest(), self._timeout_s)
+        found = await self._ends(self._work.List, work.ListRequest(), PEER_S)
         return [codecs.work_in(each) for each in found.work]
 
     async def _ends(self, method: Any, request: Any, timeout_s: float) -> Any:

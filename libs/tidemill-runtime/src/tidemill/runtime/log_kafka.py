@@ -68,6 +68,10 @@ class _Described:
     at_s: float
 
 
+REPLICATION = -1
+"""Of topics that are created: the broker's own number."""
+
+
 class KafkaLog:
     """The log port on a Kafka cluster. Connects at the first call; belongs to one event loop."""
 
@@ -77,15 +81,12 @@ class KafkaLog:
         clock: Clock | None = None,
         *,
         deadline_s: float = 30.0,
-        replication: int = -1,
         client_id: str = "tidemill",
         access: KafkaAccess | None = None,
     ) -> None:
-        """`replication` is for topics that are created; -1 leaves it to the broker."""
         self._bootstrap = bootstrap
         self._clock: Clock = clock or SystemClock()
         self._deadline_s = deadline_s
-        self._replication = replication
         self._access = access or KafkaAccess()
         self._client_id = self._access.client_id(client_id)
         self._options = self._access.options()
@@ -274,7 +275,7 @@ class KafkaLog:
         admin = await self._start_admin()
         # NB: without an (empty) assignment aiokafka refuses the replication that means "your
         # default".
-        wanted = NewTopic(topic, partitions, self._replication, {}, TOPIC_CONFIGS)
+        wanted = NewTopic(topic, partitions, REPLICATION, {}, TOPIC_CONFIGS)
         response = await admin.create_topics([wanted])
         for _, code, *words in response.topic_errors:
             if code not in (0, TopicAlreadyExistsError.errno):

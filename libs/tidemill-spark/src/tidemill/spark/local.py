@@ -17,6 +17,10 @@ from tidemill.spark.local_settings import LocalSettings
 MODULE = "tidemill.spark.local_job"
 
 
+STOP_GRACE_S = 5.0
+"""Seconds for a process to end by itself."""
+
+
 class LocalLauncher:
     """Runs a job as a child process, with its log in `directory`; nothing is tried again."""
 
@@ -24,7 +28,7 @@ class LocalLauncher:
 
     def __init__(
         self, directory: Path, blob: BlobPlace, session: LocalSettings, *,
-        told: JobListener = lambda said: None, stop_grace_s: float = 5.0,
+        told: JobListener = lambda said: None,
         lacking: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         """`lacking` gives a sentence if this machine cannot run Spark; it refuses each job."""
@@ -33,7 +37,6 @@ class LocalLauncher:
         self.blob = blob
         self._session = session
         self._told = told
-        self._stop_grace_s = stop_grace_s
 
     async def launch(self, job: Job) -> JobDone | JobFailed:
         """Guarantees of SparkLauncher. Raises Unavailable if the process cannot be started."""
@@ -88,7 +91,7 @@ class LocalLauncher:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), self._stop_grace_s)
+            await asyncio.wait_for(process.wait(), STOP_GRACE_S)
         except TimeoutError:
             process.kill()
             await process.wait()

@@ -67,10 +67,9 @@ class MutableAntichain(Generic[T]):
 
     __slots__ = ("_counts", "_frontier")
 
-    def __init__(self, domain: TimeDomain[T], counts: Iterable[Change[T]] = ()) -> None:
+    def __init__(self, domain: TimeDomain[T]) -> None:
         self._counts: dict[T, int] = {}
         self._frontier: Antichain[T] = Antichain(domain)
-        self.update(counts)
 
     @property
     def frontier(self) -> Antichain[T]:

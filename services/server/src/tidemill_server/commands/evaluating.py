@@ -11,7 +11,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.goals import compile_goal
-from tidemill.datalog.inputs import InputKind, InputSchemas
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.logical.plan import LogicalPlan, logical_plan
 from tidemill.datalog.magic_sets import magic_plan
@@ -71,7 +71,6 @@ def presences_of(
     *,
     upper: int = UPPER,
     predicates: Sequence[str] = (),
-    default_kind: InputKind = "relation",
     named: Named = NOTHING,
     memory_mb: int = MEMORY_MB,
 ) -> list[str]:
@@ -83,9 +82,7 @@ def presences_of(
     hold `memory_mb`, in MiB. Raises: ProgramErrors, UsageError, Exhausted.
     """
     program = parse(text, file)
-    checked = check(
-        program, InputSchemas(closed=False, default_kind=default_kind), vocabulary_of(named)
-    )
+    checked = check(program, InputSchemas(closed=False), vocabulary_of(named))
     if checked.ticked:
         raise UsageError(
             "programs with @next or @async run in ticks: apply a view with spec.tick, or write a case "

@@ -36,20 +36,17 @@ class KeptClaimant:
     """A claimant on another loop (`there`), where `keep` sends heartbeats all the time.
 
     Work on an event loop that is busy for longer than the lease keeps its claims, as long as it
-    asks once in `patience_s`. Work that has stopped for good loses them. A claim past its lease is
+    asks once in `PATIENCE_S`. Work that has stopped for good loses them. A claim past its lease is
     never counted on: `held` and `check` look at the clock, here and there alike. Calls are those of
     Claimant.
     """
 
     sole = False
 
-    def __init__(
-        self, claimant: Claimant, there: There, clock: Clock, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, claimant: Claimant, there: There, clock: Clock) -> None:
         self._claimant = claimant
         self._there = there
         self._clock = clock
-        self._patience_s = patience_s
         self._asked_s = float("-inf")
         self.happened = claimant.happened
         self.lease_s = claimant.lease_s
@@ -101,7 +98,7 @@ class KeptClaimant:
         while True:
             left_s = due_s - self._claimant.silent_s
             asked_s = self._clock.monotonic_s() - self._asked_s
-            if left_s <= 0 and asked_s < self._patience_s:
+            if left_s <= 0 and asked_s < PATIENCE_S:
                 with suppress(Unavailable, Indeterminate):
                     await self._claimant.beat()
             # Not again at once: a failure comes again, and so does the rounding of an instant.

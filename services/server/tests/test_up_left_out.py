@@ -4,10 +4,12 @@ nothing runs.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -164,25 +166,25 @@ async def test_what_ran_for_a_minute_is_no_suspect_and_what_is_left_out_comes_ba
         return tried
 
     tried = died()
-    tried.begun("View/old")
+    await tried.begin("View/old")
     for _ in range(int(WATCH_S) + 1):
         await clock.advance(1.0)
-    tried.begun("View/a")
-    tried.begun("View/b")
+    await tried.begin("View/a")
+    await tried.begin("View/b")
     tried = died()
     assert tried.waits("View/old") is None
     assert tried.waits("View/a") is None  # one by one
     assert (tried.waits("View/b") or ("",))[0] == "Starting"
     await clock.advance(5.0)
     assert tried.waits("View/b") is None
-    tried.begun("View/a")
-    tried.begun("View/b")
+    await tried.begin("View/a")
+    await tried.begin("View/b")
     tried = died()
     assert (tried.waits("View/b") or ("",))[0] == "LeftOut"
     assert (tried.waits("View/a") or ("",))[0] != "LeftOut"
     await clock.advance(LEFT_OUT_S + 5.0)
     assert tried.waits("View/b") is None
-    tried.begun("View/a")
+    await tried.begin("View/a")
     tried = died()  # it was not b: now what is begun, and more of it, is left out
     assert (tried.waits("View/a") or ("",))[0] == "LeftOut"
     tried.forgive("View/a")
@@ -191,6 +193,29 @@ async def test_what_ran_for_a_minute_is_no_suspect_and_what_is_left_out_comes_ba
     tried = died()
     assert tried.waits("View/a") is None
     assert tried.waits("View/b") is None
+
+
+async def test_a_busy_disk_holds_up_who_begins_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = LastTried(tmp_path / "last_tried.json", ManualClock(1), ())
+    tried.open()
+    idle, replace = threading.Event(), Path.replace
+
+    def busy(path: Path, target: Path) -> Path:
+        idle.wait(60.0)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", busy)
+    begins = [asyncio.create_task(tried.begin(f"View/{name}")) for name in "ab"]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in begins)
+    idle.set()
+    await asyncio.gather(*begins)
+    assert json.loads((tmp_path / "last_tried.json").read_text())["begun"] == ["View/a", "View/b"]
+    tried.close()
+    assert json.loads((tmp_path / "last_tried.json").read_text())["begun"] == []
 
 
 async def test_a_file_that_nobody_can_read_leaves_nothing_out(tmp_path: Path) -> None:

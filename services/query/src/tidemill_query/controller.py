@@ -90,7 +90,7 @@ class Controller:
         Raises: any other reason why it cannot be prepared.
         """
         failed: Exception | None = None
-        self._context.tried.begun(str(stored.resource))
+        await self._context.tried.begin(str(stored.resource))
         made = self._context.making.make(stored)
         try:
             await made.prepare()

@@ -13,7 +13,9 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 
@@ -62,6 +64,10 @@ class LastTried:
         self._turns_s: dict[str, float] = {}
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._opened = False
+        self._numbers = count(1)
+        self._written = 0
+        """The number of the newest content of the file."""
+        self._writes = Lock()
 
     def open(self) -> None:
         """Read how the process ended before. A file that cannot be read says nothing."""
@@ -116,9 +122,9 @@ class LastTried:
         while (waits := self.waits(name)) is not None:
             say(*waits)
             await self._clock.sleep(LOOK_S)
-        self.begun(name)
+        await self.begin(name)
 
-    def begun(self, name: str) -> None:
+    async def begin(self, name: str) -> None:
         """Write down that a resource begins now; it stands there until it has run for a while."""
         if not self._opened:
             return
@@ -126,7 +132,10 @@ class LastTried:
         if settling is not None:
             settling.cancel()
         self._known.begun = [*(each for each in self._known.begun if each != name), name]
-        self._write()
+        await self._write_beside()
+        settling = self._settling.pop(name, None)
+        if settling is not None:
+            settling.cancel()  # it began twice at once
         self._settling[name] = asyncio.create_task(self._settle(name))
 
     async def _settle(self, name: str) -> None:
@@ -136,7 +145,7 @@ class LastTried:
         self._known.left_out.pop(name, None)
         if not self._known.begun:
             self._known.deaths = 0
-        self._write()
+        await self._write_beside()
 
     def forgive(self, name: str) -> None:
         """Begin a resource at once again: it was applied anew, or is deleted."""
@@ -154,11 +163,23 @@ class LastTried:
             self._known.begun, self._known.deaths = [], 0
             self._write()
 
+    async def _write_beside(self) -> None:
+        """Replace the file on another thread: a disk that is busy takes its time for that."""
+        content = next(self._numbers), msgspec.json.encode(self._known)
+        await asyncio.to_thread(self._replace, *content)
+
     def _write(self) -> None:
-        """Replace the file; a disk that refuses it takes nothing with it."""
-        try:
-            beside = self._file.with_suffix(".new")
-            beside.write_bytes(msgspec.json.encode(self._known))
-            beside.replace(self._file)
-        except OSError as error:
-            log.warning("not written down", file=str(self._file), error=str(error))
+        self._replace(next(self._numbers), msgspec.json.encode(self._known))
+
+    def _replace(self, number: int, content: bytes) -> None:
+        """Replace the file unless it is newer; a disk that refuses it takes nothing with it."""
+        with self._writes:
+            if number < self._written:
+                return
+            self._written = number
+            try:
+                beside = self._file.with_suffix(".new")
+                beside.write_bytes(content)
+                beside.replace(self._file)
+            except OSError as error:
+                log.warning("not written down", file=str(self._file), error=str(error))

@@ -58,7 +58,14 @@ from tidemill.runtime.http_messages import HttpRequest
 from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of, brokers_of, egress_of, kafka_files
-from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code, tend_memory
+from tidemill.runtime.lifecycle import (
+    Failed,
+    Scope,
+    Supervisor,
+    exit_code,
+    forget_overloads,
+    tend_memory,
+)
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
@@ -218,6 +225,7 @@ async def _context(
         ),
     )
     stack.push_async_callback(collections.close)
+    forget_overloads()  # the library of a store comes with its address
     judges = bool({"query", "compute"} & set(roles_of(chosen.role or ROLES)))
     catalog = Catalog(chosen.limits.plugin_load_s, judges=judges)
     store = ResourceStore(collections, clock)

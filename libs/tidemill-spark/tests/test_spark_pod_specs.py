@@ -110,6 +110,7 @@ def test_a_driver_that_stays_has_executors_only_while_there_is_work() -> None:
     conf = spark_conf(stays, "jobs", PodSettings(executors=7))
     allocation = "spark.dynamicAllocation"
     assert conf[f"{allocation}.enabled"] == conf[f"{allocation}.shuffleTracking.enabled"] == "true"
+    assert conf[f"{allocation}.shuffleTracking.timeout"] == "60s"  # no later window reads them
     assert (conf[f"{allocation}.minExecutors"], conf[f"{allocation}.maxExecutors"]) == ("1", "7")
     assert not [each for each in spark_conf(ends, "jobs", PodSettings()) if allocation in each]
 

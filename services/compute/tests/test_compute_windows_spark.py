@@ -12,11 +12,12 @@ from pathlib import Path
 from random import Random
 from secrets import token_hex
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from tidemill.errors import Unavailable, UsageError
-from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.shard import DirectoryBlob
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.launcher import Job, JobDone, JobFailed, SparkLauncher
@@ -26,7 +27,11 @@ from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.mortal_views import END, World, expected, follow
 from tidemill_compute.views.engines import Engines, Windows
+from tidemill_compute.views.windows.asking import WindowCounts
+from tidemill_compute.views.windows.crew import Crew
+from tidemill_compute.views.windows.mailbox import SessionSpec
 from tidemill_compute.views.windows.session import WindowSession
+from tidemill_compute.views.windows.session_job import serve
 
 PROGRAMS = {
     "errors": "share(h, 6 / n) := ping(h, n);",
@@ -57,7 +62,9 @@ def world_in(folder: Path, name: str) -> tuple[World, BlobPlace]:
     return World(PROGRAMS[name], 3, blob), BlobPlace(f"file:{folder / 'blob'}")
 
 
-async def live(world: World, session: WindowSession, at: Callable[[int], None]) -> int:
+async def live(
+    world: World, session: WindowSession, at: Callable[[int], None], counts: WindowCounts
+) -> int:
     """Feed the world piece by piece, and keep the view by windows; how many lives that took."""
     random, fed, lives = Random(5), 0, 0
     await world.create()
@@ -71,6 +78,7 @@ async def live(world: World, session: WindowSession, at: Callable[[int], None]) 
             view.engines = Engines(
                 "spark", Windows(session.ask, world.clock.now_ms, lambda: "test"), 1 << 30
             )
+            view.engines.counts = counts
             lives += 1
             try:
                 await follow(world, view, fed, 0.01)
@@ -88,8 +96,11 @@ async def test_windows_in_tasks_say_what_the_twin_says(
 ) -> None:
     world, place = world_in(tmp_path, name)
     async with session_of(SessionLauncher(spark, place), place) as session:
-        await live(world, session, lambda fed: None)
+        await live(world, session, lambda fed: None, counts := WindowCounts())
         assert session.begun == 1
+    divided = name != "errors"
+    assert counts.stages == (2 if divided else 1) * counts.windows
+    assert (counts.exchanged > 0) == divided
     assert await world.contents() == expected(world.program, world.history)
 
 
@@ -117,7 +128,7 @@ async def test_a_driver_that_is_killed_is_begun_again_and_nothing_is_lost(tmp_pa
                 killed.append(each)
 
     async with session_of(launcher, place) as session:
-        lives = await live(world, session, kill)
+        lives = await live(world, session, kill, WindowCounts())
         assert session.begun == 2
     assert len(killed) == 1
     assert lives > 0
@@ -187,3 +198,72 @@ async def test_a_question_that_a_driver_takes_with_it_says_why_the_driver_ended(
     with pytest.raises(UsageError, match="no windows on Spark: pyspark is not installed"):
         await asyncio.wait_for(session.ask(b"a window"), 20)
     await session.close()
+
+
+class Serving:
+    """A launcher whose driver runs here, shouts for windows, and has so many executors.
+
+    A driver that is killed is followed by another, as in pods.
+    """
+
+    remote = False
+
+    def __init__(self, place: BlobPlace) -> None:
+        self.place, self.executors = place, 1
+        self.driver: asyncio.Task[None] | None = None
+
+    async def launch(self, job: Job) -> JobDone | JobFailed:
+        told = msgspec.msgpack.decode(job.spec, type=SessionSpec)
+        blob = open_blob(self.place, partial(token_hex, 8))
+        while self.driver is None or self.driver.cancelled():
+            work = serve(told, blob, SystemClock(), bytes.upper, lambda: self.executors)
+            self.driver = asyncio.create_task(work)
+            await asyncio.wait((self.driver,))
+        return JobDone(b"")
+
+    async def tend_forever(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_heartbeats_tell_the_executors_and_leave_no_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill_compute.views.windows.session.ALIVE_S", 0.05)
+    _, place = world_in(tmp_path, "errors")
+    launcher = Serving(place)
+    async with session_of(launcher, place) as session:
+        assert session.executors == 0
+        assert await session.ask(b"a window") == b"A WINDOW"
+        for launcher.executors in (2, 1):
+            async with asyncio.timeout(20):
+                while session.executors != launcher.executors:
+                    await asyncio.sleep(0.01)
+        (folder,) = (tmp_path / "blob").glob("job-*")
+        assert len([*folder.iterdir()]) < 10
+    assert session.executors == 0
+
+
+async def test_a_driver_in_the_place_of_a_killed_one_answers_what_is_asked_then(
+    tmp_path: Path,
+) -> None:
+    _, place = world_in(tmp_path, "errors")
+    launcher = Serving(place)
+    async with session_of(launcher, place) as session, asyncio.timeout(30):
+        for word in (b"one", b"two", b"three"):
+            assert await session.ask(word) == word.upper()
+            assert launcher.driver is not None
+            launcher.driver.cancel()
+        assert session.begun == 1
+
+
+async def test_a_crew_is_as_large_as_the_windows_of_the_last_minute_could_use() -> None:
+    clock = ManualClock()
+    crew = Crew(clock, cores_each=2, keep_s=60.0)
+    assert crew.wanted == 1
+    crew.take(5)
+    await clock.advance(30)
+    crew.take(2)
+    assert crew.wanted == 3
+    await clock.advance(31)
+    assert crew.wanted == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from functools import partial
 
 from tidemill.host.context import Context
 from tidemill.host.observing import uppers
@@ -13,26 +13,36 @@ from tidemill.runtime.metrics import (
     ACTION_FENCED,
     ACTION_LAG,
     ACTION_OUTBOX,
+    SPARK_EXECUTORS,
+    VIEW_EXCHANGED,
     VIEW_GLOBAL_LAG,
     VIEW_LOCAL_LAG,
     VIEW_ON_SPARK,
     VIEW_RANGES_TOUCHED,
+    VIEW_STAGES,
     VIEW_WINDOWS,
     Reading,
 )
 from tidemill.shard import Collections
 from tidemill_compute.actions.part import ActionPart
 from tidemill_compute.views.part import ViewPart
+from tidemill_compute.views.windows.session import WindowSession
+
+WINDOW_COUNTS = {
+    VIEW_WINDOWS: "windows", VIEW_RANGES_TOUCHED: "touched", VIEW_STAGES: "stages",
+    VIEW_EXCHANGED: "exchanged",
+}  # fmt: skip
 
 
-def watch(context: Context, running: RunningParts) -> None:
+def watch(context: Context, running: RunningParts, session: WindowSession) -> None:
     """Register everything of views and actions that is read at the scrape."""
     metrics, collections = context.metrics, context.collections
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(running)))
     metrics.watch(VIEW_GLOBAL_LAG, lambda: list(_global_lags(running, collections)))
     metrics.watch(VIEW_ON_SPARK, lambda: list(_on_spark(running)))
-    metrics.watch(VIEW_WINDOWS, lambda: list(_windows(running, "windows")))
-    metrics.watch(VIEW_RANGES_TOUCHED, lambda: list(_windows(running, "touched")))
+    metrics.watch(SPARK_EXECUTORS, lambda: [({}, session.executors)])
+    for metric, which in WINDOW_COUNTS.items():
+        metrics.watch(metric, partial(_windows, running, which))
     metrics.watch(ACTION_LAG, lambda: list(_action_lags(running, collections)))
     metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(running)))
     metrics.watch(ACTION_CORRECTIONS, lambda: list(_counts(running, "corrected")))
@@ -66,11 +76,12 @@ def _on_spark(running: RunningParts) -> Iterator[Reading]:
             yield {"view": name, "cause": engines.why.cause}, engines.running == "spark"
 
 
-def _windows(running: RunningParts, which: Literal["windows", "touched"]) -> Iterator[Reading]:
-    for name, part in running.of(ViewPart):
-        engines = part.driver.engines
-        if engines is not None:
-            yield {"view": name}, getattr(engines.counts, which)
+def _windows(running: RunningParts, which: str) -> list[Reading]:
+    return [
+        ({"view": name}, getattr(part.driver.engines.counts, which))
+        for name, part in running.of(ViewPart)
+        if part.driver.engines is not None
+    ]
 
 
 def _action_lags(running: RunningParts, collections: Collections) -> Iterator[Reading]:

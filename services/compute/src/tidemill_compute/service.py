@@ -81,7 +81,7 @@ class ComputeParts:
 
     def watch(self, running: RunningParts) -> None:
         """Register what is read of views and actions."""
-        watch(self._context.host, running)
+        watch(self._context.host, running, self._context.session)
 
     async def close(self) -> None:
         """Views give up what they share when they end; nobody needs their driver and the paces any

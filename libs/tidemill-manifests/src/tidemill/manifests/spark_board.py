@@ -94,6 +94,35 @@ SPARK = Board(
                     ),
                     "ops",
                 ),
+                Panel(
+                    "Stages",
+                    "Stages of Spark in these windows; a fragment of a view is one.",
+                    (
+                        Query(
+                            "sum by (view) "
+                            "(rate(tidemill_view_stages_total{$sel}[$__rate_interval]))",
+                            "{{view}}",
+                        ),
+                    ),
+                    "ops",
+                ),
+                Panel(
+                    "Bytes exchanged",
+                    "Rows that fragments of a view dealt out to one another.",
+                    (
+                        Query(
+                            "sum by (view) (rate("
+                            "tidemill_view_exchanged_bytes_total{$sel}[$__rate_interval]))",
+                            "{{view}}",
+                        ),
+                    ),
+                    "Bps",
+                ),
+                Panel(
+                    "Executors",
+                    "Executors of the drivers of windows; they come with work and go without.",
+                    (Query("sum by (instance) (tidemill_spark_executors{$sel})", "{{instance}}"),),
+                ),
             ),
         ),
     ),

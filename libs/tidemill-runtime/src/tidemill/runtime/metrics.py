@@ -189,6 +189,12 @@ VIEW_WINDOWS = _counter(
 VIEW_RANGES_TOUCHED = _counter(
     "tidemill_view_ranges_touched_total", "Ranges that these windows looked at.", "view"
 )
+VIEW_STAGES = _counter("tidemill_view_stages_total", "Stages of Spark in these windows.", "view")
+VIEW_EXCHANGED = _counter(
+    "tidemill_view_exchanged_bytes_total",
+    "Bytes that fragments of the view dealt out to one another in these windows.",
+    "view",
+)
 VIEW_STEP_DURATION = _histogram(
     "tidemill_view_step_duration_seconds", "Time to evaluate one window.", "view"
 )
@@ -263,6 +269,9 @@ SPARK_RETRIES = _counter(
     "tidemill_spark_retries_total",
     "Retries of bulk jobs, by the cause of the failure.",
     "failure",
+)
+SPARK_EXECUTORS = _gauge(
+    "tidemill_spark_executors", "Executors of the driver of windows, at its last heartbeat."
 )
 
 CLAIMS_HELD = _gauge(

@@ -233,7 +233,8 @@ def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
 def _staying(settings: PodSettings) -> dict[str, str]:
     """Settings of a driver that stays: executors come with work, all but one go when it is done.
 
-    Executors tell what shuffles they hold: the cluster has no service for that.
+    Executors tell what shuffles they hold: the cluster has no service for that. No later window
+    reads them, so nobody stays for their sake.
     """
     return {
         "spark.dynamicAllocation.enabled": "true",
@@ -241,6 +242,7 @@ def _staying(settings: PodSettings) -> dict[str, str]:
         "spark.dynamicAllocation.minExecutors": "1",
         "spark.dynamicAllocation.maxExecutors": str(settings.executors),
         "spark.dynamicAllocation.executorIdleTimeout": "60s",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "60s",
         "spark.decommission.enabled": "true",
         "spark.scheduler.mode": "FAIR",
     }

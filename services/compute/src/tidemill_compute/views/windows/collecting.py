@@ -22,7 +22,7 @@ from tidemill_compute.views.windows.spec import (
     pack_window,
     unpack_window,
 )
-from tidemill_compute.views.windows.work import ERRORS, FAILED, ROWS, WindowWork
+from tidemill_compute.views.windows.work import ERRORS, EXCHANGED, FAILED, ROWS, WindowWork
 
 Evaluate = Callable[[bytes, WindowWork], AsyncIterator[Dealt]]
 """Evaluates all ranges of a packed window, and gives what is put together."""
@@ -61,7 +61,7 @@ class _Gathered:
         self._rows: Counter[str] = Counter()
         self._failing: list[ErrorMove] = []
         self._errors: list[ErrorMove] = []
-        self._touched, self._turn = 0, END_WORD
+        self._touched, self._turn, self._exchanged = 0, END_WORD, 0
         self.failed: tuple[Failure, str] | None = None
 
     @property
@@ -84,6 +84,8 @@ class _Gathered:
             )
             self._failing += told[0]
             self._errors += told[1]
+        elif dealt.name == EXCHANGED:
+            self._exchanged += msgspec.msgpack.decode(dealt.payload, type=int)
         elif dealt.name == ROWS:
             self._touched += 1
             rows, turn = msgspec.msgpack.decode(dealt.payload, type=tuple[dict[str, int], int])
@@ -107,5 +109,5 @@ class _Gathered:
         found = {name: sorted(each) for name, each in self._parts.items()}
         return WindowResult(
             found | ({errors: parts} if parts else {}), dict(self._rows), whole, self._touched,
-            self._turn,
+            self._turn, exchanged=self._exchanged,
         )  # fmt: skip

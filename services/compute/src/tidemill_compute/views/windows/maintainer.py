@@ -152,7 +152,7 @@ class WindowMaintainer:
             result = msgspec.msgpack.decode(await self._ask(pack_window(window)), type=WindowResult)
             if result.failure != "gone":
                 break
-        self._counts.add(result.touched)
+        self._counts.add(result)
         match result.failure:
             case "exhausted":
                 raise Exhausted(result.message, reason="memory", setting=self._setting)

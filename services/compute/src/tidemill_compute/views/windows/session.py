@@ -70,6 +70,12 @@ class WindowSession:
         self._numbering = asyncio.Lock()
         self.begun = 0
         """Drivers that were begun."""
+        self._counted = 0
+
+    @property
+    def executors(self) -> int:
+        """Executors of the driver at the last heartbeat; without a driver none."""
+        return 0 if self._driver is None or self._driver.done() else self._counted
 
     @property
     def _blob(self) -> StoredBlob:
@@ -113,7 +119,7 @@ class WindowSession:
     def _begin(self) -> tuple[asyncio.Task[JobDone | JobFailed], str]:
         self._asked_s = self._clock.monotonic_s()
         if self._driver is None or self._driver.done():
-            self._folder, self._number = f"job-session-{self._unique()}", 0
+            self._folder, self._number, self._counted = f"job-session-{self._unique()}", 0, 0
             spec = msgspec.msgpack.encode(SessionSpec(self._folder, IDLE_S))
             job = Job(JobKind.SESSION, self._of, MODULE, spec)
             self._driver = asyncio.create_task(self._launcher.launch(job))
@@ -136,13 +142,24 @@ class WindowSession:
         """Send heartbeats until nobody has asked for long; then the driver ends."""
         try:
             while not driver.done() and self._clock.monotonic_s() - self._asked_s < KEEP_S:
+                number = 0
                 with suppress(TidemillError):
-                    await self._put(folder, STAY)
+                    number = await self._put(folder, STAY)
                 waking = asyncio.ensure_future(self._clock.sleep(ALIVE_S))
                 await asyncio.wait((waking, driver), return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()
+                with suppress(TidemillError):
+                    await self._hear(folder, number)
         finally:
             await self._end(driver, folder)
+
+    async def _hear(self, folder: str, number: int) -> None:
+        """Take the answer to a heartbeat; a driver that is busy or begins gives none in time."""
+        found = await self._blob.get(told_key(folder, number)) if number else None
+        if found is not None:
+            await self._forget(asked_key(folder, number), told_key(folder, number))
+            if found[:1] == DONE:
+                self._counted = int(found[1:])
 
     async def _end(self, driver: asyncio.Task[JobDone | JobFailed], folder: str) -> None:
         """End a driver, softly where it still answers, and delete its objects."""

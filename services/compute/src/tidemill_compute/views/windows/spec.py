@@ -46,8 +46,9 @@ class Window(msgspec.Struct, frozen=True):
 class WindowResult(msgspec.Struct, frozen=True):
     """Packed parts by collection, and by how many rows each predicate has grown.
 
-    With `whole`, `rows` are all rows of each predicate. `touched` are the ranges that had work.
-    `turn` is the first instant at which one of them changes by itself.
+    With `whole`, `rows` are all rows of each predicate. `touched` are the ranges that had work,
+    `exchanged` the bytes that fragments dealt out to one another. `turn` is the first instant at
+    which a range changes by itself. `stages` are those of Spark.
     """
 
     parts: dict[str, list[bytes]]
@@ -57,6 +58,8 @@ class WindowResult(msgspec.Struct, frozen=True):
     turn: int = END_WORD
     failure: Failure = ""
     message: str = ""
+    exchanged: int = 0
+    stages: int = 0
 
 
 def pack_window(window: Window) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +16,7 @@ from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
 from tidemill.spark.workplace import Workplace, executor_folder, task_number
 from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
 from tidemill_compute.views.windows.collecting import answer
+from tidemill_compute.views.windows.crew import cores_of
 from tidemill_compute.views.windows.spec import Window, pack_window, unpack_window
 from tidemill_compute.views.windows.work import WindowWork
 
@@ -29,13 +30,14 @@ TASK_ROWS = 2_000
 
 def run(packed: bytes, here: Workplace) -> bytes:
     """The packed answer of a packed window. Commits nothing."""
-    cores = here.spark.sparkContext.defaultParallelism
-    window = unpack_window(packed)
+    cores = cores_of(here.spark)
+    window, stages = unpack_window(packed), 0
     if window.fresh and window.ranges > 1:
         ranges = min(ranges_for(sum(window.rows.values()), cores), window.ranges_max)
         packed = pack_window(msgspec.structs.replace(window, ranges=ranges))
 
     async def evaluate(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
+        nonlocal stages
         groups = groups_for(work.window, cores)
         stage: DataFrame | None = None
         for fragment in work.fragments:
@@ -47,14 +49,17 @@ def run(packed: bytes, here: Workplace) -> bytes:
             else:
                 stage = stage.repartitionById(groups, stage["range"] % groups)
             task = partial(evaluate_stage, here.blob, packed, fragment.number, groups)
+            stages += 1 if given is None else 2
             stage = stage.mapInArrow(task, WIRE)
         assert stage is not None, "a view has fragments"
         for row in await asyncio.to_thread(stage.collect):
             yield Dealt(row["stage"], row["range"], row["name"], bytes(row["payload"]))
 
     async def evaluate_all(blob: StoredBlob) -> bytes:
-        result = await answer(packed, blob, None, evaluate)
-        here.say(f"{result.touched} ranges, {sum(map(len, result.parts.values()))} parts")
+        found = await answer(packed, blob, None, evaluate)
+        result = msgspec.structs.replace(found, stages=stages)
+        parts = sum(map(len, result.parts.values()))
+        here.say(f"{result.touched} ranges, {parts} parts, {result.exchanged} bytes exchanged")
         return msgspec.msgpack.encode(result)
 
     return _with_blob(here.blob, evaluate_all)
@@ -120,7 +125,7 @@ def evaluate_stage(
 
 
 async def _stage(
-    packed: bytes, number: int, group: int, groups: int, crossed: Iterable[Dealt],
+    packed: bytes, number: int, group: int, groups: int, crossed: Sequence[Dealt],
     blob: StoredBlob,
 ) -> list[Dealt]:  # fmt: skip
     work = WindowWork(packed, blob, executor_folder() / "tidemill-parts")

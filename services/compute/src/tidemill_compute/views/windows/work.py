@@ -36,7 +36,7 @@ from tidemill_compute.views.windows.part_rows import PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
 
-ERRORS, ROWS, FAILED = "#errors", "#rows", "#failed"
+ERRORS, ROWS, FAILED, EXCHANGED = "#errors", "#rows", "#failed", "#exchanged"
 """In the place of a collection: what is put together where all tasks have ended."""
 
 
@@ -61,7 +61,7 @@ class WindowWork:
         return self.divided.placement.fragments
 
     async def stage(
-        self, number: int, group: int, groups: int, crossed: Iterable[Dealt]
+        self, number: int, group: int, groups: int, crossed: Sequence[Dealt]
     ) -> AsyncIterator[Dealt]:
         """The ranges of a fragment that leave `group` when they are divided by `groups`.
 
@@ -69,6 +69,8 @@ class WindowWork:
         come again is a row, too.
         """
         fragment = self.fragments[number]
+        if exchanged := sum(len(each.payload) for each in crossed):
+            yield Dealt(LAST, 0, EXCHANGED, msgspec.msgpack.encode(exchanged))
         held: dict[int, dict[str, list[bytes]]] = {}
         for each in (*crossed, *self._changes(fragment)):
             if each.range % groups == group:

@@ -45,4 +45,4 @@ phase "the programs of the node, begun beside the images" programs_built
 phase "the node" "$here/node.sh" up
 phase "the images into the node" "$here/node.sh" load "$CACHE/kubernetes/images/localhost_servers_1.tar" "$("$here/images.sh" archive)"
 "$here/node.sh" volumes 8 >/dev/null
-phase "the tests" "$here/node.sh" exec .venv/bin/python -m pytest -x -p no:cacheprovider --timeout 1800 e2e/test_node.py e2e/test_node_spark.py e2e/test_operations.py "$@"
+phase "the tests" "$here/node.sh" exec .venv/bin/python -m pytest -x -p no:cacheprovider --timeout 1800 e2e/test_node.py e2e/test_node_spark.py e2e/test_node_windows.py e2e/test_operations.py "$@"

@@ -52,7 +52,7 @@ def cores_each(spark: SparkSession) -> int:
 
 
 def keep(spark: SparkSession, wanted: int) -> int:
-    """Let go of idle executors beyond those that are wanted; how many there were.
+    """The number of executors, of which idle ones beyond those that are wanted go now.
 
     Spark lets go of one that had no task for a while. A few tasks now and then go to any of them,
     so that all of them stay. On one machine the driver is the only executor.

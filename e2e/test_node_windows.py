@@ -1,0 +1,258 @@
+"""A view on executors in pods while a stream goes on: killed executor, driver and compute.
+
+One story, told in the order of this file, in a release of its own. Answers are compared with DuckDB
+over the rows of the source at the same instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import duckdb
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+
+from e2e.bulk import (
+    JOB_S,
+    KAFKA,
+    NAMESPACE,
+    POD,
+    content,
+    kill,
+    metrics,
+    new_topic,
+    release,
+    resource,
+    working,
+)
+from e2e.cluster import CHART, Cluster, until
+from tidemill.client import Client
+from tidemill.errors import TidemillError
+
+TOPIC = "bulk-stream"
+SESSION = "tidemill.dev/job-kind=session"
+DRIVER, EXECUTOR = (
+    f"{SESSION},app.kubernetes.io/component=spark-driver",
+    f"{SESSION},spark-role=executor",
+)
+EVERY_S, FEW, BURST = 0.5, 20, 150_000
+MOST = 4
+"""Executors that may come."""
+PROGRAM = """
+late(number: n, plane: p, delay: d) := flight(number: n, plane: p, delay: d) if d > 45;
+worst(plane: p) @max(d) := late(plane: p, delay: d);
+often(delay: d) @count(n) := late(number: n, delay: d);
+"""
+SEVERAL = range(2, MOST + 1)
+BY_DUCKDB = {
+    "live/late": "select number, plane, delay from flights where delay > 45",
+    "live/worst": "select plane, max(delay) from flights where delay > 45 group by plane",
+    "live/often": "select delay, count(*) from flights where delay > 45 group by delay",
+}
+ROWS = "select number, 'N' || number % 700 as plane, number * 37 % 90 as delay"
+
+
+class Stream:
+    """Rows into Kafka twice a second, and more when a burst is asked for, until it is stopped."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self._burst = 0
+        self._goes_on = True
+        self._thread = Thread(target=lambda: asyncio.run(self._send()))
+        self._thread.start()
+
+    def burst(self, rows: int) -> None:
+        """Send so many rows at once, soon."""
+        self._burst += rows
+
+    def stop(self) -> None:
+        """Send no more; what was sent is in Kafka."""
+        self._goes_on = False
+        self._thread.join()
+
+    async def _send(self) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=KAFKA, enable_idempotence=True, linger_ms=20)
+        await producer.start()
+        while self._goes_on:
+            burst, self._burst = self._burst, 0
+            for _ in range(FEW + burst):
+                number = self.sent
+                row = {"number": number, "plane": f"N{number % 700}", "delay": number * 37 % 90}
+                await producer.send(TOPIC, json.dumps(row).encode())
+                self.sent += 1
+            await producer.flush()
+            await asyncio.sleep(EVERY_S)
+        await producer.stop()
+
+
+async def make_topic() -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=KAFKA)
+    await admin.start()
+    await new_topic(admin, TOPIC, 2)
+    await admin.close()
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Iterator[Client]:
+    with release(cluster, "--set", f"spark.executors={MOST}") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def stream(client: Client) -> Iterator[Stream]:
+    """A stream that goes on, and the view of it."""
+    asyncio.run(make_topic())
+    columns = {"number": "int", "plane": "text", "delay": "int"}
+    source = {
+        "kafka": {"topic": TOPIC}, "timestampInterval": "500ms", "retain": "all",
+        "columns": [{"name": name, "type": kind} for name, kind in columns.items()],
+    }  # fmt: skip
+    view = {
+        "retain": "all", "program": PROGRAM, "inputs": {"flight": "stream"}, "engine": "spark",
+    }  # fmt: skip
+    client.apply(resource("Source", "stream", source), resource("View", "live", view))
+    made = Stream()
+    yield made
+    made.stop()
+
+
+def by_duckdb(rows: Any, query: str) -> Counter[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        connection.register("flights", rows)
+        return Counter(connection.execute(query).fetchall())
+
+
+def agrees(client: Client) -> bool:
+    """Whether view and DuckDB say the same of one instant, the newest of the view; it has rows."""
+    answer = client.query("live/often")
+    rows = client.query("stream", answer.as_of).table
+    for collection, query in BY_DUCKDB.items():
+        table = client.query(collection, answer.as_of).table
+        columns = (table[name].to_pylist() for name in table.column_names)
+        assert Counter(zip(*columns, strict=True)) == by_duckdb(rows, query), collection
+    return bool(rows.num_rows)
+
+
+def windows(client: Client) -> int:
+    """Windows that drivers of this compute process have evaluated; 0 in one process."""
+    try:
+        details = client.describe("View", "live").details
+    except TidemillError:
+        return 0
+    return int(str(details.get("windows", 0))) if details.get("engine") == "spark" else 0
+
+
+def more_windows(client: Client, before: int) -> float:
+    """Seconds until two windows more are done: the first may have been under way."""
+    began = time.monotonic()
+    until(lambda: windows(client) >= before + 2, "no more windows", JOB_S)
+    return time.monotonic() - began
+
+
+def taken_in(client: Client, sent: int) -> float:
+    """Seconds until the view knows so many rows."""
+    began = time.monotonic()
+    wanted = by_duckdb_sent(sent, "live/late").total()
+
+    def known() -> bool:
+        return client.query("live/late").table.num_rows >= wanted
+
+    until(known, f"{sent} rows are not taken in", JOB_S)
+    return time.monotonic() - began
+
+
+def by_duckdb_sent(sent: int, collection: str) -> Counter[tuple[Any, ...]]:
+    rows = f"({ROWS} from (select unnest(range({sent})) as number))"
+    return by_duckdb_of(BY_DUCKDB[collection].replace("from flights", f"from {rows} flights"))
+
+
+def by_duckdb_of(query: str) -> Counter[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        return Counter(connection.execute(query).fetchall())
+
+
+def scaled_to(cluster: Cluster, *executors: int) -> float:
+    """Seconds until so many executors run, by one of some numbers."""
+    began = time.monotonic()
+    what = f"not {executors} executors"
+    until(lambda: len(working(cluster, EXECUTOR)) in executors, what, JOB_S)
+    return time.monotonic() - began
+
+
+def test_executors_keep_a_view(cluster: Cluster, client: Client, stream: Stream) -> None:
+    cluster.note("view on Spark: two windows after", f"{more_windows(client, 0):.0f} s")
+    until(lambda: working(cluster, EXECUTOR), "no executor runs")
+    assert agrees(client)
+
+
+def test_a_killed_executor_costs_time_and_no_row_and_several_come_for_many_changes(
+    cluster: Cluster, client: Client, stream: Stream
+) -> None:
+    """The stream goes on. A heartbeat tells how many executors there are, of one, several and one.
+
+    Changes that come while there is no executor are one large window.
+    """
+    cluster.note("view on Spark: one executor is left after", f"{scaled_to(cluster, 1):.0f} s")
+    victims, before = working(cluster, EXECUTOR), windows(client)
+    kill(cluster, *victims)
+    stream.burst(BURST)
+    seconds = more_windows(client, before)
+    cluster.note("view on Spark: executor killed", f"two windows in {seconds:.0f} s")
+    assert not set(victims) & set(working(cluster, EXECUTOR))
+    cluster.note("view on Spark: several came after", f"{scaled_to(cluster, *SEVERAL):.0f} s")
+    until(lambda: metrics()["tidemill_spark_executors"] in SEVERAL, "no second one is told of")
+    seconds = taken_in(client, stream.sent)
+    cluster.note(f"view on Spark: {BURST:,} rows more are taken in", f"{seconds:.0f} s later")
+    assert agrees(client)
+    cluster.note("view on Spark: one is left after", f"{scaled_to(cluster, 1):.0f} s")
+    until(lambda: metrics()["tidemill_spark_executors"] == 1, "one executor is not told of")
+
+
+def test_a_killed_driver_costs_time_and_no_row(
+    cluster: Cluster, client: Client, stream: Stream
+) -> None:
+    (victim,), before = working(cluster, DRIVER), windows(client)
+    kill(cluster, victim)
+    cluster.note(
+        "view on Spark: driver killed", f"two windows in {more_windows(client, before):.0f} s"
+    )
+    assert agrees(client)
+    assert victim not in working(cluster, DRIVER)
+
+
+def test_a_killed_compute_costs_time_and_no_row(
+    cluster: Cluster, client: Client, stream: Stream
+) -> None:
+    """It knows no driver when it is there again, and counts its windows anew."""
+    kill(cluster, POD, namespace=NAMESPACE)
+    until(lambda: windows(client) == 0, "compute is not killed")
+    cluster.note("view on Spark: compute killed", f"two windows in {more_windows(client, 0):.0f} s")
+    assert agrees(client)
+    until(lambda: len(working(cluster, DRIVER)) == 1, "the driver of the killed process stays")
+
+
+def test_everything_sent_is_in_the_answers_and_the_dashboard_has_figures(
+    cluster: Cluster, client: Client, stream: Stream
+) -> None:
+    stream.stop()
+    taken_in(client, stream.sent)
+    for collection in BY_DUCKDB:
+        assert content(client, collection) == by_duckdb_sent(stream.sent, collection), collection
+    cluster.note("view on Spark: rows sent", f"{stream.sent:,}")
+    found = metrics()
+    for name in ("windows", "stages", "ranges_touched", "exchanged_bytes"):
+        told = found[f'tidemill_view_{name}_total{{view="live"}}']
+        assert told > 0, name
+        cluster.note(f"view on Spark: {name} since compute was killed", f"{told:.0f}")
+    board = (CHART / "monitoring/dashboards/tidemill-spark.json").read_text()
+    known = {name.partition("{")[0] for name in found}
+    assert set(re.findall(r"\btidemill_(?:view|spark)_\w+", board)) <= known

@@ -263,3 +263,16 @@ def test_each_image_is_built_over_the_layers_of_its_packages() -> None:
             stage = over[stage]
         assert [stage for stage in reversed(chain) if stage in LAYERS] == below, image
         assert ("compiled" in chain) == ("kernels" in below), image
+
+
+def test_a_service_takes_its_columns_from_the_heap_that_it_gives_back(tmp_path: Path) -> None:
+    """The pool of Arrow is chosen as Arrow is loaded, and keeps megabytes at rest."""
+    program = "import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+    stub = tmp_path / "python"
+    stub.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{program}'\n")
+    stub.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(ROOT / "services/server/service.sh"), "remap", "up"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "system\n"

@@ -47,6 +47,7 @@ from tidemill.runtime.resources import (
     load_resources,
     resource_from,
     schema,
+    stored_resource,
 )
 from tidemill.runtime.resources.decoding import (
     columns_of,
@@ -407,3 +408,20 @@ def test_a_mistake_of_yaml_is_told_with_its_place_and_what_to_write(text: str, s
     with pytest.raises(UsageError) as refused:
         load_resources(text, "t.yaml")
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("spark", "spark"), ("local", "local"), ("auto", "auto"), ("scratch", "auto")],
+)
+def test_a_stored_view_has_the_engine_that_it_was_given_if_that_is_there_still(
+    written: str, read: str
+) -> None:
+    spec = {"inputs": {"f": "flights"}, "program": "p(x) := f(x);", "engine": written}
+    document = {
+        "apiVersion": "tidemill.dev/v1alpha1", "kind": "View", "metadata": {"name": "v"},
+        "spec": spec,
+    }  # fmt: skip
+    found = stored_resource(document, "catalog").spec
+    assert isinstance(found, ViewSpec)
+    assert found.engine == read

@@ -27,7 +27,7 @@ from tidemill.runtime.resources.words import parse_instant
 
 API_VERSION = "tidemill.dev/v1alpha1"
 REASON = "resources"
-_PASSED_OVER = frozenset({"engine"})
+_FORMER_ENGINES = frozenset({"dataflow", "incremental", "scratch"})
 
 _SPECS: dict[str, type[DeclaredSpec]] = {
     "Source": SourceSpec,
@@ -119,12 +119,13 @@ def resource_from(value: Mapping[str, Any], where: str = "document") -> Resource
 def stored_resource(value: Mapping[str, Any], where: str) -> Resource:
     """The resource of a document that was written by this version or an earlier one.
 
-    Fields that had a say in how a view is kept, and none in its answers, are passed over. Raises:
-    as `resource_from`.
+    Engines of views that are no more are passed over: they had a say in how a view is kept, and
+    none in its answers. Raises: as `resource_from`.
     """
     spec = value.get("spec")
     if isinstance(spec, dict) and value.get("kind") == "View":
-        value = {**value, "spec": {k: each for k, each in spec.items() if k not in _PASSED_OVER}}
+        former = spec.get("engine") in _FORMER_ENGINES
+        value = {**value, "spec": {k: v for k, v in spec.items() if k != "engine" or not former}}
     return resource_from(value, where)
 
 

@@ -151,10 +151,17 @@ def windows(client: Client) -> int:
     return int(str(details.get("windows", 0))) if details.get("engine") == "spark" else 0
 
 
-def more_windows(client: Client, before: int) -> float:
-    """Seconds until two windows more are done: the first may have been under way."""
-    began = time.monotonic()
+def more_windows(client: Client) -> None:
+    """Return once two windows more are done: the first may have been under way."""
+    before = windows(client)
     until(lambda: windows(client) >= before + 2, "no more windows", JOB_S)
+
+
+def replaced(cluster: Cluster, client: Client, label: str, victims: list[str]) -> float:
+    """Seconds until two windows are done after another pod has come for those just killed."""
+    began = time.monotonic()
+    until(lambda: set(working(cluster, label)) - set(victims), f"no other {label}", JOB_S)
+    more_windows(client)
     return time.monotonic() - began
 
 
@@ -164,7 +171,7 @@ def taken_in(client: Client, sent: int) -> float:
     wanted = by_duckdb_sent(sent, "live/late").total()
 
     def known() -> bool:
-        return client.query("live/late").table.num_rows >= wanted
+        return bool(client.query("live/late").table.num_rows >= wanted)
 
     until(known, f"{sent} rows are not taken in", JOB_S)
     return time.monotonic() - began
@@ -189,7 +196,9 @@ def scaled_to(cluster: Cluster, *executors: int) -> float:
 
 
 def test_executors_keep_a_view(cluster: Cluster, client: Client, stream: Stream) -> None:
-    cluster.note("view on Spark: two windows after", f"{more_windows(client, 0):.0f} s")
+    began = time.monotonic()
+    more_windows(client)
+    cluster.note("view on Spark: two windows after", f"{time.monotonic() - began:.0f} s")
     until(lambda: working(cluster, EXECUTOR), "no executor runs")
     assert agrees(client)
 
@@ -202,10 +211,10 @@ def test_a_killed_executor_costs_time_and_no_row_and_several_come_for_many_chang
     Changes that come while there is no executor are one large window.
     """
     cluster.note("view on Spark: one executor is left after", f"{scaled_to(cluster, 1):.0f} s")
-    victims, before = working(cluster, EXECUTOR), windows(client)
+    victims = working(cluster, EXECUTOR)
     kill(cluster, *victims)
     stream.burst(BURST)
-    seconds = more_windows(client, before)
+    seconds = replaced(cluster, client, EXECUTOR, victims)
     cluster.note("view on Spark: executor killed", f"two windows in {seconds:.0f} s")
     assert not set(victims) & set(working(cluster, EXECUTOR))
     cluster.note("view on Spark: several came after", f"{scaled_to(cluster, *SEVERAL):.0f} s")
@@ -220,11 +229,10 @@ def test_a_killed_executor_costs_time_and_no_row_and_several_come_for_many_chang
 def test_a_killed_driver_costs_time_and_no_row(
     cluster: Cluster, client: Client, stream: Stream
 ) -> None:
-    (victim,), before = working(cluster, DRIVER), windows(client)
+    (victim,) = working(cluster, DRIVER)
     kill(cluster, victim)
-    cluster.note(
-        "view on Spark: driver killed", f"two windows in {more_windows(client, before):.0f} s"
-    )
+    seconds = replaced(cluster, client, DRIVER, [victim])
+    cluster.note("view on Spark: driver killed", f"two windows in {seconds:.0f} s")
     assert agrees(client)
     assert victim not in working(cluster, DRIVER)
 
@@ -234,8 +242,12 @@ def test_a_killed_compute_costs_time_and_no_row(
 ) -> None:
     """It knows no driver when it is there again, and counts its windows anew."""
     kill(cluster, POD, namespace=NAMESPACE)
+    began = time.monotonic()
     until(lambda: windows(client) == 0, "compute is not killed")
-    cluster.note("view on Spark: compute killed", f"two windows in {more_windows(client, 0):.0f} s")
+    more_windows(client)
+    cluster.note(
+        "view on Spark: compute killed", f"two windows in {time.monotonic() - began:.0f} s"
+    )
     assert agrees(client)
     until(lambda: len(working(cluster, DRIVER)) == 1, "the driver of the killed process stays")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from random import Random
 
 import numpy as np
@@ -10,15 +11,19 @@ import pytest
 from tidemill.arrangement.interval_updates import (
     COUNT,
     END_WORD,
+    FLOAT_SUM,
     GREATEST,
     LEAST,
     SUM,
     SUM_WORDS,
+    base_of,
     merged_stretches,
+    rounded,
 )
 
 KINDS = (GREATEST, LEAST, COUNT, SUM)
 GROUPS = 1
+NONE = np.zeros(len(KINDS), np.int64)
 VALUE = GROUPS + 2
 NULLS = VALUE + len(KINDS)
 LAST = 20
@@ -67,7 +72,7 @@ def test_a_stretch_of_a_group_is_what_its_rows_of_then_make(seed: int) -> None:
     groups = [some_rows(rng, 10 * number) for number in range(rng.randint(1, 5))]
     rows = np.array([row for group in groups for row in group], np.int64).reshape(-1, NULLS + 4)
     firsts = np.cumsum([0, *map(len, groups)])
-    found = merged_stretches(rows, firsts, GROUPS, np.array(KINDS)).tolist()
+    found = merged_stretches(rows, firsts, GROUPS, np.array(KINDS), NONE).tolist()
     at = 0
     for number, group in enumerate(groups):
         for instant in range(LAST):
@@ -83,3 +88,21 @@ def test_a_stretch_of_a_group_is_what_its_rows_of_then_make(seed: int) -> None:
     assert covered == len(
         {(r[0], t) for group in groups for r in group for t in range(r[-3], r[-2])}
     )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sums_of_floats_carry_from_word_to_word(seed: int) -> None:
+    rng = Random(seed)
+    floats = [rng.choice((-1, 1)) * rng.uniform(1, 1 << 20) for _ in range(rng.randint(1, 60))]
+    ends = [rng.randint(1, LAST) for _ in floats]
+    words = np.array(floats).view(np.int64).tolist()
+    rows = [[0, 0, END_WORD, w, 0, 0, end, 1] for w, end in zip(words, ends, strict=True)]
+    base = base_of(np.array(words), np.zeros(len(words), np.bool_))
+    assert base is not None
+    found = merged_stretches(
+        np.array(rows), np.array([0, len(rows)]), GROUPS, np.array([FLOAT_SUM]), np.array([base])
+    )
+    sums = rounded(*found[:, VALUE + 1 : VALUE + 1 + SUM_WORDS].T, base, False)
+    for total, start, end in zip(sums.tolist(), *found[:, -2:].T.tolist(), strict=True):
+        held = [x for x, last in zip(floats, ends, strict=True) if last >= end and start < last]
+        assert total == float(sum(map(Fraction, held)))

@@ -4,9 +4,11 @@ Importing it imports numba.
 """
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
+from tidemill.arrangement.interval_updates.float_sums import base_of, rounded
 from tidemill.arrangement.interval_updates.group_stretches import merged_stretches
 from tidemill.arrangement.interval_updates.groups import (
     COUNT,
+    FLOAT_SUM,
     GREATEST,
     LEAST,
     LOWER_SUM,
@@ -43,11 +45,10 @@ from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.interval_updates.summing import Sums
 
 __all__ = [
-    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "GREATEST", "LEAST", "LESS",
-    "MEAN", "SUM",
-    "SUM_WORDS", "Arrangement", "Change", "Facts", "Index", "JoinShape", "LOWER_SUM", "Latch",
-    "Merged", "NegativeRow", "Passed", "RowsAsOf", "SharedRows", "Sharing", "Sums",
-    "UPPER_SUM", "begin", "contribute", "cut_moves", "delayed", "finish", "join",
-    "merged_stretches", "net_moves",
-    "no_change", "project", "replaced", "subtract", "tick",
+    "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "FLOAT_SUM", "GREATEST",
+    "LEAST", "LESS", "LOWER_SUM", "MEAN", "SUM", "SUM_WORDS", "UPPER_SUM", "Arrangement",
+    "Change", "Facts", "Index", "JoinShape", "Latch", "Merged", "NegativeRow", "Passed",
+    "RowsAsOf", "SharedRows", "Sharing", "Sums", "base_of", "begin", "contribute", "cut_moves",
+    "delayed", "finish", "join", "merged_stretches", "net_moves", "no_change", "project",
+    "replaced", "rounded", "subtract", "tick",
 ]  # fmt: skip

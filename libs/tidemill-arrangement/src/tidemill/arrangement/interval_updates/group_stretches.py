@@ -1,7 +1,7 @@
 """Stretches of whole groups: what holds of a group between the starts and ends of its rows.
 
-The rows of a group are read together, for values of which what goes cannot be taken back: the
-greatest and the least. Counts and sums beside them are added up in the same pass.
+The rows of a group are read together, for the greatest and the least value and for sums of floats.
+Nothing is taken back from these. Counts and sums beside them are added up in the same pass.
 
 Source: a tree of segments, bottom up. Twin: tests/test_arrangement_group_stretches.py.
 """
@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.groups import GREATEST, LEAST
+from tidemill.arrangement.interval_updates.float_sums import (
+    LOWER_BITS,
+    lower_part,
+    upper_part,
+)
+from tidemill.arrangement.interval_updates.groups import FLOAT_SUM, GREATEST, LEAST
 from tidemill.arrangement.interval_updates.rows import Change, Word
 from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
@@ -21,7 +26,9 @@ _HEAD = 3
 
 
 @inlined
-def _read(rows: I64Array, row: Word, groups: Word, kinds: I64Array, tree: I64Array) -> None:
+def _read(
+    rows: I64Array, row: Word, groups: Word, kinds: I64Array, bases: I64Array, tree: I64Array
+) -> None:  # fmt: skip
     """Write a row into the node that no stretch has."""
     nulls = rows[row, rows.shape[1] - 4]
     tree[0, 0], tree[0, 1], tree[0, 2] = 1, rows[row, groups], rows[row, groups + 1]
@@ -31,6 +38,10 @@ def _read(rows: I64Array, row: Word, groups: Word, kinds: I64Array, tree: I64Arr
         tree[0, place] = some
         if kinds[at] == GREATEST or kinds[at] == LEAST:
             tree[0, place + 1], tree[0, place + 2] = word, 0
+        elif kinds[at] == FLOAT_SUM:
+            word *= some
+            tree[0, place + 1] = upper_part(word, bases[at])
+            tree[0, place + 2] = lower_part(word, bases[at])
         else:
             tree[0, place + 1], tree[0, place + 2] = some * (word >> 32), some * (word & _HALF)
 
@@ -55,13 +66,16 @@ def _put(tree: I64Array, at: Word, other: Word, kinds: I64Array) -> None:
         else:
             tree[at, place + 1] = mine + word
             tree[at, place + 2] += tree[other, place + 2]
+        if kinds[value] == FLOAT_SUM:
+            tree[at, place + 1] += tree[at, place + 2] >> LOWER_BITS
+            tree[at, place + 2] &= (1 << LOWER_BITS) - 1
         tree[at, place] += tree[other, place]
 
 
 @compiled
 def _merge(
     rows: I64Array, firsts: I64Array, held: I64Array, borders: I64Array, border_firsts: I64Array,
-    groups: int, kinds: I64Array, tree: I64Array, out: I64Array,
+    groups: int, kinds: I64Array, bases: I64Array, tree: I64Array, out: I64Array,
 ) -> int:  # fmt: skip
     """Fill `out` with the stretches on which rows hold; how many there are."""
     found, nulls = 0, rows.shape[1] - 4
@@ -71,7 +85,7 @@ def _merge(
         for at in range(2 * size):
             tree[at, 0] = 0
         for row in range(firsts[group], firsts[group + 1]):
-            _read(rows, row, groups, kinds, tree)
+            _read(rows, row, groups, kinds, bases, tree)
             left, right = held[row, 0] - begin + size, held[row, 1] - begin + size
             while left < right:
                 if left & 1:
@@ -101,12 +115,15 @@ def _merge(
     return found
 
 
-def merged_stretches(rows: Change, firsts: I64Array, groups: int, kinds: I64Array) -> I64Array:
+def merged_stretches(
+    rows: Change, firsts: I64Array, groups: int, kinds: I64Array, bases: I64Array
+) -> I64Array:
     """The stretches of groups on which rows hold, each as `Sums` tells its own.
 
     Rows have the columns of their group, then time, expiry, a value for each of `kinds`, and nulls;
     none is empty. The rows of group i are those from `firsts[i]` to `firsts[i + 1]`. The word of a
-    greatest or least value stands in the place of a sum's upper half. Cost: O(n log n).
+    greatest or least value stands in the place of a sum's upper half. The words of a sum of floats
+    are as `rounded` takes them, by the exponents in `bases`. Cost: O(n log n).
     """
     many = len(firsts) - 1
     group = np.repeat(np.arange(many), np.diff(firsts))
@@ -122,6 +139,6 @@ def merged_stretches(rows: Change, firsts: I64Array, groups: int, kinds: I64Arra
     tree = np.empty((2 * widest, _HEAD + SUM_WORDS * kinds.size), np.int64)
     out = np.empty((len(borders), groups + tree.shape[1] + 3), np.int64)
     found = _merge(
-        rows, firsts, held.reshape(-1, 2), borders, border_firsts, groups, kinds, tree, out
+        rows, firsts, held.reshape(-1, 2), borders, border_firsts, groups, kinds, bases, tree, out
     )
     return out[:found]

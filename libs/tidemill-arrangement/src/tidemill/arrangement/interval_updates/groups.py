@@ -21,9 +21,9 @@ from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 
 F64Array: TypeAlias = npt.NDArray[np.float64]
-COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM, GREATEST, LEAST = range(7)
-"""Kinds of values of a group. Two are sums of halves, which others add up. The last two are words
-of its rows, which stand in the place of an upper half.
+COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM, GREATEST, LEAST, FLOAT_SUM = range(8)
+"""Kinds of values of a group. Two are sums of halves, which others add up. Two are words of its
+rows, which stand in the place of an upper half. A sum of floats is rounded before it is finished.
 """
 _EXACT = 1 << 53
 """Sums of whole numbers up to this one are floats, so that a mean is rounded once."""

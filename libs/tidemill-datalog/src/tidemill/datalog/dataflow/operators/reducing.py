@@ -2,7 +2,7 @@
 
 Counts and sums of whole numbers move by what changes (`Sums`). Groups of other lattices are read
 again from the first instant of a change. A compiled loop merges the greatest and the least of
-words; others are merged value by value.
+words and sums of floats; others are merged value by value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from tidemill.arrangement.interval_updates import (
     BEGIN_WORD,
     COUNT,
+    FLOAT_SUM,
     GREATEST,
     LEAST,
     LOWER_SUM,
@@ -25,11 +26,13 @@ from tidemill.arrangement.interval_updates import (
     Arrangement,
     Change,
     Sums,
+    base_of,
     contribute,
     finish,
     merged_stretches,
     no_change,
     replaced,
+    rounded,
 )
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columns.spelling import MOMENTS
@@ -83,8 +86,9 @@ class Reduction:
         )
         self._together = _all_at_once(reduce, schema)
         if self._together:
-            self._value_kinds = np.array(
-                [_EXTREMES.get(name, _KINDS.get(name)) for name, _ in reduce.lattices], np.int64
+            self._merged_kinds = np.array(list(map(_merged_kind, *_told(reduce))), np.int64)
+            self._value_kinds = np.where(
+                self._merged_kinds == FLOAT_SUM, GREATEST, self._merged_kinds
             )
         self._sums: Sums | None = None
         if reduce.linear:
@@ -278,7 +282,7 @@ class Reduction:
                     row[column] = count
                 elif not count:
                     nulls |= 1 << column
-                elif name in _EXTREMES:
+                elif self._value_kinds[at] in (GREATEST, LEAST):
                     row[column] = stretch[place + 1]
                 elif name == "average":
                     row[column], _ = word_of(total / count, Type.FLOAT, self._texts, schema.values)
@@ -296,8 +300,9 @@ class Reduction:
     # Other lattices.
 
     def _read_again(self, touched: Touched) -> Change:
-        if self._together:
-            return self._read_together(touched)
+        found = self._read_together(touched) if self._together else None
+        if found is not None:
+            return found
         rows = []
         if self._plan.carried:
             rows = [self._blended(*alive) for alive in touched.stretches()]
@@ -311,17 +316,30 @@ class Reduction:
         kept = [row for row in rows if row is not None]
         return np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
 
-    def _read_together(self, touched: Touched) -> Change:
-        """Rows of lattices whose words are merged by a compiled loop."""
-        rows, kinds = touched.rows, self._plan.kinds
-        for at, kind in enumerate(kinds, self._groups + 2):
-            if kind is Type.FLOAT:
-                rows[:, at] = _turned(rows[:, at])
-        found = merged_stretches(rows, touched.firsts, self._groups, self._value_kinds)
-        for at, kind in enumerate(kinds):
-            if kind is Type.FLOAT:
-                place = self._groups + 3 + SUM_WORDS * at + 1
-                found[:, place] = _turned(found[:, place])
+    def _read_together(self, touched: Touched) -> Change | None:
+        """Rows of lattices whose words a compiled loop merges; None for floats it cannot add."""
+        rows, lattices = touched.rows, self._plan.lattices
+        floats = [at for at, kind in enumerate(self._plan.kinds) if kind is Type.FLOAT]
+        bases = np.zeros(len(lattices), np.int64)
+        for at in floats:
+            column = self._groups + 2 + at
+            if lattices[at][0] in TALLIES:
+                base = base_of(rows[:, column], rows[:, self._width - 1] >> column & 1 == 1)
+                if base is None:
+                    return None
+                bases[at] = base
+        for at in floats:
+            if lattices[at][0] in _EXTREMES:
+                rows[:, self._groups + 2 + at] = _turned(rows[:, self._groups + 2 + at])
+        found = merged_stretches(rows, touched.firsts, self._groups, self._merged_kinds, bases)
+        for at in floats:
+            place, name = self._groups + 3 + SUM_WORDS * at, lattices[at][0]
+            count, upper, lower = found.T[place : place + SUM_WORDS]
+            if name in _EXTREMES:
+                upper[:] = _turned(upper)
+            elif name != "count":
+                sums = rounded(count, upper, lower, int(bases[at]), name == "average")
+                upper[:] = sums.view(np.int64)
         return self._finished(found)
 
     def _blended(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
@@ -357,11 +375,22 @@ def _all_at_once(reduce: Reduce, schema: Schema) -> bool:
     return all(
         kind in _IN_ORDER and schema.kind(column) is kind
         if name in _EXTREMES
-        else name == "count" or (name in TALLIES and kind is Type.INT)
+        else name == "count" or (name in TALLIES and kind in (Type.INT, Type.FLOAT))
         for column, ((name, _), kind) in enumerate(
             zip(reduce.lattices, reduce.kinds, strict=True), schema.expiry + 1
         )
     )
+
+
+def _told(reduce: Reduce) -> tuple[tuple[str, ...], tuple[Type, ...]]:
+    return tuple(name for name, _ in reduce.lattices), reduce.kinds
+
+
+def _merged_kind(name: str, kind: Type) -> int:
+    """The way in which a compiled loop merges the words of a lattice."""
+    if name in _EXTREMES:
+        return _EXTREMES[name]
+    return FLOAT_SUM if kind is Type.FLOAT and name != "count" else _KINDS[name]
 
 
 def _turned(words: I64Array) -> I64Array:

@@ -121,7 +121,7 @@ SPARK = Board(
                 Panel(
                     "Executors",
                     "Executors of the drivers of windows; they come with work and go without.",
-                    (Query("sum by (instance) (tidemill_spark_executors{$sel})", "{{instance}}"),),
+                    (Query("sum(tidemill_spark_executors{$sel})", "executors"),),
                 ),
             ),
         ),

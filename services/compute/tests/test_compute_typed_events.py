@@ -36,6 +36,19 @@ def test_a_timestamp_is_the_event_time_cut_down_to_milliseconds() -> None:
     ]
 
 
+def test_a_time_means_the_same_instant_as_text_and_as_timestamp() -> None:
+    texts = [MOMENT.isoformat(), "2026-01-01T01:00:00.001999+01:00", "2026-01-01T00:00:00.0019995Z"]
+    rows = pa.table(
+        {
+            "at": texts,
+            "_partition": pa.array([0] * 3, pa.int64()),
+            "_offset": pa.array(range(3), pa.uint64()),
+        }
+    )
+    events, refused = timed(rows, EventColumns(("at",), "at", None))
+    assert (events.times.tolist(), refused) == ([MS] * 3, [])
+
+
 def test_a_late_event_reads_back_from_its_dead_letter() -> None:
     values = {
         "timestamp": (MOMENT, MOMENT),

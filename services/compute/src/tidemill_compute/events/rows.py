@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tidemill.time.instants import ms_since_epoch
 
 PARTITION = "_partition"
 OFFSET = "_offset"
@@ -67,6 +69,7 @@ def timed(rows: pa.Table, columns: EventColumns) -> tuple[Events, list[Refused]]
 
     A time is refused if it is null, negative or not a whole number of milliseconds; an expiry if
     it is not after the time. Text is read as ISO 8601, in UTC unless it says otherwise.
+    Fractions of a millisecond are dropped, as of a timestamp.
     """
     times, good = _milliseconds(rows.column(columns.time))
     expires = np.full(rows.num_rows, NEVER, dtype=np.int64)
@@ -124,11 +127,8 @@ def _parsed(column: pa.ChunkedArray) -> tuple[Times, Flags]:
         if text is None:
             continue
         try:
-            moment = datetime.fromisoformat(text)
+            times[at] = ms_since_epoch(datetime.fromisoformat(text))
         except ValueError:
             continue
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        times[at] = round(moment.timestamp() * 1000)
         good[at] = True
     return times, good

@@ -160,3 +160,62 @@ def test_a_look_does_end_before_intervals_that_are_past() -> None:
     assert subtract(left, merged.facts, *np.array([KEY, KEY])).tolist() == left.tolist()
     taken = merged.take(np.array([(0, 1, END_WORD, 0, 20, 21, 1)], np.int64))
     assert (len(taken), len(merged.spare)) == (1, 0)
+
+
+def test_a_fact_whose_start_was_cut_past_a_dead_one_is_found() -> None:
+    merged = Merged(5, KEY, 2)
+
+    def take(value: int, start: int, end: int, diff: int) -> list[list[int]]:
+        row = [1, 7, 50, value, 0, start, end, diff]
+        return merged.take(np.array([row], np.int64)).tolist()
+
+    for change in (0, 20, 22, 1), (1, 5, 6, 1), (0, 0, 5, 1), (1, 5, 6, -1), (0, 5, 9, 1):
+        assert take(*change)
+    take(0, 0, 8, -1)
+    take(2, 7, 8, 1)
+    assert take(0, 8, 9, 1) == []
+    assert merged.spare.living().tolist() == [[1, 7, 50, 0, 0, 8, 9]]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_derivations_that_come_and_go_are_facts_and_spares_of_every_instant(seed: int) -> None:
+    """Of a fact the one with the greatest expiry is shown, and of these one with fewest nulls."""
+    rng, merged = Random(seed), Merged(5, KEY, 2)
+    held: list[tuple[int, ...]] = []
+    told = Counter[tuple[int, ...]]()
+    for _ in range(rng.randint(1, 10)):
+        change = []
+        for _ in range(rng.randint(1, 8)):
+            if held and rng.random() < 0.4:
+                *row, first, last = held.pop(rng.randrange(len(held)))
+                start = rng.randint(first, last - 1)
+                end = rng.randint(start + 1, last)
+                held += [(*row, a, b) for a, b in ((first, start), (end, last)) if a < b]
+                change.append((*row, start, end, -1))
+                continue
+            start, expiry, null = rng.randrange(11), rng.choice((10, 11, 12)), rng.choice((0, 0, 8))
+            value = 0 if null else rng.choice((0, expiry))
+            new = (rng.randrange(2), 7, expiry, value, null, start, rng.randint(start + 1, 12))
+            diff = rng.choice((1, 1, 1, 2))
+            held += [new] * diff
+            change.append((*new, diff))
+        for *row, start, end, diff in merged.take(np.array(change, np.int64)).tolist():
+            for instant in range(start, end):
+                told[(instant, *row)] += diff
+        facts, spare = pointwise(merged.facts), pointwise(merged.spare)
+        assert facts == +told
+        assert facts + spare == Counter(
+            (instant, *row) for *row, start, end in held for instant in range(start, end)
+        )
+        assert max(Counter(row[:2] for row in facts.elements()).values(), default=1) == 1
+        for instant, key, seven, expiry, _, nulls in facts:
+            others = [row for row in facts + spare if row[:3] == (instant, key, seven)]
+            assert (-expiry, nulls) == min((-row[3], row[5]) for row in others)
+
+
+def pointwise(rows: Arrangement) -> Counter[tuple[int, ...]]:
+    return Counter(
+        (instant, *row)
+        for *row, start, end in rows.living().tolist()
+        for instant in range(start, end)
+    )

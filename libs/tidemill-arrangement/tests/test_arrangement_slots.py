@@ -17,7 +17,7 @@ from tidemill.arrangement.interval_updates import (
 )
 from tidemill.arrangement.interval_updates import arranged as arranged_module
 from tidemill.arrangement.interval_updates.slots import BITS, FULL, PAGE_BITS, PAGES, ROW_BITS
-from tidemill.arrangement.kernels import room
+from tidemill.arrangement.kernels import capacity
 from tidemill.testkit.twins.interval_updates import rows_by_key
 
 NO_PAIRS = np.empty((2, 0), np.int64)
@@ -143,12 +143,12 @@ class Holder:
 
 def test_an_array_that_grows_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others that refer to it keep what they see."""
-    monkeypatch.setattr(room, "MAPPED_BYTES", 1 << 10)
+    monkeypatch.setattr(capacity, "MAPPED_BYTES", 1 << 10)
     holder, kept = Holder(), 3
     for rows in (10, 200, 5_000, 6_000, 90_000):
         seen = holder.rows[:kept] if rows != 6_000 else None
         before = None if seen is None else seen.copy()
-        room.grow(holder, "rows", rows, kept)
+        capacity.grow(holder, "rows", rows, kept)
         assert holder.rows.shape == (rows, 2)
         assert holder.rows[:kept, 0].tolist() == list(range(0, 2 * kept, 2))
         holder.rows[:] = np.arange(2 * rows).reshape(rows, 2)

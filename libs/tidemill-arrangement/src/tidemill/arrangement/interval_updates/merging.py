@@ -107,7 +107,7 @@ def _before(
     """The row of a fact that says the same as a derivation and ends where it starts, or -1."""
     width = facts.shape[1] - 2
     row = np.int64(head)
-    while row >= 0 and facts[row, width] >= start:
+    while row >= 0 and (facts[row, width] >= start or facts[row, width] >= facts[row, width + 1]):
         row = np.int64(nexts[row])
     if row >= 0 and facts[row, width + 1] == start and _alike(source, i, expiry, facts, row):
         return row
@@ -157,7 +157,9 @@ def _met(
     while row >= 0:
         if rows[row, width] < end and rows[row, width + 1] > start:
             if kind == _PROMOTE:
-                if best < 0 or rows[row, expiry] > rows[best, expiry]:
+                alike = best >= 0 and rows[row, expiry] == rows[best, expiry]
+                fewer = alike and rows[row, width - 1] < rows[best, width - 1]
+                if best < 0 or rows[row, expiry] > rows[best, expiry] or fewer:
                     best = row
             elif kind == _ADD or _alike(change, i, expiry, rows, row):
                 best = row

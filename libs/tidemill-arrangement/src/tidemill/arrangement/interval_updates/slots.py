@@ -124,11 +124,16 @@ def chained(
 ) -> np.int64:  # fmt: skip
     """Put a row into the chain of its key; the row that is the first of it then.
 
-    The row stands before all others, in an ordered chain before those that begin no later.
+    The row stands before all others, in an ordered chain before living ones that begin no later.
+    Dead ones may stand anywhere: what was cut behind one may begin later than it did.
     """
     start, first, before = rows.shape[1] - 2, living_row(rows, nexts, head), np.int64(-1)
     at = first
-    while ordered and at >= 0 and rows[at, start] > rows[row, start]:
+    while (
+        ordered
+        and at >= 0
+        and (rows[at, start] > rows[row, start] or rows[at, start] >= rows[at, start + 1])
+    ):
         before, at = at, np.int64(nexts[at])
     nexts[row] = at
     if before < 0:

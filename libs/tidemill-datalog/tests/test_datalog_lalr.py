@@ -79,3 +79,8 @@ def test_a_rule_that_never_ends_is_refused_at_its_end() -> None:
     with pytest.raises(Refused) as refused:
         TABLES.parse("p(1) :=\n  q(2)")
     assert (refused.value.line, refused.value.column) == (2, 7)
+
+
+def test_a3_a_place_that_is_no_token_ends_the_text_at_once() -> None:
+    """A search beyond it would look at the rest once for each of its quotes: hours."""
+    assert by_tables('p(x) := q("' + '\\"' * 300_000) == (1, 11)

@@ -315,9 +315,16 @@ class _Expressions:
         self._definitions = definitions
         self._functions = functions
         self._defined: dict[str, ColumnType] = {}
+        self._known: dict[int, ColumnType] = {}
 
     def type_of(self, expression: Expression) -> ColumnType:
-        """The type of an expression. Raises: _Mismatch inside it."""
+        """The type of an expression. Raises: _Mismatch inside it. Cost: O(expression), then O(1)."""
+        known = self._known.get(id(expression))
+        if known is None:
+            known = self._known[id(expression)] = self._found(expression)
+        return known
+
+    def _found(self, expression: Expression) -> ColumnType:
         match expression:
             case Literal(value=value):
                 return literal_type(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, TypeAlias
 
 from lark import Lark
@@ -76,8 +77,10 @@ class TableParser:
         """The tokens of a text with their kinds, then one for its end. Raises: Refused."""
         line, begun, at = 1, 0, 0
         last = (1, 1)
-        for number, match in enumerate(self._pattern.finditer(text)):
-            if match.start() != at:
+        for number in count():
+            # NB: a search would look for a token behind a place that is none, up to the end.
+            match = self._pattern.match(text, at)
+            if match is None:
                 break
             kind, found, end = str(match.lastgroup), match.group(), match.end()
             if kind not in self._ignored:

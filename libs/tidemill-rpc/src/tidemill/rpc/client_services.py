@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc.aio
 
+from tidemill.errors import Unavailable, UsageError
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.identity import RUN_KEY
 from tidemill.rpc.messages import Delivered, Work
 from tidemill.rpc.outcomes import begun, ends, messages_of
+from tidemill.rpc.status import NOT_OFFERED
 from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
 from tidemill_protos.ingest.v1 import ingest_pb2_grpc
 from tidemill_protos.work.v1 import work_pb2 as work
@@ -68,10 +70,11 @@ class ServiceClient:
 
         call = begun(self._ingest.Deliver, requests(), metadata=self._run)
         try:
-            async with aclosing(codecs.deliveries_in(messages_of(call))) as deliveries:
-                async for delivered in deliveries:
-                    yield delivered
-                    granted.put_nowait(1)
+            with _of_a_service():
+                async with aclosing(codecs.deliveries_in(messages_of(call))) as deliveries:
+                    async for delivered in deliveries:
+                        yield delivered
+                        granted.put_nowait(1)
         finally:
             # NB: gRPC ends the task that sends requests with no call but one that goes on.
             granted.put_nowait(None)
@@ -82,4 +85,18 @@ class ServiceClient:
         return [codecs.work_in(each) for each in found.work]
 
     async def _ends(self, method: Any, request: Any, timeout_s: float) -> Any:
-        return await ends(begun(method, request, timeout=timeout_s, metadata=self._run))
+        with _of_a_service():
+            return await ends(begun(method, request, timeout=timeout_s, metadata=self._run))
+
+
+@contextmanager
+def _of_a_service() -> Iterator[None]:
+    """Raises: Unavailable for a call that is not offered: the address may be another program's now,
+    or of another version for a while.
+    """
+    try:
+        yield
+    except UsageError as error:
+        if error.details.get("reason") != NOT_OFFERED:
+            raise
+        raise Unavailable(error.message, reason="elsewhere") from None

@@ -69,6 +69,9 @@ STATUSES: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
 )
 """Subclasses before their parents: the first row that fits is the one."""
 
+NOT_OFFERED = "call"
+"""Reason of a call that a server does not know."""
+
 _CLASSES = {reason: error for error, reason, _ in STATUSES}
 
 
@@ -149,8 +152,7 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
         case grpc.StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in text:
             return UsageError(f"the message is too large: {text}", reason="size")
         case grpc.StatusCode.UNIMPLEMENTED:
-            # An address may be another program's now, or of another version for a while.
-            return Unavailable(f"the server does not offer this call: {text}", reason="call")
+            return UsageError(f"the server does not offer this call: {text}", reason=NOT_OFFERED)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(text)
         case grpc.StatusCode.UNAUTHENTICATED:

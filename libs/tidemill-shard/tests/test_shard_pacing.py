@@ -157,6 +157,25 @@ async def test_d5_a_version_that_was_written_again_does_not_join_any_more() -> N
     assert await world.uppers("s") == await world.uppers("s/remap") == [frontier(10)] * 2
 
 
+async def test_d5_nothing_joins_a_pace_that_a_wrong_clock_took_ahead() -> None:
+    world = await World().create("s", "t")
+    assert await world.rest("s", "s", at=10)
+    await world.step(86_400_000)
+    number = await world.processes[0].follow("t", PACE, frontier(10))
+    assert number is not None
+    for upper in (20, 30):
+        following = await world.processes[0].step_pace(
+            PACE, frontier(upper), {"t": {"t": number}}, ()
+        )
+        assert following == {"s"}
+        assert await world.uppers("t") == [frontier(10)] * 2
+    assert await world.write("t", 10, 31, 7)
+    following = await world.processes[0].step_pace(
+        PACE, frontier(86_400_001), {"t": {"t": number}}, ()
+    )
+    assert following == {"s"}
+
+
 async def test_d5_only_what_is_where_it_was_expected_follows() -> None:
     world = await World().create("s")
     assert await world.processes[0].follow("s", PACE, frontier(9)) is None
@@ -264,6 +283,24 @@ async def table_at_rest() -> tuple[World, WriteCapability]:
 
 
 @pytest.mark.rule("K2")
+async def test_d5_who_knows_of_a_newer_version_reads_it_whatever_the_pace_was() -> None:
+    world = await World().create("s")
+    there = world.processes[1]
+    assert await world.rest("s", "s", at=10)
+    assert (await there.status("s")).upper == frontier(10)
+    assert await world.write("s", 10, 15, 7)
+    there.on_remote_commit("s")
+    assert (await there.state("s", 1_000.0)).upper == frontier(15)
+
+
+def test_d5_a_tombstone_has_no_writers() -> None:
+    gone = replace(
+        initial_state(Description(ROWS), frontier(0)), since=frontier(), upper=frontier()
+    )
+    with pytest.raises(UnknownCapability):
+        hold_named_write(gone, "w", owner="table")
+
+
 async def test_d5_the_write_capability_of_a_table_goes_with_the_pace() -> None:
     world, held = await table_at_rest()
     for each in world.processes:

@@ -218,6 +218,33 @@ async def test_a_busy_disk_holds_up_who_begins_and_nobody_else(
     assert json.loads((tmp_path / "last_tried.json").read_text())["begun"] == []
 
 
+async def test_who_is_cancelled_while_it_begins_is_no_suspect_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, idle, replace = ManualClock(1), threading.Event(), Path.replace
+    tried = LastTried(tmp_path / "last_tried.json", clock, ())
+    tried.open()
+
+    def busy(path: Path, target: Path) -> Path:
+        idle.wait(60.0)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", busy)
+    begins = asyncio.create_task(tried.begin("View/a"))
+    await asyncio.sleep(0)
+    begins.cancel()
+    await asyncio.gather(begins, return_exceptions=True)
+    assert begins.cancelled()
+    idle.set()
+    for _ in range(100):
+        await clock.advance(60.0)
+        await asyncio.sleep(0.01)
+        known = json.loads((tmp_path / "last_tried.json").read_text())
+        if known["begun"] == []:
+            return
+    pytest.fail(f"still a suspect: {known}")
+
+
 async def test_a_file_that_nobody_can_read_leaves_nothing_out(tmp_path: Path) -> None:
     for text in (b"", b"[]", b"\xff", b'{"begun": 7}', b'{"deaths": "x"}'):
         (tmp_path / "last_tried.json").write_bytes(text)

@@ -132,11 +132,9 @@ class LastTried:
         if settling is not None:
             settling.cancel()
         self._known.begun = [*(each for each in self._known.begun if each != name), name]
-        await self._write_beside()
-        settling = self._settling.pop(name, None)
-        if settling is not None:
-            settling.cancel()  # it began twice at once
+        # NB: before the write, during which whoever waits for it may be cancelled.
         self._settling[name] = asyncio.create_task(self._settle(name))
+        await self._write_beside()
 
     async def _settle(self, name: str) -> None:
         await self._clock.sleep(WATCH_S)

@@ -262,7 +262,7 @@ def give_back_memory() -> None:
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
-    with suppress(AttributeError, OSError):
+    with suppress(AttributeError, OSError, RuntimeError):  # the last one for want of threads
         library = ctypes.CDLL(None)
         library.malloc_trim(0)
         _give_back_ends(library)

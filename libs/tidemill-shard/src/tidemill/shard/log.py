@@ -27,6 +27,8 @@ from tidemill.shard.state import State
 from tidemill.time import Frontier
 
 ROLLUP_EVERY = 128
+OUTDATED_S = float("-inf")
+"""When a version was read of which a newer one is known."""
 WRITE_ATTEMPTS = 4
 
 Answer = TypeVar("Answer")
@@ -142,7 +144,8 @@ class CollectionLog:
             read_since = self._read_last > asked_after
             known = self._known
             if known is None or not (read_since or age_s < age_s_max):
-                if known is not None and (still := await self._still_at_rest(known, age_s_max)):
+                of_pace_s = 0.0 if self._read_at_s == OUTDATED_S else age_s_max
+                if known is not None and (still := await self._still_at_rest(known, of_pace_s)):
                     return replace(known, state=still)
                 known = await self._catch_up()
             known, seen = await self._show(known, age_s_max)
@@ -177,7 +180,7 @@ class CollectionLog:
         """There is a newer version than the one known: the next `refresh` reads, whatever age it
         allows.
         """
-        self._read_at_s = float("-inf")
+        self._read_at_s = OUTDATED_S
 
     async def commit(self, transition: Transition[Answer]) -> tuple[Answer, bool]:
         """(the transition's answer on the newest state, whether it made a version).

@@ -152,13 +152,14 @@ def stepped(
 
     `joining` are the versions of each group, which had one upper. A group of which a version has
     left, since it was written again, does not join. A statement about a version thus stays until a
-    later one follows, or the collection is `gone`. Upper stays if `upper` is not beyond it. Cost:
-    O(all that is paced).
+    later one follows, or the collection is `gone`. Upper stays if `upper` is not beyond it. Then
+    nothing joins a pace that is further: a clock that was wrong took it there. Cost: O(all that is
+    paced).
     """
     pace = _left(pace, set(leave))
     closed = set(gone)
     paced = {name: said for name, said in pace.paced.items() if name not in closed}
-    for group, numbers in joining.items():
+    for group, numbers in joining.items() if pace.upper.precedes(upper) else ():
         if all(_may_join(paced.get(name), number) for name, number in numbers.items()):
             paced |= {name: Paced(number, group) for name, number in numbers.items()}
     following_now = frozenset(said.group for said in paced.values() if said.left is None)

@@ -133,8 +133,10 @@ def hold_named_write(
     state: State, capability: str, *, owner: str, now_ms: int = 0
 ) -> tuple[tuple[str, Frontier], State]:
     """The write capability that `owner` holds without a lease, as it stands; else a new one at
-    upper.
+    upper. Raises: UnknownCapability for a tombstone, which has no writers.
     """
+    if state.closed:
+        raise UnknownCapability("the collection is gone, and who wrote it with it")
     for found, hold in state.writes.items():
         if hold.named and hold.owner == owner:
             return (found, hold.frontier), state

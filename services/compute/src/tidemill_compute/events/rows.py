@@ -67,9 +67,9 @@ class Events:
 def timed(rows: pa.Table, columns: EventColumns) -> tuple[Events, list[Refused]]:
     """Split `rows` into events with a usable time and rows that have none.
 
-    A time is refused if it is null, negative or not a whole number of milliseconds; an expiry if
-    it is not after the time. Text is read as ISO 8601, in UTC unless it says otherwise.
-    Fractions of a millisecond are dropped, as of a timestamp.
+    A time is refused if it is null, negative or a number that is not whole; an expiry if it is not
+    after the time. Text is read as ISO 8601, in UTC unless it says otherwise. Fractions of a
+    millisecond are dropped, of text and of timestamps.
     """
     times, good = _milliseconds(rows.column(columns.time))
     expires = np.full(rows.num_rows, NEVER, dtype=np.int64)

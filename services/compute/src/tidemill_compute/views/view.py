@@ -168,7 +168,7 @@ class ViewDriver:
 
     async def _rests_on(self) -> bool:
         """Whether the outputs went on at rest for a while, and nothing is to be evaluated."""
-        if self.rest is None:
+        if self.rest is None or self._writing is not None:
             return False
         upper = await self.rest.wait_for_news(self._settings.hold_interval_s)
         if upper is None or self._last or self._maintainer.outdated or self._hands_over():

@@ -103,20 +103,24 @@ def caught_up(system: System, text: str, workload: Workload, options: Options) -
         began = time.perf_counter()
         client.apply(ResourceDocument(text, "bench.yaml"))
         answers = threads.submit(definite, client, workload.view, last - SKEW_MS - CLOCK_MS - 1)
-        while (passed := time.perf_counter() - began) < options.limit_s:
-            durable = system.metrics().total("tidemill_source_offset_committed")
-            fifths.setdefault(int(5 * durable / total), passed)
-            if durable >= total:
-                figures.setdefault("durable_s", passed)
-            if durable >= total and answers.done():
-                if {1, 4, 5} <= fifths.keys():
-                    first, after = fifths[1], fifths[5] - fifths[4]
-                    figures["last_by_first"] = first / after
-                return figures | {"answers_s": (answers.result() or time.perf_counter()) - began}
-            if answers.done():
-                time.sleep(LOOK_AT_ROWS_S if workload.view is None else LOOK_S)
-            wait((answers,), LOOK_S)
-        client.close()  # ends the subscription
+        try:
+            while (passed := time.perf_counter() - began) < options.limit_s:
+                durable = system.metrics().total("tidemill_source_offset_committed")
+                fifths.setdefault(int(5 * durable / total), passed)
+                if durable >= total:
+                    figures.setdefault("durable_s", passed)
+                if durable >= total and answers.done():
+                    if {1, 4, 5} <= fifths.keys():
+                        first, after = fifths[1], fifths[5] - fifths[4]
+                        figures["last_by_first"] = first / after
+                    return figures | {
+                        "answers_s": (answers.result() or time.perf_counter()) - began
+                    }
+                if answers.done():
+                    time.sleep(LOOK_AT_ROWS_S if workload.view is None else LOOK_S)
+                wait((answers,), LOOK_S)
+        finally:
+            client.close()  # ends the subscription
     raise NotDone(
         f"{durable:,.0f} of {total:,} records are durable after {options.limit_s:g} s, {figures}"
     )

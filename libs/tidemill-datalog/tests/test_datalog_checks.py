@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tidemill.datalog import check_definitions
 from tidemill.datalog.ast import Expression, Span, walk
 from tidemill.datalog.check import check
-from tidemill.datalog.column_types import _Expressions
 from tidemill.datalog.diagnostics import SHOWN_MAX, Diagnostic, ProgramErrors
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import DEPTH_MAX, parse
@@ -485,25 +483,6 @@ def codes_of(text: str) -> list[str]:
     except ProgramErrors as error:
         return [each.code for each in error.diagnostics]
     return []
-
-
-def test_a3_the_type_of_a_long_sum_is_found_once_for_each_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It was found twice for each part of each part."""
-    found, asked = _Expressions._found, [0]
-
-    def counted(self: _Expressions, expression: Any) -> Any:
-        asked[0] += 1
-        assert asked[0] < 10_000
-        return found(self, expression)
-
-    monkeypatch.setattr(_Expressions, "_found", counted)
-    check(
-        parse(f"p(y) := q(x) where y = x{' + 1' * 150};"),
-        InputSchemas({"q": InputSchema("q", "relation", (("a", "int"),))}),
-    )
-    assert asked[0] > 300
 
 
 def test_a3_a_long_chain_of_definitions_is_looked_through_once(

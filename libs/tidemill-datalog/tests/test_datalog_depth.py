@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from tidemill.datalog.check import check
 from tidemill.datalog.check_safety import ATOMS_MAX
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.column_types import _Expressions
 from tidemill.datalog.dataflow import NotInDataflow
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputKind, InputSchema, InputSchemas
@@ -282,3 +284,22 @@ def test_a_match_of_more_columns_than_a_row_may_have_is_refused_by_name() -> Non
     """An expression that may fail names all columns of its facts: they are too many here."""
     with pytest.raises(NotInDataflow, match="a rule whose matches have more than 60 columns"):
         Held(wide(ATOMS_MAX - 1))
+
+
+def test_a3_the_type_of_a_long_sum_is_found_once_for_each_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was found twice for each part of each part."""
+    found, asked = _Expressions._found, [0]
+
+    def counted(self: _Expressions, expression: Any) -> Any:
+        asked[0] += 1
+        assert asked[0] < 10_000
+        return found(self, expression)
+
+    monkeypatch.setattr(_Expressions, "_found", counted)
+    check(
+        parse(f"p(y) := q(x) where y = x{' + 1' * 150};"),
+        InputSchemas({"q": InputSchema("q", "relation", (("a", "int"),))}),
+    )
+    assert asked[0] > 300

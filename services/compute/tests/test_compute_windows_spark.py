@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
 from secrets import token_hex
+from threading import Event
 
 import msgspec
 import pytest
@@ -19,6 +22,7 @@ from pyspark.sql import SparkSession
 from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.shard import DirectoryBlob
+from tidemill.shard.ports import BlobEntry
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.launcher import Job, JobDone, JobFailed, SparkLauncher
 from tidemill.spark.local import LocalLauncher
@@ -29,7 +33,8 @@ from tidemill.testkit.mortal_views import END, World, expected, follow
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.windows.asking import WindowCounts
 from tidemill_compute.views.windows.crew import Crew
-from tidemill_compute.views.windows.mailbox import SessionSpec
+from tidemill_compute.views.windows.mailbox import DONE, SessionSpec, asked_key, told_key
+from tidemill_compute.views.windows.mailbox import END as END_IT
 from tidemill_compute.views.windows.session import WindowSession
 from tidemill_compute.views.windows.session_job import serve
 
@@ -45,6 +50,15 @@ PROGRAMS = {
         total() @sum(n) @count(h) := ping(h, n);
     """,
 }
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @asynccontextmanager
@@ -203,7 +217,7 @@ async def test_a_question_that_a_driver_takes_with_it_says_why_the_driver_ended(
 class Serving:
     """A launcher whose driver runs here, shouts for windows, and has so many executors.
 
-    A driver that is killed is followed by another, as in pods.
+    A driver that is killed is followed by another, as in pods. It counts when it is not busy.
     """
 
     remote = False
@@ -211,15 +225,21 @@ class Serving:
     def __init__(self, place: BlobPlace) -> None:
         self.place, self.executors = place, 1
         self.driver: asyncio.Task[None] | None = None
+        self.idle = Event()
+        self.idle.set()
 
     async def launch(self, job: Job) -> JobDone | JobFailed:
         told = msgspec.msgpack.decode(job.spec, type=SessionSpec)
         blob = open_blob(self.place, partial(token_hex, 8))
         while self.driver is None or self.driver.cancelled():
-            work = serve(told, blob, SystemClock(), bytes.upper, lambda: self.executors)
+            work = serve(told, blob, SystemClock(), bytes.upper, self.count)
             self.driver = asyncio.create_task(work)
             await asyncio.wait((self.driver,))
         return JobDone(b"")
+
+    def count(self) -> int:
+        self.idle.wait(20)
+        return self.executors
 
     async def tend_forever(self) -> None: ...
 
@@ -242,6 +262,49 @@ async def test_heartbeats_tell_the_executors_and_leave_no_objects(
         (folder,) = (tmp_path / "blob").glob("job-*")
         assert len([*folder.iterdir()]) < 10
     assert session.executors == 0
+
+
+async def test_an_answer_that_comes_after_the_next_heartbeat_leaves_no_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill_compute.views.windows.session.ALIVE_S", 0.05)
+    _, place = world_in(tmp_path, "errors")
+    launcher = Serving(place)
+    async with session_of(launcher, place) as session, asyncio.timeout(30):
+        await session.ask(b"a window")
+        (folder,) = (tmp_path / "blob").glob("job-*")
+        launcher.idle.clear()
+        while len(late := [*folder.glob("*.asked")]) < 4:
+            await asyncio.sleep(0.01)
+        launcher.idle.set()
+        while any(each.exists() or each.with_suffix(".told").exists() for each in late):
+            await asyncio.sleep(0.01)
+
+
+class Overtaken(DirectoryBlob):
+    """Objects of which the first listing misses one that is put meanwhile, and has the next."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, partial(token_hex, 8))
+        self.missed: int | None = number
+
+    async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        number, self.missed = self.missed, None
+        if number is None:
+            return await super().list(prefix)
+        for at, question in enumerate((b"one", b"two", END_IT), number):
+            await self.put(asked_key("f", at), question)
+        missed = asked_key("f", number)
+        return [each for each in await super().list(prefix) if each.key != missed]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_a_question_that_a_listing_misses_is_answered(tmp_path: Path, number: int) -> None:
+    """The driver looks for the first question; what was answered before may be gone."""
+    blob = Overtaken(tmp_path, number)
+    await serve(SessionSpec("f", 9.0), blob, SystemClock(), bytes.upper, lambda: 1)
+    told = [await blob.get(told_key("f", at)) for at in (number, number + 1)]
+    assert told == [DONE + b"ONE", DONE + b"TWO"]
 
 
 async def test_a_driver_in_the_place_of_a_killed_one_answers_what_is_asked_then(
@@ -267,3 +330,16 @@ async def test_a_crew_is_as_large_as_the_windows_of_the_last_minute_could_use() 
     assert crew.wanted == 3
     await clock.advance(31)
     assert crew.wanted == 1
+
+
+def test_heartbeats_at_once_forget_the_same_windows(restless: None) -> None:
+    """Threads of the driver answer them: none forgets a window that another has forgotten."""
+    crew = Crew(SystemClock(), cores_each=2, keep_s=-1.0)
+
+    def beat(_: int) -> int:
+        for _ in range(200):
+            crew.take(5)
+        return crew.wanted
+
+    with ThreadPoolExecutor(8) as threads:
+        assert {*threads.map(beat, range(400))} == {1}

@@ -34,7 +34,7 @@ class RangeContents:
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """RangeTask of one range of a fragment for [lower, upper); `lower` None is the beginning.
+    """The task of one range of a fragment for [lower, upper); `lower` None is the beginning.
 
     `changes` are of the facts that it reads, by name, from `lower` on.
     """
@@ -63,7 +63,7 @@ class RangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RangeSettings:
-    """RangeSettings that all ranges of an evaluation have in common."""
+    """Settings that all ranges of an evaluation have in common."""
 
     strategy: Strategy = "strata"
     limits: Limits | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tidemill.runtime.clock import Clock
@@ -16,25 +17,31 @@ _DYNAMIC = "spark.dynamicAllocation"
 
 
 class Crew:
-    """The number of executors that the windows of the last minute could use. Cost: O(1) each."""
+    """The number of executors that the windows of the last minute could use; for any thread.
+
+    Cost: O(windows of that minute).
+    """
 
     def __init__(self, clock: Clock, cores_each: int, keep_s: float = KEEP_S) -> None:
         self._clock = clock
         self._cores_each = cores_each
         self._keep_s = keep_s
         self._asked: deque[tuple[float, int]] = deque()
+        self._lock = Lock()
 
     def take(self, tasks: int) -> None:
-        """Note a window with so many tasks in each stage; any thread may."""
-        self._asked.append((self._clock.monotonic_s(), tasks))
+        """Note a window with so many tasks in each stage."""
+        with self._lock:
+            self._asked.append((self._clock.monotonic_s(), tasks))
 
     @property
     def wanted(self) -> int:
         """Executors that are of use; one at least, which the next window finds ready."""
         since_s = self._clock.monotonic_s() - self._keep_s
-        while self._asked and self._asked[0][0] < since_s:
-            self._asked.popleft()
-        most = max((tasks for _, tasks in tuple(self._asked)), default=1)
+        with self._lock:
+            while self._asked and self._asked[0][0] < since_s:
+                self._asked.popleft()
+            most = max((tasks for _, tasks in self._asked), default=1)
         return max(1, -(-most // self._cores_each))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -33,6 +34,8 @@ MODULE = "tidemill_compute.views.windows.session_job"
 KEEP_S, ALIVE_S, IDLE_S = 600.0, 20.0, 90.0
 """Seconds that a driver is kept after the last window; seconds between two heartbeats; seconds
 without a heartbeat until a driver ends."""
+UNHEARD_MAX = 30
+"""Last heartbeats without an answer that are looked for; older ones stay until the driver ends."""
 LOOK_S_MAX = 0.25
 END_S = 5.0
 """Time that a driver has to end."""
@@ -141,25 +144,27 @@ class WindowSession:
     async def _keep(self, driver: asyncio.Task[JobDone | JobFailed], folder: str) -> None:
         """Send heartbeats until nobody has asked for long; then the driver ends."""
         try:
+            unheard = deque[int](maxlen=UNHEARD_MAX)
             while not driver.done() and self._clock.monotonic_s() - self._asked_s < KEEP_S:
-                number = 0
                 with suppress(TidemillError):
-                    number = await self._put(folder, STAY)
+                    unheard.append(await self._put(folder, STAY))
                 waking = asyncio.ensure_future(self._clock.sleep(ALIVE_S))
                 await asyncio.wait((waking, driver), return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()
                 with suppress(TidemillError):
-                    await self._hear(folder, number)
+                    await self._hear(folder, unheard)
         finally:
             await self._end(driver, folder)
 
-    async def _hear(self, folder: str, number: int) -> None:
-        """Take the answer to a heartbeat; a driver that is busy or begins gives none in time."""
-        found = await self._blob.get(told_key(folder, number)) if number else None
-        if found is not None:
-            await self._forget(asked_key(folder, number), told_key(folder, number))
-            if found[:1] == DONE:
-                self._counted = int(found[1:])
+    async def _hear(self, folder: str, unheard: deque[int]) -> None:
+        """Take answers to heartbeats; a driver that is busy or begins gives them later."""
+        for number in tuple(unheard):
+            found = await self._blob.get(told_key(folder, number))
+            if found is not None:
+                unheard.remove(number)
+                await self._forget(asked_key(folder, number), told_key(folder, number))
+                if found[:1] == DONE:
+                    self._counted = int(found[1:])
 
     async def _end(self, driver: asyncio.Task[JobDone | JobFailed], folder: str) -> None:
         """End a driver, softly where it still answers, and delete its objects."""

@@ -86,9 +86,18 @@ async def serve(
 
 
 async def _next_asked(folder: str, number: int, blob: StoredBlob) -> int:
-    """The least number of a question from `number` on; that itself if there is none."""
-    asked = [asked_number(each.key) for each in await blob.list(f"{folder}/")]
-    return min((each for each in asked if each >= number), default=number)
+    """The least number of a question from `number` on; that itself if there is none.
+
+    A listing may miss what is put meanwhile and have what is put after that. A second one has all
+    that was asked before.
+    """
+    least = number
+    for _ in range(2):
+        asked = [asked_number(each.key) for each in await blob.list(f"{folder}/")]
+        least = min((each for each in asked if each >= number), default=number)
+        if least == number:
+            break
+    return least
 
 
 def _answer(

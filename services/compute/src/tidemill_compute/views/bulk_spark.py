@@ -68,13 +68,16 @@ class SparkHydrate:
 
 
 def history_window(
-    history: History, owner: str, begun_ms: int, bytes_max: int = HISTORY_BYTES_MAX
+    history: History, owner: str, begun_ms: int, bytes_max: int = HISTORY_BYTES_MAX, ranges: int = 1
 ) -> Window:
-    """A history as the window of a fresh view. Cost: as `placement_of`, and O(parts)."""
+    """A history as the window of a fresh view, in `ranges` at least where it can be divided.
+
+    Cost: as `placement_of`, and O(parts).
+    """
     from tidemill.datalog.placement import ranges_for  # needs numba
     from tidemill_compute.views.range_history import RangeHistory
 
-    divided = RangeHistory.of(history, ranges_for(history.rows, 1))
+    divided = RangeHistory.of(history, ranges_for(history.rows, ranges))
     parts = {
         name: [pack_part(part) for part in parts] for name, (_, parts) in history.inputs.items()
     }

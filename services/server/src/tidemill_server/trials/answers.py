@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random  # noqa: TID251  the type of what is handed in
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -28,6 +29,7 @@ from tidemill_compute.actions.outbox import Firing
 from tidemill_server.trials.staging import renamed
 
 Facts: TypeAlias = "Mapping[str, Sequence[Presence]]"
+Change: TypeAlias = "tuple[Instant, Record, int]"
 Cut: TypeAlias = Literal["each instant", "all at once", "some cuts"]
 
 
@@ -137,12 +139,12 @@ def evaluate(
     cut: Cut,
     random: Random,
 ) -> dict[str, list[Presence]]:
-    """Presences below `upper` of all that a program derives.
+    """Presences below `upper` of all that a program derives, as collections hold them.
 
     Raises: UsageError for a construct that the dataflow lacks, or a rule that fails. Cost: the
     steps of an engine.
     """
-    told: dict[str, list[tuple[Instant, Record, int]]] = {}
+    told: dict[str, list[Change]] = {}
     try:
         engine = DataflowEngine(program, strategy=strategy, carrying=undeclared(program, facts))
         for reached, delivered in (*deliveries(facts, cut, random), (upper, {})):
@@ -155,7 +157,23 @@ def evaluate(
         raise UsageError(f"the dataflow does not evaluate {missing}", reason="case") from None
     for error in engine.errors():
         raise UsageError(f"a rule fails: {error.text}", reason="case")
-    return {name: presences_of(told.get(name, ())) for name in program.derived}
+    return {
+        name: presences_of(_kept(program, name, told.get(name, ()))) for name in program.derived
+    }
+
+
+def _kept(program: CheckedProgram, name: str, told: Sequence[Change]) -> Sequence[Change]:
+    """The same changes without the ends that no collection has: those of facts without a time.
+
+    A fact that goes as it comes with another end just stays.
+    """
+    if name in program.carries_time:
+        return told
+    diffs = Counter[tuple[Instant, Record]]()
+    for at, record, diff in told:
+        diffs[at, replace(record, expires=None)] += diff
+    moves = [(at, record, diff) for (at, record), diff in diffs.items() if diff]
+    return sorted(moves, key=lambda move: move[0])
 
 
 def deliveries(facts: Facts, cut: Cut, random: Random) -> Iterator[tuple[Instant, Facts]]:

@@ -42,6 +42,8 @@ from tidemill_server.trials.answers import Facts
 if TYPE_CHECKING:  # loaded with the first session
     from pyspark.sql import SparkSession
 
+RANGES = 3
+"""Ranges at least, so that the few rows of a case are divided."""
 _ERRORS = "errors"
 
 
@@ -70,7 +72,7 @@ class SparkEvaluator:
     def evaluate(
         self, view: PlannedView, facts: Facts, upper: int
     ) -> Mapping[str, Sequence[Presence]]:
-        """Presences from 0 on and below `upper` of all that a view derives.
+        """Presences from 0 on and below `upper` of the outputs of a view.
 
         Raises: UsageError for a rule that fails; what Spark raises. Cost: one job.
         """
@@ -84,7 +86,7 @@ class SparkEvaluator:
             for name, (collection, shape) in inputs.items()
         }
         history = History(target, ComputeSettings(), 0, upper, read, written)
-        window = pack_window(history_window(history, self._unique(), 0))
+        window = pack_window(history_window(history, self._unique(), 0, ranges=RANGES))
         result = msgspec.msgpack.decode(run(window, self._here), type=WindowResult)
         if result.failure:
             raise UsageError(result.message, reason="case")

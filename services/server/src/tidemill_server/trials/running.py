@@ -29,7 +29,7 @@ from tidemill_server.trials.cases import Absent, Case
 from tidemill_server.trials.staging import Staged, given_rows, reordered, stage
 
 Evaluator: TypeAlias = "Callable[[PlannedView, Facts, int], Facts]"
-"""Presences from 0 on and below an instant of all that a view derives from facts."""
+"""Presences from 0 on and below an instant of the outputs of a view, from facts."""
 
 T = TypeVar("T")
 
@@ -76,8 +76,8 @@ def differences(
 ) -> list[str]:
     """Lines that say what a case expects and does not get, or which run gives another answer.
 
-    A last run is `elsewhere`, if that is given. Raises: UsageError for a case that does not fit the
-    resources.
+    A last run is `elsewhere`, if that is given; it has outputs only. Raises: UsageError for a case
+    that does not fit the resources.
     """
     first, *others = RUNS
     outcome = run(rules, case, first, random)
@@ -93,6 +93,11 @@ def differences(
             ]
     if elsewhere is None:
         return []
+    outputs = {
+        name: {each: facts[each] for each in rules.views[name].outputs}
+        for name, facts in outcome.derived.items()
+    }
+    wanted = _shown(replace(outcome, derived=outputs))
     got = _shown(run(rules, case, first, random, elsewhere))
     if got != wanted:
         lines = _lines(sorted(wanted - got), sorted(got - wanted))

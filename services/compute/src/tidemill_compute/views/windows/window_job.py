@@ -34,6 +34,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
     window, stages = unpack_window(packed), 0
     if window.fresh and window.ranges > 1:
         ranges = min(ranges_for(sum(window.rows.values()), cores), window.ranges_max)
+        ranges = max(ranges, window.ranges)
         packed = pack_window(msgspec.structs.replace(window, ranges=ranges))
 
     async def evaluate(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:

@@ -64,7 +64,8 @@ def backlog(name: str, options: Options, chosen: argparse.Namespace) -> dict[str
     workload = WORKLOADS[name.removesuffix(ROLES)]
     mine: list[Run] = []
     theirs: list[Run] = []
-    expected = workload.rows and workload.answers.ours(workload.rows(options.count), 0, 1 << 62)
+    last = sides.last_compared(workload, options.count)
+    expected = workload.rows and workload.answers.ours(workload.rows(options.count), 0, last)
     warm_up(name, options)
     for _ in range(chosen.repetitions):
         mine.append(one(name, workload, options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
@@ -91,6 +92,40 @@ def stock_rows(n: int) -> dict[str, list[Any]]:
         "article": list(rows),
         "pieces": [pieces for pieces, _ in rows.values()],
         "place": [place for _, place in rows.values()],
+    }
+
+
+def unpaid_rows(n: int, after_ms: int, kept_ms: int) -> dict[str, list[Any]]:
+    """Orders that no payment of then answers so long after them; a payment is kept for a while."""
+    due: dict[str, int] = {}
+    paid: dict[str, list[int]] = {}
+    for topic, _, value in orders(n):
+        row = json.loads(value)
+        if topic == "orders":
+            due[row["id"]] = row["at"] + after_ms
+        else:
+            paid.setdefault(row["order"], []).append(row["at"])
+    open_ = {
+        order: at
+        for order, at in due.items()
+        if not any(each <= at < each + kept_ms for each in paid.get(order, ()))
+    }
+    return {"order": list(open_), "time": list(open_.values())}
+
+
+def extreme_rows(n: int, window_ms: int) -> dict[str, list[Any]]:
+    """The greatest level, the least flow and the sum of all levels of a tank, by window."""
+    held: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for _, _, value in readings(n):
+        row = json.loads(value)
+        window = row["at"] // window_ms * window_ms
+        held.setdefault((row["tank"], window), []).append((row["level"], row["flow"]))
+    return {
+        "tank": [tank for tank, _ in held],
+        "time": [window for _, window in held],
+        "max": [max(level for level, _ in rows) for rows in held.values()],
+        "min": [min(flow for _, flow in rows) for rows in held.values()],
+        "sum": [math.fsum(level / 10.0 for level, _ in rows) for rows in held.values()],
     }
 
 

@@ -135,6 +135,11 @@ def definite(client: Client, view: str | None, at: int) -> float | None:
     return time.perf_counter()
 
 
+def last_compared(workload: Workload, count: int) -> int:
+    """The instant from which on answers are not compared: not all of them are definite."""
+    return records.event_end(count) - SKEW_MS - 2 * CLOCK_MS if workload.view else 1 << 62
+
+
 def kept_answers_of(client: Client, workload: Workload, count: int) -> tuple[pa.Table, int]:
     """The result of `answers_of`, asked again if history was forgotten meanwhile."""
     for _ in range(ASKED_MAX):
@@ -216,7 +221,7 @@ def flink(name: str, workload: Workload, options: Options) -> Run:
             "answers_s": float(said.splitlines()[-1]), "process_s": time.perf_counter() - began,
             "processor_s": usage.processor_s, "peak_mb": usage.peak_mb,
         }  # fmt: skip
-        end = records.event_end(options.count) - SKEW_MS - 2 * CLOCK_MS
+        end = last_compared(workload, options.count)
         answers = workload.answers.theirs(out, records.START, end)
         shutil.rmtree(f"{out}-checkpoints", ignore_errors=True)
     return Run(figures, answers)

@@ -82,6 +82,12 @@ RESAMPLE = Answers(
 JOIN = Answers((*_same("payment", "order", "amount"), ("at", "time", "at")), "at")
 
 
+UNPAID = Answers((("order", "order", "order"), ("at", "time", "at")), "at")
+EXTREMES = Answers(
+    (("tank", "tank", "tank"), ("at", "time", "at"), *_same("max", "min", "sum")), "at"
+)
+
+
 def _wide(n: int) -> pa.Table:
     return records.table(records.wide_rows(n))
 
@@ -90,10 +96,20 @@ def _stock(n: int) -> pa.Table:
     return records.table(records.stock_rows(n))
 
 
+def _unpaid(n: int) -> pa.Table:
+    return records.table(records.unpaid_rows(n, after_ms=2_000, kept_ms=10_000))
+
+
+def _extremes(n: int) -> pa.Table:
+    return records.table(records.extreme_rows(n, window_ms=1_000))
+
+
 WORKLOADS = {
     "hot": Workload("readings", "readings", HOT, "hot/hot"),
     "resample": Workload("readings", "readings", RESAMPLE, "resample/mean"),
     "join": Workload("orders", "payments", JOIN, "join/paid"),
+    "unpaid": Workload("orders", "payments", UNPAID, "unpaid/unpaid", rows=_unpaid),
+    "extremes": Workload("readings", "readings", EXTREMES, "extremes/extremes", rows=_extremes),
     "keyed": Workload(
         "stock", "stock", Answers(_same("article", "pieces", "place"), "place"), rows=_stock
     ),

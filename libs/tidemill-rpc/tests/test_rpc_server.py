@@ -470,7 +470,12 @@ async def test_a3_an_error_is_freed_when_its_call_ends_with_the_frames_that_it_c
             with pytest.raises(Exhausted):
                 await client.explain("v")
         assert len(kept) == 9
-        assert not [each for each in kept if each() is not None]
-        assert not [each for each in frames() if each not in before]
+        for _ in range(500):  # gRPC lets a call that was cut go when its threads have turned
+            alive = [each for each in kept if each() is not None]
+            alive += [each for each in frames() if each not in before]
+            if not alive:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail(f"still there: {alive}")
     finally:
         gc.enable()

@@ -29,7 +29,10 @@ PEER_S = 5.0
 
 
 class ServiceClient:
-    """The services of one process, called by another one."""
+    """The services of one run of a process, called by another one.
+
+    A call that another run or program answers is Unavailable.
+    """
 
     def __init__(self, address: str, dialer: Dialer) -> None:
         """`address` is as the process advertises it: only the run that it names is called."""

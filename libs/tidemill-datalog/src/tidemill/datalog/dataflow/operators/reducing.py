@@ -86,7 +86,9 @@ class Reduction:
         )
         self._together = _all_at_once(reduce, schema)
         if self._together:
-            self._merged_kinds = np.array(list(map(_merged_kind, *_told(reduce))), np.int64)
+            named = zip(reduce.lattices, reduce.kinds, strict=True)
+            kinds = [_merged_kind(name, kind) for (name, _), kind in named]
+            self._merged_kinds = np.array(kinds, np.int64)
             self._value_kinds = np.where(
                 self._merged_kinds == FLOAT_SUM, GREATEST, self._merged_kinds
             )
@@ -380,10 +382,6 @@ def _all_at_once(reduce: Reduce, schema: Schema) -> bool:
             zip(reduce.lattices, reduce.kinds, strict=True), schema.expiry + 1
         )
     )
-
-
-def _told(reduce: Reduce) -> tuple[tuple[str, ...], tuple[Type, ...]]:
-    return tuple(name for name, _ in reduce.lattices), reduce.kinds
 
 
 def _merged_kind(name: str, kind: Type) -> int:

@@ -31,7 +31,7 @@ PORTABLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
 def has_compiler() -> bool:
     """Whether this process can compile loops; images whose programs compute little cannot."""
     try:
-        import_module("tidemill.arrangement.kernels")
+        import_module("numba")
     except ModuleNotFoundError:
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -21,13 +22,16 @@ from tidemill.spark.pod_specs import (
     spark_conf,
 )
 from tidemill.spark.pod_states import (
+    STEADY_MS,
     Failure,
     Running,
     Succeeded,
     Waiting,
+    counted,
     decide,
     state_of,
 )
+from tidemill.spark.spark_application import spark_application
 from tidemill.testkit.pod_jobs import API_VERSION, FULL, JOB, MADE, MADE_MS, OWNER, PLACE, PLAIN
 
 PLACED = "2026-01-01T00:01:00Z"
@@ -113,6 +117,17 @@ def test_a_driver_that_stays_has_executors_only_while_there_is_work() -> None:
     assert conf[f"{allocation}.shuffleTracking.timeout"] == "60s"  # no later window reads them
     assert (conf[f"{allocation}.minExecutors"], conf[f"{allocation}.maxExecutors"]) == ("1", "7")
     assert not [each for each in spark_conf(ends, "jobs", PodSettings()) if allocation in each]
+
+
+def test_a_driver_that_stays_begins_without_waiting_for_executors() -> None:
+    """Spark begins with the most of three numbers, and waits until four in five are there."""
+    stays = Attempt(Job(JobKind.SESSION, "compute-0", "jobs.session", b""), 1)
+    conf = spark_conf(stays, "jobs", PodSettings(executors=7))
+    allocation = "spark.dynamicAllocation"
+    names = (f"{allocation}.minExecutors", f"{allocation}.initialExecutors")
+    assert [conf[name] for name in (*names, "spark.executor.instances")] == ["1"] * 3
+    assert conf["spark.scheduler.minRegisteredResourcesRatio"] == "0"
+    assert spark_conf(Attempt(JOB, 1), "jobs", PodSettings())["spark.executor.instances"] == "2"
 
 
 def test_executors_go_with_their_driver_and_settings_of_spark_win() -> None:
@@ -273,5 +288,45 @@ def test_pauses_grow_up_to_a_limit_and_memory_only_after_it_ran_out(
         assert again is None
         return
     assert again is not None
-    assert again.pause_s == min(60, 2 ** len(kinds))
+    lost = kinds in ([FailureKind.EVICTED], [FailureKind.VANISHED])
+    assert again.pause_s == (0 if lost else min(60, 2 ** len(kinds)))
     assert again.growth == pytest.approx(1.5 ** kinds.count(FailureKind.MEMORY))
+
+
+def test_a_driver_that_stays_may_be_lost_any_number_of_times() -> None:
+    """Each works well, and is lost; the pause after one does not grow, and nothing is given up."""
+    lost = Failure(FailureKind.VANISHED, "gone", worked_ms=STEADY_MS)
+    failures: tuple[Failure, ...] = ()
+    for _ in range(20):
+        failures = counted(failures, lost, stays=True)
+        again = decide(tuple(each.kind for each in failures), Retries())
+        assert again is not None
+        assert again.pause_s == 0
+    in_vain = Failure(FailureKind.VANISHED, "gone", worked_ms=STEADY_MS - 1)
+    for failure, stays in ((in_vain, True), (lost, False)):
+        failures = ()
+        for _ in range(6):
+            failures = counted(failures, failure, stays=stays)
+        assert decide(tuple(each.kind for each in failures), Retries()) is None
+
+
+def test_a_driver_that_stays_keeps_the_memory_that_it_needs() -> None:
+    short, lost = (
+        Failure(kind, "", worked_ms=STEADY_MS)
+        for kind in (FailureKind.MEMORY, FailureKind.VANISHED)
+    )
+    failures = counted(counted((), short, stays=True), lost, stays=True)
+    again = decide(tuple(each.kind for each in failures), Retries())
+    assert again is not None
+    assert again.growth == 1.5
+
+
+def test_a_driver_that_stays_has_no_end_by_the_clock() -> None:
+    session = replace(JOB, kind=JobKind.SESSION)
+    for job, limited in ((JOB, True), (session, False)):
+        attempt = Attempt(job, 1)
+        pod = driver_pod(attempt, "jobs", PLAIN, PLACE, OWNER)
+        assert ("activeDeadlineSeconds" in pod["spec"]) == limited
+        application = spark_application(attempt, "jobs", PLAIN, PLACE, OWNER)
+        template = application["spec"]["driver"]["template"]["spec"]
+        assert ("activeDeadlineSeconds" in template) == limited

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from tidemill.errors import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
@@ -20,6 +20,7 @@ from tidemill.spark.launcher import (
     Job,
     JobDone,
     JobFailed,
+    JobKind,
     JobListener,
     JobSaid,
 )
@@ -31,6 +32,7 @@ from tidemill.spark.pod_states import (
     Running,
     Succeeded,
     Waiting,
+    counted,
     decide,
     ended_ms,
     state_of,
@@ -95,6 +97,8 @@ class _Seen:
 
     uid: str
     pod: Json | None
+    began_ms: int | None = None
+    """When it was first seen to work."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, pod: Json | None) -> None:
@@ -163,14 +167,14 @@ class PodLauncher:
         except UnknownCollection:
             reason = f"this cluster knows no {self.drivers.kind} of {self.drivers.api_version}"
             return JobFailed(FailureKind.REFUSED, reason, f"kubectl get --raw {self._path}")
-        failures: list[Failure] = []
-        growth = 1.0
+        failures: tuple[Failure, ...] = ()
+        stays, growth = job.kind is JobKind.SESSION, 1.0
         while True:
             attempt = Attempt(job, number, growth)
             outcome = await self._attempt(attempt, pod)
             if isinstance(outcome, JobDone):
                 return outcome
-            failures.append(outcome)
+            failures = counted(failures, outcome, stays=stays)
             again = decide(tuple(each.kind for each in failures), self._settings.retries)
             if again is None:
                 log = f"kubectl -n {self.namespace} logs {attempt.pod}"
@@ -231,7 +235,8 @@ class PodLauncher:
                 return JobDone(result)
             ended = Failure(FailureKind.DRIVER, "the driver ended well and left no result")
         await self._tell(attempt, seen, str(ended.kind), ended.reason, warning=True)
-        return ended
+        now_ms = self._clock.now_ms()
+        return replace(ended, worked_ms=now_ms - (seen.began_ms or now_ms))
 
     async def _make(self, attempt: Attempt) -> Json | Failure:
         """The new object of a driver; a failure if the API server refuses it."""
@@ -262,7 +267,6 @@ class PodLauncher:
     async def _follow(self, attempt: Attempt, seen: _Seen) -> Succeeded | Failure:
         """The end of the driver; a driver that does not begin in time is deleted."""
         following = asyncio.create_task(self._follow_forever(attempt.pod, seen))
-        began = False
         try:
             while True:
                 seen.changed.clear()
@@ -274,8 +278,8 @@ class PodLauncher:
                         if seen.pod is not None and self.drivers.ended_ms(seen.pod) is None:
                             await self._delete(attempt.pod, seen.uid)
                         return state
-                    case Running() if not began:
-                        began = True
+                    case Running() if seen.began_ms is None:
+                        seen.began_ms = self._clock.now_ms()
                         self._told(JobSaid(attempt.job, "running"))
                         await self._tell(attempt, seen, "Started", "the driver works")
                     case Waiting() if self._clock.now_ms() >= state.until_ms:

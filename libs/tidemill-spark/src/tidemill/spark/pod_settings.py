@@ -26,7 +26,8 @@ class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Retries after the job failed, or took too long."""
 
     pause_s: float = 2.0
-    """Pause before the first retry, doubled each time."""
+    """Pause before the first retry, doubled each time; none after a driver that was evicted or
+    vanished."""
 
     pause_s_max: float = 60.0
     """Longest pause before a retry."""
@@ -108,7 +109,7 @@ class PodSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest start of a driver that has a node and its image."""
 
     deadline_s: float = 21_600.0
-    """Longest run of a job that has begun."""
+    """Longest run of a job that has begun; a driver that stays for windows of views has none."""
 
     ttl_s: float = 600.0
     """Time for which a driver that has ended is kept, for its log."""

@@ -141,7 +141,7 @@ def driver_pod(
     spec: Json = {
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": True,
-        "activeDeadlineSeconds": int(settings.deadline_s),
+        **deadline_of(attempt, settings),
         "terminationGracePeriodSeconds": 5,
         **pod_spec(settings),
         "containers": [container],
@@ -183,7 +183,7 @@ def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[
         "spark.kubernetes.executor.request.cores": settings.executor_cpu,
         "spark.kubernetes.executor.podTemplateFile": TEMPLATE_FILE,
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
-        "spark.executor.instances": str(settings.executors),
+        "spark.executor.instances": str(instances_of(attempt, settings)),
         "spark.executor.cores": str(settings.executor_cores),
         "spark.executor.memory": f"{scaled(settings.executor_memory_mb, grown)}m",
         "spark.executor.memoryOverhead": f"{scaled(settings.executor_overhead_mb, grown)}m",
@@ -197,11 +197,18 @@ def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[
     return conf | session_conf(attempt, settings)
 
 
+def instances_of(attempt: Attempt, settings: PodSettings) -> int:
+    """Executors that a driver begins with."""
+    return 1 if attempt.job.kind is JobKind.SESSION else settings.executors
+
+
 def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
     """Spark settings of every driver of ours; those of `settings` win."""
     return {
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        # A driver plans and waits. Its start takes two thirds of the processor by one compiler.
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
         # Without a secret, any program that can reach the port of a driver could run code in it.
         "spark.authenticate": "true",
         # Nor may any program between the pods read or change what they say to each other.
@@ -234,18 +241,29 @@ def _staying(settings: PodSettings) -> dict[str, str]:
     """Settings of a driver that stays: executors come with work, all but one go when it is done.
 
     Executors tell what shuffles they hold: the cluster has no service for that. No later window
-    reads them, so nobody stays for their sake.
+    reads them, so nobody stays for their sake. A driver begins with one executor and waits for
+    none: most of the start of a replacement was the start of executors that no window wanted.
     """
     return {
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.minExecutors": "1",
+        "spark.dynamicAllocation.initialExecutors": "1",
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+        # Executors are lost now and then in the long life of a driver; only many at once end it.
+        "spark.executor.failuresValidityInterval": "10m",
         "spark.dynamicAllocation.maxExecutors": str(settings.executors),
         "spark.dynamicAllocation.executorIdleTimeout": "60s",
         "spark.dynamicAllocation.shuffleTracking.timeout": "60s",
         "spark.decommission.enabled": "true",
         "spark.scheduler.mode": "FAIR",
     }
+
+
+def deadline_of(attempt: Attempt, settings: PodSettings) -> Json:
+    """The longest run of the pod of a driver; one that stays ends when nobody asks it."""
+    stays = attempt.job.kind is JobKind.SESSION
+    return {} if stays else {"activeDeadlineSeconds": int(settings.deadline_s)}
 
 
 def labels_of(attempt: Attempt, role: str, settings: PodSettings) -> dict[str, str]:

@@ -63,6 +63,8 @@ class Failure:
     kind: FailureKind
     reason: str
     exit_status: int | None = None
+    worked_ms: int = 0
+    """For so long it had worked."""
 
 
 PodState: TypeAlias = "Waiting | Running | Succeeded | Failure"
@@ -185,10 +187,26 @@ class Again:
     growth: float
 
 
+STEADY_MS = 60_000
+"""A driver that stays begins well if it works for so long."""
+
+
+def counted(failures: tuple[Failure, ...], newest: Failure, *, stays: bool) -> tuple[Failure, ...]:
+    """Failures from which the decision after the newest follows.
+
+    A driver that stays is lost now and then in its long life. After one that had begun well only
+    its needs of memory are remembered.
+    """
+    if stays and newest.worked_ms >= STEADY_MS:
+        failures = tuple(each for each in failures if each.kind is FailureKind.MEMORY)
+    return (*failures, newest)
+
+
 def decide(failures: tuple[FailureKind, ...], settings: Retries) -> Again | None:
     """Decision after these failures, the last one the newest; None gives up.
 
-    Each kind has retries of its own; those of the infrastructure are counted together.
+    Each kind has retries of its own; those of the infrastructure are counted together. The first
+    driver that was put out or vanished is replaced at once: nothing is wrong with the next.
     """
     allowed = {
         FailureKind.IMAGE: settings.image,
@@ -206,9 +224,12 @@ def decide(failures: tuple[FailureKind, ...], settings: Retries) -> Again | None
     if alike > allowed[newest]:
         return None
     pause_s = min(settings.pause_s * 2 ** (len(failures) - 1), settings.pause_s_max)
+    if failures in _LOST:
+        pause_s = 0.0
     return Again(pause_s, GROWTH ** sum(each == FailureKind.MEMORY for each in failures))
 
 
+_LOST = ((FailureKind.EVICTED,), (FailureKind.VANISHED,))
 _INFRASTRUCTURE = (FailureKind.START, FailureKind.EVICTED, FailureKind.VANISHED)
 _OF_THE_JOB = (FailureKind.DRIVER, FailureKind.DEADLINE)
 

@@ -21,7 +21,9 @@ from tidemill.spark.pod_specs import (
     Attempt,
     PodJob,
     container_of,
+    deadline_of,
     driver_metadata,
+    instances_of,
     labels_of,
     pod_spec,
     scaled,
@@ -104,7 +106,7 @@ def _driver(attempt: Attempt, settings: PodSettings) -> Json:
     template = what["template"]["spec"]
     template |= {
         "automountServiceAccountToken": True,
-        "activeDeadlineSeconds": int(settings.deadline_s),
+        **deadline_of(attempt, settings),
         "terminationGracePeriodSeconds": 5,
     }
     (container,) = template["containers"]
@@ -124,7 +126,7 @@ def _executor(attempt: Attempt, settings: PodSettings) -> Json:
     what = _part(attempt, "executor", EXECUTOR, settings)
     what["template"]["spec"]["automountServiceAccountToken"] = False
     what |= {
-        "instances": settings.executors,
+        "instances": instances_of(attempt, settings),
         "cores": settings.executor_cores,
         "coreRequest": settings.executor_cpu,
         "memory": f"{scaled(settings.executor_memory_mb, attempt.growth)}m",

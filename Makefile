@@ -166,8 +166,6 @@ publish: ## upload what make dist wrote: PACKAGES=URL of an index of packages, R
 	@$(PY) infra/dist.py publish $(DIST) --packages "$(PACKAGES)" --registry "$(REGISTRY)"
 
 e2e: setup ## the chart, the definitions and the operator on a real API server, then the whole system in pods on a real node (root)
-	@infra/setup.sh apiserver
-	@$(PY) -m pytest e2e/test_api_server.py e2e/test_api_server_jobs.py e2e/test_api_server_namespaces.py
 	@infra/kubernetes/e2e.sh
 
 .PHONY: notice audit

@@ -20,6 +20,8 @@ SYSTEM, SERVERS = "tidemill", "servers"
 """Namespaces: Tidemill's own, and that of Kafka, Redis, S3 and Prometheus."""
 RELEASE = "tidemill"
 WAIT_S = 180.0
+WAITS: list[str] = []
+"""A sentence for each wait that is under way, as its failure would say it."""
 
 T = TypeVar("T")
 
@@ -42,14 +44,18 @@ def until(ask: Callable[[], T | None], what: str, limit_s: float = WAIT_S) -> T:
     """The first answer of `ask` that is not None. Fails with `what` and the last refusal."""
     deadline = time.monotonic() + limit_s
     refusal: Exception | None = None
-    while time.monotonic() < deadline:
-        try:
-            found = ask()
-        except (TidemillError, CommandFailed) as error:
-            found, refusal = None, error
-        if found:
-            return found
-        time.sleep(0.25)
+    WAITS.append(what)
+    try:
+        while time.monotonic() < deadline:
+            try:
+                found = ask()
+            except (TidemillError, CommandFailed) as error:
+                found, refusal = None, error
+            if found:
+                return found
+            time.sleep(0.25)
+    finally:
+        WAITS.pop()
     raise AssertionError(f"{what} (after {limit_s:.0f} s; last refusal: {refusal})")
 
 

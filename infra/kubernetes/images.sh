@@ -89,6 +89,7 @@ build() {
   for service in $SERVICES whole; do
     tag=localhost/tidemill-$service:$(version)
     [ "$service" != whole ] || tag=localhost/tidemill:$(version)
+    printf '%(%H:%M:%S)T  the image %s\n' -1 "$tag"
     built "$tag" "$root" -f "$root/services/server/Dockerfile" --target "$service"
     tags+=("$tag")
   done

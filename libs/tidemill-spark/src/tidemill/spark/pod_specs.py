@@ -242,7 +242,7 @@ def _staying(settings: PodSettings) -> dict[str, str]:
 
     Executors tell what shuffles they hold: the cluster has no service for that. No later window
     reads them, so nobody stays for their sake. A driver begins with one executor and waits for
-    none: most of the start of a replacement was the start of executors that no window wanted.
+    none. Most of the start of a replacement was that of executors which no window wanted.
     """
     return {
         "spark.dynamicAllocation.enabled": "true",

@@ -246,6 +246,9 @@ def test_a_mistake_in_a_case_file_has_a_place(tmp_path: Path, text: str, says: s
         load_cases(file)
 
 
+BEFORE_ALL = "  given: {{flights: [{{row: {{plane: N1}}, {}}}]}}"
+
+
 @pytest.mark.parametrize(
     ("expect", "given", "says"),
     [
@@ -253,6 +256,8 @@ def test_a_mistake_in_a_case_file_has_a_place(tmp_path: Path, text: str, says: s
         ("asOf: {1: {lat: []}}", GIVEN, "no view derives lat"),
         ("fires: {tel: []}", GIVEN, "no action tel; there are: tell"),
         ("fires: {}", "  given: {flight: []}", "flight is no source or table; there are: flights"),
+        ("fires: {}", BEFORE_ALL.format("from: -9, until: 40"), "from -9 until 40: say from 0 on"),
+        ("fires: {}", BEFORE_ALL.format("until: 0"), "from 0 until 0: say from 0 on"),
     ],
 )
 def test_a_case_that_does_not_fit_the_resources_is_refused(

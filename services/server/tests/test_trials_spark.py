@@ -60,8 +60,7 @@ cases:
     t:
     - {n: 1, s: a, at: 10}
     - {n: 2, s: a, at: 20}
-    - {row: {n: 3, s: b, at: 30}, from: -9, until: 40}
-    - {row: {n: 4, s: b, at: -9}, from: -9, until: -1}
+    - {row: {n: 3, s: b, at: 30}, until: 40}
     e:
     - {n: 1, at: -5000}
     - {n: 2, at: 3}
@@ -86,7 +85,11 @@ CASES = {
         TABLE, "p(s) @count(x) @max(x) := f(x, s, _); a() @average(x) @set(s) := f(x, s, _);", "",
         'p("a") @count(2) @max(2)',
     ),
-    "rows before 0": (TABLE, "p(s) @count(x) := f(x, s, _);", "", 'p("b") @count(1)'),
+    "a row from 0 on": (TABLE, "p(s) @count(x) := f(x, s, _);", "", 'p("b") @count(1)'),
+    "a fact that always was, which a second view has from 0 on": (
+        TABLE, 'p("a"); p(s) := f(_, s, _);',
+        "q(s) @expires(5000) := g(s) ^ not h(1, s, _); r(s) := g(s);", 'r("a")',
+    ),
     "events, of which one before 0 is refused": (
         "inputs: {e: e}", "p(x) := e(x, _); q(x) @count(t) := e(x, t);", "", "q(2) @count(1)",
     ),

@@ -163,15 +163,14 @@ def evaluate(
 
 
 def _kept(program: CheckedProgram, name: str, told: Sequence[Change]) -> Sequence[Change]:
-    """The same changes without the ends that no collection has: those of facts without a time.
+    """The same changes as a collection has them, which begins at 0.
 
-    A fact that goes as it comes with another end just stays.
+    It has no ends of facts without a time: one that goes as it comes with another end just stays.
     """
-    if name in program.carries_time:
-        return told
+    timed = name in program.carries_time
     diffs = Counter[tuple[Instant, Record]]()
     for at, record, diff in told:
-        diffs[at, replace(record, expires=None)] += diff
+        diffs[max(at, 0), record if timed else replace(record, expires=None)] += diff
     moves = [(at, record, diff) for (at, record), diff in diffs.items() if diff]
     return sorted(moves, key=lambda move: move[0])
 

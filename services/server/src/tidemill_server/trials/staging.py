@@ -16,7 +16,7 @@ from tidemill.catalog.entry import CatalogEntry, columns_of
 from tidemill.catalog.record_rows import record_of
 from tidemill.catalog.store import Stored
 from tidemill.datalog.dataflow.evaluating import presences_of
-from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
+from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 from tidemill.runtime.formats import Column, JsonFormat, RowDecoder
@@ -37,7 +37,7 @@ class GivenRow:
     """One row of a case, with the stretch in which a row without event time is present."""
 
     row: Mapping[str, Any]
-    start: Instant = BEGINNING
+    start: Instant = 0
     end: Instant = END
     partition: int = 0
 
@@ -69,9 +69,13 @@ def given_rows(stored: Stored, rows: Iterable[Mapping[str, Any]]) -> list[GivenR
         if not wrapped(row, columns):
             found.append(GivenRow(row))
             continue
-        start, end = row.get("from", BEGINNING), row.get("until", END)
-        if not start < end:
-            raise UsageError(f"a row is present from {start} until {end}", reason="case")
+        start, end = row.get("from", 0), row.get("until", END)
+        if not 0 <= start < end:
+            raise UsageError(
+                f"a row is present from {start} until {end}: say from 0 on, where tables begin, "
+                "and until a later instant",
+                reason="case",
+            )
         found.append(GivenRow(row["row"], start, end, row.get("partition", 0)))
     return found
 

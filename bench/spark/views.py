@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.spark.workplace import Workplace
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.view import ViewDriver
@@ -77,9 +78,14 @@ async def histories(here: Spark, folder: Path, title: str, text: str, rows: int)
     )
 
 
+UNDIVIDED = "the same, not divided"
+TURNS = 3
+"""Runs of each history, and pairs of windows of each view, one after the other in turns."""
+
+
 async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
     """Histories of even keys, and of one key with many rows: divided among ranges, and not."""
-    walls: dict[str, float] = {}
+    found: dict[str, tuple[World, History, Mapping[str, int], list[Taken]]] = {}
     for title, heavy in (("even keys", 0.0), ("a key of 30 %", HEAVY)):
         world = World(folder / title, JOIN)
         await world.create()
@@ -89,27 +95,28 @@ async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
         whole = replace(
             history,
             inputs={
-                name: (description, tuple(replace(part, heavy={}) for part in found))
-                for name, (description, found) in history.inputs.items()
+                name: (description, tuple(replace(part, heavy={}) for part in parts))
+                for name, (description, parts) in history.inputs.items()
             },
         )
-        for how, each in {"": history, ", not divided": whole}.items():
-            if how and not heavy:
-                continue
-            total, most = await heaviest(world, each, RANGES)
-            say(
-                f"skew, {history.rows:,} updates, {title}{how}: {total:.1f} s of a processor in "
-                f"{RANGES} ranges, {most:.1f} s in the heaviest of each fragment"
-            )
+        found[title] = world, history, wanted, []
+        if heavy:
+            found[UNDIVIDED] = world, whole, wanted, []
+    for _ in range(TURNS):
+        for title, (world, history, wanted, runs) in found.items():
             with taken() as spread:
-                mine = await by_job(each, here.at(world.place))
+                mine = await by_job(history, here.at(world.place))
             assert await world.digests(history, mine) == wanted, title
-            walls[title + how] = spread.wall
-            share = spread.wall / walls["even keys"]
-            say(
-                f"  by a job: {spread.processor:.1f} s of processor, {spread.wall:.1f} s, "
-                f"{share:.2f} of even keys; a worker had {here.worker_mb()} MB"
-            )
+            runs.append(spread)
+    even = median(each.wall for each in found["even keys"][3])
+    for title, (world, history, _, runs) in found.items():
+        total, most = await heaviest(world, history, RANGES)
+        wall = median(each.wall for each in runs)
+        say(
+            f"skew, {history.rows:,} updates, {title}: job {wall:.2f} s, {wall / even:.2f} of even "
+            f"keys, {median(each.processor for each in runs):.2f} s of processor; {total:.2f} s of "
+            f"a processor in {RANGES} ranges, {most:.2f} s in the heaviest of each fragment"
+        )
 
 
 class LiveWorld(World):
@@ -205,27 +212,38 @@ def _changes(
 
 async def live_skew(here: Spark, folder: Path, alive: int) -> None:
     """Windows of even keys, and of one key with many rows: divided among ranges, and not."""
-    even = 0.0
-    for title, heavy in (("even keys", 0.0), ("a key of 30 %", HEAVY), ("not divided", HEAVY)):
+    found: dict[str, tuple[LiveWorld, dict[str, list[Taken]]]] = {}
+    for title, heavy in (("even keys", 0.0), ("a key of 30 %", HEAVY), (UNDIVIDED, HEAVY)):
         world = LiveWorld(folder / title, KEYED)
-        nothing = patch.object(planning, "heavy_in", lambda *told: ())
-        with nothing if title == "not divided" else nullcontext():
+        with _divided(title):
             await world.begin(here.at(world.place), alive, heavy)
-            changed, moved = list[Taken](), list[Taken]()
-            for found, job in ((changed, partial(world.change, 100_000)), (moved, world.move)):
-                for _ in range(7):
-                    with taken() as each:
-                        await job()
-                    found.append(each)
-            await world.end()
-        one = median(each.wall for each in changed[2:])
-        even = even or one
+        found[title] = world, {"changed": [], "moved": []}
+    for turn in range(2 * TURNS + 1):
+        for title, (world, kept) in found.items():
+            jobs = {"changed": partial(world.change, 100_000), "moved": world.move}
+            for name, job in jobs.items():
+                with _divided(title), taken() as each:
+                    await job()
+                kept[name] += [each] if turn else []  # the first one warms up
+    even = median(each.wall for each in found["even keys"][1]["changed"])
+    for title, (world, kept) in found.items():
+        await world.end()
+        changed, moved = kept.values()
+        wall = median(each.wall for each in changed)
         say(
-            f"windows of 100,000 changes, {alive:,} orders alive, {title}: {one:.2f} s, "
-            f"{one / even:.2f} of even keys, {median(e.processor for e in changed[2:]):.2f} s of "
-            f"processor; another town of the heavy key {median(e.wall for e in moved[2:]):.2f} s, "
-            f"{median(e.processor for e in moved[2:]):.2f} s of processor"
+            f"windows of 100,000 changes, {alive:,} orders alive, {title}: {wall:.2f} s, "
+            f"{wall / even:.2f} of even keys, {median(e.processor for e in changed):.2f} s of "
+            f"processor; another town of the heavy key {median(e.wall for e in moved):.2f} s, "
+            f"{median(e.processor for e in moved):.2f} s of processor"
         )
+
+
+@contextmanager
+def _divided(title: str) -> Iterator[None]:
+    """Windows of one view are told of no heavy keys."""
+    nothing = patch.object(planning, "heavy_in", lambda *told: ())
+    with nothing if title == UNDIVIDED else nullcontext():
+        yield
 
 
 async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> float:

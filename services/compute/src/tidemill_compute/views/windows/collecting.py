@@ -40,7 +40,8 @@ async def answer(
     gathered = await _gather(packed, blob, folder, evaluate)
     if gathered.failed or window.whole or not gathered.meets_errors:
         return await gathered.result()
-    again = pack_window(msgspec.structs.replace(window, whole=True))
+    ranges = max(window.ranges, window.ranges_max)
+    again = pack_window(msgspec.structs.replace(window, whole=True, ranges=ranges))
     return await (await _gather(again, blob, folder, evaluate)).result()
 
 
@@ -61,7 +62,7 @@ class _Gathered:
         self._rows: Counter[str] = Counter()
         self._failing: list[ErrorMove] = []
         self._errors: list[ErrorMove] = []
-        self._touched, self._turn, self._exchanged = 0, END_WORD, 0
+        self._touched, self._turn, self._exchanged, self._looked = 0, END_WORD, 0, 0
         self.failed: tuple[Failure, str] | None = None
 
     @property
@@ -88,8 +89,11 @@ class _Gathered:
             self._exchanged += msgspec.msgpack.decode(dealt.payload, type=int)
         elif dealt.name == ROWS:
             self._touched += 1
-            rows, turn = msgspec.msgpack.decode(dealt.payload, type=tuple[dict[str, int], int])
+            rows, turn, looked = msgspec.msgpack.decode(
+                dealt.payload, type=tuple[dict[str, int], int, int]
+            )
             self._rows.update(rows)
+            self._looked += looked
             self._turn = min(self._turn, turn)
         else:
             self._parts.setdefault(dealt.name, []).append(dealt.payload)
@@ -109,5 +113,5 @@ class _Gathered:
         found = {name: sorted(each) for name, each in self._parts.items()}
         return WindowResult(
             found | ({errors: parts} if parts else {}), dict(self._rows), whole, self._touched,
-            self._turn, exchanged=self._exchanged,
+            self._turn, exchanged=self._exchanged, looked=self._looked,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from tidemill_compute.views.history_spec import pack_history
 from tidemill_compute.views.input_state import InputState, cut_step
 from tidemill_compute.views.view_updates import Start, Step, StoredUpdates
 from tidemill_compute.views.windows.asking import Ask, WindowCounts
-from tidemill_compute.views.windows.planning import RANGES_MIN, Dividing, WindowPlan
+from tidemill_compute.views.windows.planning import Dividing, RangeCount, WindowPlan
 from tidemill_compute.views.windows.spec import Window, WindowResult, pack_window
 
 _TRIES = 3
@@ -51,6 +51,7 @@ class WindowMaintainer:
         history = plan.divided.history
         self._plan, self._target, self._settings = plan, history.target, history.settings
         self._dividing = Dividing(plan)
+        self._range_count = RangeCount()
         self._collections = collections
         self._ask = ask
         self._now_ms = now_ms
@@ -147,8 +148,9 @@ class WindowMaintainer:
         self, lower: int, upper: int, changes: Mapping[str, pa.Table]
     ) -> WindowResult:
         told = {name: pack_table(table) for name, table in changes.items()}
+        count = sum(table.num_rows for table in changes.values())
         for _ in range(_TRIES):
-            window = await self._window(lower, upper, told)
+            window = await self._window(lower, upper, told, count)
             result = msgspec.msgpack.decode(await self._ask(pack_window(window)), type=WindowResult)
             if result.failure != "gone":
                 break
@@ -162,9 +164,13 @@ class WindowMaintainer:
                 raise Corrupt(result.message)
             case "gone":
                 raise Unavailable(f"parts of inputs were merged away meanwhile: {result.message}")
+        if not result.whole:
+            self._range_count.learn(result.looked, count)
         return result
 
-    async def _window(self, lower: int, upper: int, changes: dict[str, bytes]) -> Window:
+    async def _window(
+        self, lower: int, upper: int, changes: dict[str, bytes], count: int
+    ) -> Window:
         whole = bool(self._plan.live.whole) or self._rows is None
         known = {name: await self._parts(name, lower) for name, _ in self._target.inputs.values()}
         heavy, plan = self._dividing.plan_for(known, whole=whole)
@@ -172,9 +178,10 @@ class WindowMaintainer:
         found = {name: known.get(name) or await self._parts(name, lower) for name in names}
         self._read = rows = sum(part.rows for parts in found.values() for part in parts)
         packed = {name: [pack_part(part) for part in parts] for name, parts in found.items()}
+        ranges = self._range_count.take(rows, count, whole=whole or bool(heavy))
         return Window(
-            self._owner, self._view, dict(self._plan.rows), ranges_for(rows, RANGES_MIN),
-            lower, upper, whole, self._now_ms(), packed, changes,
+            self._owner, self._view, dict(self._plan.rows), ranges,
+            lower, upper, whole, self._now_ms(), packed, changes, ranges_max=ranges_for(rows, ranges),
             heavy=tuple((key.predicate, key.column, key.value, key.rows) for key in heavy),
         )  # fmt: skip
 

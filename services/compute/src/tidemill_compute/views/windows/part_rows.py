@@ -1,16 +1,19 @@
 """Rows of immutable parts by the hash of a key, in files that are made once on each machine.
 
-A file is Arrow, sorted by hash, and mapped. A look for few keys reads few pages.
+A file is Arrow, sorted by hash, and mapped. A look for few keys reads few pages. Small parts have
+their rows in the log, and come with each window: their rows are kept in the memory of a process.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +29,8 @@ from tidemill.shard.state import Description
 SPOT = "#spot"
 FILES_BYTES_MAX = 8 << 30
 """Bytes of files on one machine, of which the oldest are deleted first."""
+HELD_BYTES_MAX = 64 << 20
+"""Bytes of rows of small parts that a process keeps, of which those used last stay."""
 Spots: TypeAlias = "npt.NDArray[np.uint64]"
 KeyOf: TypeAlias = "Callable[[pa.Table], Sequence[pa.Array]]"
 
@@ -57,13 +62,44 @@ class Wanted:
     but: Spots | None = None
 
 
+class HeldRows:
+    """Rows of small parts in the order of a key, by a name that says which; for any thread.
+
+    Cost: O(1), and the rows of the parts used last, of up to `bytes_max`.
+    """
+
+    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._held: OrderedDict[bytes, pa.Table] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, name: bytes) -> pa.Table | None:
+        """The rows of a name, if they are kept."""
+        with self._lock:
+            found = self._held.get(name)
+            if found is not None:
+                self._held.move_to_end(name)
+            return found
+
+    def keep(self, name: bytes, table: pa.Table) -> None:
+        """Keep the rows of a name; others go where there is no room."""
+        with self._lock:
+            if name not in self._held:
+                self._held[name] = table
+                self._bytes += table.nbytes
+            while self._bytes > self._bytes_max:
+                self._bytes -= self._held.popitem(last=False)[1].nbytes
+
+
 class PartRows:
     """Finds the rows of some keys in parts. Cost: the rows found; the whole part the first time."""
 
-    def __init__(self, store: PartStore, folder: Path | None) -> None:
-        """Without a `folder` each part is read again each time."""
+    def __init__(self, store: PartStore, folder: Path | None, held: HeldRows) -> None:
+        """Without a `folder` each part in Blob is read again each time."""
         self._store = store
         self._folder = folder
+        self._held = held
 
     async def whole(self, part: Part, description: Description) -> pa.Table:
         """All updates of a part in its interval. Raises: PartGone, Corrupt."""
@@ -78,11 +114,17 @@ class PartRows:
         return _in_interval(found.drop_columns([SPOT]), part)
 
     async def _by_key(self, part: Part, description: Description, key: Key) -> pa.Table:
-        if self._folder is None or part.key is None:
+        told = "\0".join([part.key or "", key.name, *map(str, description.update_schema())])
+        name = blake2b(told.encode() + (part.inline or b""), digest_size=16)
+        if part.inline is not None:
+            table = self._held.get(name.digest())
+            if table is None:
+                table = key.ordered(await self._store.table(part, description, keep=False))
+                self._held.keep(name.digest(), table)
+            return table
+        if self._folder is None:
             return key.ordered(await self._store.table(part, description, keep=False))
-        schema = description.update_schema()
-        told = "\0".join([part.key, key.name, *map(str, schema)])
-        file = self._folder / f"{blake2b(told.encode(), digest_size=16).hexdigest()}.arrow"
+        file = self._folder / f"{name.hexdigest()}.arrow"
         with suppress(OSError, pa.ArrowInvalid):
             return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
         table = key.ordered(await self._store.table(part, description, keep=False))

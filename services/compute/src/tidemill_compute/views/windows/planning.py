@@ -12,6 +12,10 @@ from tidemill_compute.views.range_history import RangeHistory, heavy_in, placeme
 
 RANGES_MIN = 4
 """Ranges of a window over few rows."""
+CHANGES = 2_000
+"""Changes of a window for which there is a range more."""
+_MARGIN = 4
+"""A window is divided as if it looked at so many times more rows for a change than the last one."""
 _LIGHT = 2
 """A key is heavy until it has so many times fewer rows than one that becomes heavy."""
 
@@ -54,6 +58,30 @@ def _planned(history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey
     if not lacking and not divided.keys_fit():
         lacking = "rows cannot be divided by a column of sets, or of lattices of several values"
     return WindowPlan(divided, rows, live, lacking)
+
+
+class RangeCount:
+    """The ranges of the next window, by the rows that the last one looked at.
+
+    A range takes a while however few rows it has, so a window over few keys has few of them. One
+    after a window that failed has as many as all rows need.
+    """
+
+    def __init__(self) -> None:
+        self._each: float | None = None
+
+    def take(self, rows: int, changes: int, *, whole: bool) -> int:
+        """The ranges of a window with so many `changes`, beside `rows` of its collections."""
+        most = ranges_for(rows, RANGES_MIN)
+        each, self._each = self._each, None
+        if whole or each is None:
+            return most
+        looked = int(_MARGIN * each * changes)
+        return min(most, ranges_for(looked, max(RANGES_MIN, changes // CHANGES)))
+
+    def learn(self, looked: int, changes: int) -> None:
+        """Note the rows that a window looked at."""
+        self._each = looked / max(1, changes)
 
 
 class Dividing:

@@ -23,9 +23,9 @@ class Window(msgspec.Struct, frozen=True):
     `changes` the updates of its inputs in the interval as streams of Arrow. With `whole` all keys
     are looked at, without it those that changes touch. Matches of `heavy` keys are divided among
     all ranges. A fresh view reads the parts up to `upper`, and no changes. It may be divided into
-    up to `ranges_max`, and has the heavy keys of its parts. `begun_ms` is in the names
-    of the objects that it makes; `owner` is nobody else's, since a writer that lost a race
-    deletes its objects.
+    up to `ranges_max`, and has the heavy keys of its parts. Another one has at least so many where
+    it has to look at all keys after all. `begun_ms` is in the names of the objects that it makes;
+    `owner` is nobody else's, since a writer that lost a race deletes its objects.
     """
 
     owner: str
@@ -48,7 +48,8 @@ class WindowResult(msgspec.Struct, frozen=True):
 
     With `whole`, `rows` are all rows of each predicate. `touched` are the ranges that had work,
     `exchanged` the bytes that fragments dealt out to one another. `turn` is the first instant at
-    which a range changes by itself. `stages` are those of Spark.
+    which a range changes by itself. `stages` are those of Spark. `looked` are the rows of
+    before that ranges read.
     """
 
     parts: dict[str, list[bytes]]
@@ -60,6 +61,7 @@ class WindowResult(msgspec.Struct, frozen=True):
     message: str = ""
     exchanged: int = 0
     stages: int = 0
+    looked: int = 0
 
 
 def pack_window(window: Window) -> bytes:

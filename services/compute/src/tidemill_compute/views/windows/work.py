@@ -20,6 +20,7 @@ from tidemill.datalog.state import StateRow
 from tidemill.errors import Corrupt, Exhausted
 from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill.shard.part_store import PartGone, PartStore
+from tidemill.shard.parts import Part
 from tidemill.shard.ports import Blob
 from tidemill.shard.state import Description
 from tidemill_compute.views.bulk import History
@@ -32,7 +33,7 @@ from tidemill_compute.views.range_history import (
     placement_with,
 )
 from tidemill_compute.views.range_wire import LAST, Dealt
-from tidemill_compute.views.windows.part_rows import PartRows
+from tidemill_compute.views.windows.part_rows import HeldRows, PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
 
@@ -48,7 +49,8 @@ class WindowWork:
         self._name = name_of(packed)
         self._pieces: Iterator[str] = iter(())
         self._store = PartStore(blob, lambda: next(self._pieces), now_ms=lambda: window.begun_ms)
-        self._parts = PartRows(self._store, folder)
+        self._parts = PartRows(self._store, folder, _HELD)
+        self._below: dict[str, list[Part]] = {}
         rows = tuple(sorted(window.rows.items()))
         history, placement = _placed(window.view, rows, _heavy_in(window))
         history = replace(history, lower=window.lower, upper=window.upper)
@@ -113,7 +115,9 @@ class WindowWork:
                 yield Dealt(LAST, 0, collection, part)
         failed = list(found.failing), list(found.errors)
         yield Dealt(LAST, 0, ERRORS, msgspec.msgpack.encode(failed))
-        yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode((self._grown(found), found.turn)))
+        looked = sum(each.num_rows for each in (before or {}).values())
+        told = self._grown(found), found.turn, looked
+        yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode(told))
 
     def _grown(self, found: RangeFound) -> dict[str, int]:
         had = {} if self.window.whole else found.had
@@ -159,11 +163,18 @@ class WindowWork:
         """The updates of a collection below the window."""
         lower = self.divided.history.lower
         tables = [description.update_schema().empty_table()]
-        for packed in self.window.parts.get(collection, ()):
-            part = unpack_part(packed).before(lower)
-            if part is not None:
-                tables.append(await self._parts.whole(part, description))
+        tables += [
+            await self._parts.whole(part, description) for part in self._parts_below(collection)
+        ]
         return between(concatenate(tables), 0, lower)
+
+    def _parts_below(self, collection: str) -> Sequence[Part]:
+        """The parts of a collection that have updates below the window."""
+        if collection not in self._below:
+            packed = self.window.parts.get(collection, ())
+            found = (unpack_part(part).before(self.divided.history.lower) for part in packed)
+            self._below[collection] = [part for part in found if part is not None]
+        return self._below[collection]
 
     async def _present(self, read: Read, looks: Looks) -> pa.Table:
         stored = self.divided.stored(read.predicate)
@@ -171,14 +182,10 @@ class WindowWork:
         (collection, shape), history = stored, self.divided.history
         description = history.written.get(collection) or history.inputs[collection][0]
         tables = [description.update_schema().empty_table()]
-        for packed in self.window.parts.get(collection, ()):
-            part = unpack_part(packed).before(history.lower)
-            if part is None:
-                continue
-            if read.place.positions:
-                for key, wanted in looks.of(read.place, shape):
-                    tables.append(await self._parts.some(part, description, key, wanted))
-            else:
+        wanted = [*looks.of(read.place, shape)] if read.place.positions else []
+        for part in self._parts_below(collection):
+            tables += [await self._parts.some(part, description, *each) for each in wanted]
+            if not read.place.positions:
                 tables.append(await self._parts.whole(part, description))
         return between(concatenate(tables), 0, history.lower)
 
@@ -188,6 +195,8 @@ _KINDS: Mapping[type[Exception], Failure] = {
 }  # fmt: skip
 
 
+_HELD = HeldRows()
+"""Of all windows that a process takes part in: most of the parts of one are those of the last."""
 _history = lru_cache(16)(unpack_history)
 
 

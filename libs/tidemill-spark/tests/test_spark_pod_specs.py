@@ -127,6 +127,10 @@ def test_a_driver_that_stays_begins_without_waiting_for_executors() -> None:
     names = (f"{allocation}.minExecutors", f"{allocation}.initialExecutors")
     assert [conf[name] for name in (*names, "spark.executor.instances")] == ["1"] * 3
     assert conf["spark.scheduler.minRegisteredResourcesRatio"] == "0"
+    looks = "spark.kubernetes.executor.apiPollingInterval"
+    assert (conf[looks], looks in spark_conf(Attempt(JOB, 1), "jobs", PodSettings())) == (
+        "3s", False,
+    )  # fmt: skip
     assert spark_conf(Attempt(JOB, 1), "jobs", PodSettings())["spark.executor.instances"] == "2"
 
 

@@ -250,6 +250,11 @@ def _staying(settings: PodSettings) -> dict[str, str]:
         "spark.dynamicAllocation.minExecutors": "1",
         "spark.dynamicAllocation.initialExecutors": "1",
         "spark.scheduler.minRegisteredResourcesRatio": "0",
+        # A watch tells nothing of a pod that was removed by force. A look at all of them does, in
+        # the cache of the API server.
+        "spark.kubernetes.executor.apiPollingInterval": "3s",
+        "spark.kubernetes.executor.missingPodDetectDelta": "10s",
+        "spark.kubernetes.executor.enablePollingWithResourceVersion": "true",
         # Executors are lost now and then in the long life of a driver; only many at once end it.
         "spark.executor.failuresValidityInterval": "10m",
         "spark.dynamicAllocation.maxExecutors": str(settings.executors),

@@ -18,6 +18,7 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.claims import Owned
@@ -296,10 +297,13 @@ class FaultInjector:
 
     async def _run_of_redis(self) -> str:
         client = Redis.from_url(self._cluster.redis.address)
-        try:
-            return str((await client.info("server"))["run_id"])
-        finally:
-            await client.aclose()
+        while True:  # on a machine with too much work the library gives up before Redis answers
+            try:
+                return str((await client.info("server"))["run_id"])
+            except RedisError:
+                await self._cluster.clock.sleep(0.2)
+            finally:
+                await client.aclose()
 
     async def _bucket(self, kind: str) -> bool:
         return await self._connection("s3", kind)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.errors import Unavailable, UsageError
+from tidemill.host.peers import Peers
 from tidemill.host.readers import Readers
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import CREDIT, ServiceClient
@@ -23,6 +25,7 @@ from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.log import Entry, LogRecord
 from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.shard.claims import Claiming
 from tidemill_ingest.driver import Deliver, Share, SourceBroken, SourceReader
 from tidemill_ingest.settings import IngestSettings
 
@@ -127,6 +130,49 @@ async def test_an_address_that_was_given_to_another_process_delivers_nothing_of_
         await client.close()
         await other.close()
         await server.stop(0)
+
+
+@dataclass(frozen=True)
+class Counting(Dialer):
+    """Counts the connections that it makes."""
+
+    made: list[str] = field(default_factory=list)
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        self.made.append(address)
+        return super().channel(address)
+
+
+def unclaimed(role: str) -> Claiming:
+    raise AssertionError("nobody asks for claims")
+
+
+async def test_runs_that_follow_each_other_at_one_place_share_a_connection() -> None:
+    """A process at a fixed address may start ever so often."""
+    readers, dialer = Readers(), Counting()
+    readers.offer("Source/s", Endless(), Endless().commit)
+    server = await serve(
+        "127.0.0.1:0",
+        services=lambda _: ServiceHandlers(ingest=readers),
+        authenticator=OneRun("5", Open()),
+    )
+    place, peers = f"127.0.0.1:{server.port}", Peers(unclaimed, dialer)
+    try:
+        for run in range(10):
+            called = peers.client(f"{place}#{run}").probe("Source/s")
+            if run == 5:
+                assert await called == {0: 10, 3: 7}
+            else:
+                with pytest.raises(Unavailable, match="is gone"):
+                    await called
+                assert await peers.work([f"{place}#{run}"]) == []
+        assert dialer.made == [place]
+    finally:
+        await server.stop(0)
+    assert await peers.work([f"{place}#5"]) == []
+    peers.client(f"{place}#6")
+    assert dialer.made == [place] * 2  # what was lost is made anew
+    await peers.close()
 
 
 async def test_an_address_that_was_given_to_another_program_is_away() -> None:

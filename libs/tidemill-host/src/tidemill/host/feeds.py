@@ -12,6 +12,7 @@ from tidemill.host.peers import Peers
 from tidemill.host.readers import Deliver, Readers
 from tidemill.host.roles import share_of
 from tidemill.rpc.client_services import PEER_S, ServiceClient
+from tidemill.rpc.identity import ELSEWHERE
 from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 from tidemill.shard.offloading import first_of
@@ -113,7 +114,7 @@ class _PeerFeed:
 
     def _refuse_own(self, error: Unavailable | DeadlinePassed) -> None:
         """Raises: the error, if a reader of this process has it: no other reader is looked for."""
-        if self._readers.reads(self.item) and error.details.get("reason") != "elsewhere":
+        if self._readers.reads(self.item) and error.details.get("reason") != ELSEWHERE:
             raise error
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
@@ -184,7 +185,7 @@ class _PeerFeed:
         except (Unavailable, DeadlinePassed):
             return
         if owner != reader.address:
-            raise Unavailable(f"{self.item} is read elsewhere", reason="elsewhere")
+            raise Unavailable(f"{self.item} is read elsewhere", reason=ELSEWHERE)
 
     async def _reader(self) -> ServiceClient:
         """The process that has claimed the source. Raises: Unavailable."""
@@ -192,7 +193,7 @@ class _PeerFeed:
         if address is None:
             raise Unavailable(
                 f"no process reads {self.item}: start one with --role ingest, or wait for it",
-                reason="elsewhere",
+                reason=ELSEWHERE,
             )
         return self._peers.client(address)
 
@@ -259,7 +260,7 @@ class _Patience:
         if self._since_s is None:
             self._since_s = now_s
         if now_s - self._since_s > LOOK_S_MAX:
-            raise Unavailable(str(error), reason="elsewhere") from error
+            raise Unavailable(str(error), reason=ELSEWHERE) from error
         read = [] if any(map(readers.reads, items)) else map(readers.until_read, items)
         await first_of((self._clock.sleep(LOOK_S), *read))
 

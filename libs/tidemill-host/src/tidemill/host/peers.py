@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tidemill.errors import DeadlinePassed, Unavailable
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import ServiceClient
+from tidemill.rpc.identity import ELSEWHERE, place_and_run
 from tidemill.rpc.messages import Work
 from tidemill.shard.claims import Claiming, Owned
 
@@ -19,14 +20,21 @@ class Peers:
         self._claimants = claimants
         self._dialer = dialer
         self._clients: dict[str, ServiceClient] = {}
+        """By host and port: the run that was called last."""
 
     def client(self, address: str) -> ServiceClient:
-        """Calls of the process at `address`. Raises: UsageError for certificates that cannot be
-        used.
+        """Calls of the process at `address`; runs that follow each other share a connection.
+
+        Raises: UsageError for certificates that cannot be used.
         """
-        if address not in self._clients:
-            self._clients[address] = ServiceClient(address, self._dialer)
-        return self._clients[address]
+        place, _ = place_and_run(address)
+        known = self._clients.get(place)
+        if known is None:
+            known = ServiceClient(address, self._dialer)
+        elif known.address != address:
+            known = known.of_run(address)
+        self._clients[place] = known
+        return known
 
     async def owner(self, role: str, item: str) -> str | None:
         """The address of the process that has claimed an item; None if no process has."""
@@ -50,15 +58,18 @@ class Peers:
     async def _ask(self, address: str) -> Sequence[Work]:
         try:
             return await self.client(address).work()
-        except (Unavailable, DeadlinePassed):
-            await self.forget(address)
+        except (Unavailable, DeadlinePassed) as error:
+            if (
+                error.details.get("reason") != ELSEWHERE
+            ):  # else the connection is that of a run after
+                await self.forget(address)
             return ()
         except Exception:  # whatever one process answers, the others are told of
             return ()
 
     async def forget(self, address: str) -> None:
         """Connect anew at the next call, with the certificates of then."""
-        client = self._clients.pop(address, None)
+        client = self._clients.pop(place_and_run(address)[0], None)
         if client is not None:
             await client.close()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemill.errors import Unavailable
+from tidemill.rpc.identity import ELSEWHERE
 from tidemill.rpc.messages import Delivered
 
 Deliver = Callable[[Delivered], Awaitable[None]]
@@ -88,9 +89,7 @@ class Readers:
     def _find(self, source: str) -> _Offered:
         offered = self._offered.get(source)
         if offered is None:
-            raise Unavailable(
-                f"the source {source} is not read by this process", reason="elsewhere"
-            )
+            raise Unavailable(f"the source {source} is not read by this process", reason=ELSEWHERE)
         return offered
 
     async def probe(self, source: str) -> Mapping[int, int]:
@@ -121,7 +120,7 @@ class Readers:
                 finally:
                     taking.cancel()
                 if ending.done():
-                    raise Unavailable(f"the source {source} is read elsewhere", reason="elsewhere")
+                    raise Unavailable(f"the source {source} is read elsewhere", reason=ELSEWHERE)
                 if reading.done() and not taking.done():
                     with offered.watched():
                         reading.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from copy import copy
 from typing import Any
 
 import grpc.aio
@@ -12,7 +13,7 @@ import grpc.aio
 from tidemill.errors import Unavailable, UsageError
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.channel import Dialer
-from tidemill.rpc.identity import RUN_KEY
+from tidemill.rpc.identity import ELSEWHERE, RUN_KEY, place_and_run
 from tidemill.rpc.messages import Delivered, Work
 from tidemill.rpc.outcomes import begun, ends, messages_of
 from tidemill.rpc.status import NOT_OFFERED
@@ -36,15 +37,21 @@ class ServiceClient:
 
     def __init__(self, address: str, dialer: Dialer) -> None:
         """`address` is as the process advertises it: only the run that it names is called."""
+        place, run = place_and_run(address)
         self.address = address
-        place, _, run = address.partition("#")
         self._run = ((RUN_KEY, run),)
         self._channel: grpc.aio.Channel = dialer.channel(place)
         self._ingest: Any = ingest_pb2_grpc.IngestServiceStub(self._channel)
         self._work: Any = work_pb2_grpc.WorkServiceStub(self._channel)
 
+    def of_run(self, address: str) -> ServiceClient:
+        """Calls of another run of a process at the same place, over the same connection."""
+        other = copy(self)
+        other.address, other._run = address, ((RUN_KEY, place_and_run(address)[1]),)
+        return other
+
     async def close(self) -> None:
-        """Cancel running calls and close the connection."""
+        """Cancel running calls and close the connection, also those of other runs."""
         await self._channel.close()
 
     async def probe(self, source: str, *, timeout_s: float | None = None) -> dict[int, int]:
@@ -102,4 +109,4 @@ def _of_a_service() -> Iterator[None]:
     except UsageError as error:
         if error.details.get("reason") != NOT_OFFERED:
             raise
-        raise Unavailable(error.message, reason="elsewhere") from None
+        raise Unavailable(error.message, reason=ELSEWHERE) from None

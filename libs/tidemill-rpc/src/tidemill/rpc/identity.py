@@ -154,10 +154,19 @@ class ServicesOnly:
 RUN_KEY = "tidemill-run"
 """The metadata that says for which run of a process a call is."""
 
+ELSEWHERE = "elsewhere"
+"""Reason of an Unavailable that another process would not be: the connection is as it should be."""
+
 
 def address_of_run(place: str, run: str) -> str:
     """The address that a process advertises: host and port, and the run that answers there."""
     return f"{place}#{run}"
+
+
+def place_and_run(address: str) -> tuple[str, str]:
+    """Host and port of what a process advertises, and the run that answers there."""
+    place, _, run = address.partition("#")
+    return place, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +188,7 @@ class OneRun:
         if metadata.get(RUN_KEY) != self.run:
             raise Unavailable(
                 "the process that was called is gone: another one answers at its address",
-                reason="elsewhere",
+                reason=ELSEWHERE,
             )
         return found
 

@@ -16,6 +16,7 @@ from tidemill.arrangement.looks import (
     looking,
     with_looks,
 )
+from tidemill.errors import Unavailable
 from tidemill.shard.offloading import ROWS_INLINE_MAX, compute_beside
 
 
@@ -84,3 +85,18 @@ def test_a3_many_things_are_freed_with_looks(
         LOOK.reset(token)
     assert not things
     assert left == [2 * THINGS_A_LOOK + 1, THINGS_A_LOOK + 1, 1]
+
+
+def test_a3_what_nobody_waits_for_any_more_is_freed_to_the_end() -> None:
+    """The error of the look would leave it to the event loop."""
+
+    def look() -> None:
+        raise Unavailable("called off")
+
+    things = list(range(2 * THINGS_A_LOOK + 1))
+    token = LOOK.set(look)
+    try:
+        let_go(things)
+    finally:
+        LOOK.reset(token)
+    assert not things

@@ -21,7 +21,7 @@ from tidemill.errors import (
     UsageError,
 )
 from tidemill.host.questions import reasons
-from tidemill.host.questions.histories import Histories
+from tidemill.host.questions.histories import Histories, presences_of
 from tidemill.host.questions.limits import QuestionLimits
 from tidemill.host.questions.proving import Prover
 from tidemill.host.questions.working import RECORDS_INLINE_MAX, Workers
@@ -334,16 +334,16 @@ class QueryDriver:
             )
         at = await self._instant(collection, as_of, None)
         if view.ticks is not None:
-            found = await self._prover.ticks_of(view, view.ticks, asked, at, allowance)
-            history, asked, node = found
-            letters = await self._letters(view)
-            return await self._workers.reason(
-                allowance, reasons.absence_in_ticks, history, letters, asked, at, node, at + 1
-            )
+            async with self._prover.ticks_of(view, view.ticks, asked, at, allowance) as found:
+                history, asked, node = found
+                letters = await self._letters(view)
+                return await self._workers.reason(
+                    allowance, reasons.absence_in_ticks, history, letters, asked, at, node, at + 1
+                )
         # Rows from after the instant may be the missing ones.
         last = at if upper.empty else sole_time(upper) - 1
         until = max(at, min(last, at + self._settings.proof_history_ms))
-        inputs = await self._prover.presences(view, asked, at, until, {}, allowance)
+        inputs = await self._prover.inputs_of(view, asked, at, until, {}, allowance)
         letters = await self._letters(view)
         return await self._workers.reason(
             allowance, reasons.absence, view.program, inputs, letters, asked, at, until + 1
@@ -449,14 +449,14 @@ class QueryDriver:
         at = await self._instant(next(iter(found.outputs.values())).collection, None, None)
         allowance = self._workers.allowance()
         plan = await self._workers.run(allowance, logical_plan, found.program)
-        inputs = {
-            predicate: await self._histories.presences(
-                readable, at, at, allowance, plan.scans.get(predicate)
-            )
-            for predicate, readable in found.inputs.items()
-        }
+        inputs = await self._histories.read(found.inputs, at, at, plan.scans, allowance)
         timer = self._clock.monotonic_s
-        return await self._workers.run(allowance, told, found.program, inputs, at, timer, allowance)
+
+        def analysed() -> T:
+            with presences_of(inputs, allowance) as present:
+                return told(found.program, present, at, timer, allowance)
+
+        return await self._workers.run(allowance, analysed)
 
 
 def _refuse_other_columns(view: ViewOf, asked: Record) -> None:

@@ -6,7 +6,6 @@ Source: language.md 10.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 from weakref import proxy
@@ -39,7 +38,6 @@ from tidemill.datalog.records import ANY, Record, Value, format_record, format_v
 from tidemill.datalog.relevance import relevant_inputs, relevant_patterns
 from tidemill.datalog.tables import START, STOP, Key, Row, Table
 from tidemill.datalog.values import Failed, equal
-from tidemill.errors import Unavailable
 
 Cause: TypeAlias = Literal[
     "no_match", "values_differ", "late", "not_together", "guard_false", "blocked", "not_definite",
@@ -307,9 +305,8 @@ class Search:
             yield from others
         finally:
             allowance.held -= size * (len(present) + len(others))
-            with suppress(Unavailable):  # nobody waits any more, and it ends by itself
-                let_go(present)
-                let_go(others)
+            let_go(present)
+            let_go(others)
 
     def _ticks(self, form: RuleForm, i: int, bound: Bindings) -> Iterator[tuple[Row, Bindings]]:
         atom = form.atoms[i]

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from tidemill.arrangement.looks import FOR_OTHERS, LOOK, Look, let_go, looking
+from tidemill.arrangement.looks import FOR_OTHERS, LOOK, Look, Things, let_go, looking
 from tidemill.rpc.identity import NOBODY, caller
 from tidemill.rpc.precedence import Interrupt, Precedence
 
@@ -48,6 +48,7 @@ PRECEDENCE = Precedence()
 """Of the calls of this process over its long work."""
 
 _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
+_FREEING = ThreadPoolExecutor(1, "freeing")
 _Semaphores = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str | None], asyncio.Semaphore]
 _TURNS: _Semaphores = WeakValueDictionary()
 _FREE_THREADS: _Semaphores = WeakValueDictionary()
@@ -139,15 +140,21 @@ async def on_thread(work: Callable[[], T]) -> T:
     return await asyncio.shield(_begun(None, work, free))
 
 
-async def let_go_beside(things: list[Any]) -> None:
-    """Free many things, beside the event loop; not behind other work of the caller."""
-    if len(things) <= FREED_INLINE_MAX:
-        return let_go(things)
-    told = FOR_OTHERS.set(True)
-    try:
-        await on_thread(partial(looking, partial(let_go, things)))
-    finally:
-        FOR_OTHERS.reset(told)
+async def let_go_beside(*many: Things) -> None:
+    """Free many things, beside the event loop; not behind other work of the caller.
+
+    One thread frees for all: each one that does so has a share of the interpreter.
+    """
+
+    def free() -> None:
+        for things in many:
+            let_go(things)
+
+    if sum(map(len, many)) <= FREED_INLINE_MAX:
+        free()
+    else:
+        work = partial(copy_context().run, looking, free)
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(_FREEING, work))
 
 
 def _begun(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Generic, TypeAlias, TypeVar
 
+from tidemill.arrangement.looks import Things
 from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.limits import Limits
@@ -44,6 +45,10 @@ class Stretches(Generic[What]):
         begun = self._open.pop(what, None)
         if begun is not None and begun < at:
             self._ended.append((what, begun, at))
+
+    def parts(self) -> tuple[Things, Things]:
+        """The containers of all of them."""
+        return self._ended, self._open
 
     def every(self) -> Iterator[tuple[What, int, float]]:
         """Each with its first tick and the tick after its last one; END if it still is there."""
@@ -110,6 +115,11 @@ class TickHistory:
     inputs: frozenset[str]
     ran: list[tuple[int, int]] = field(default_factory=list)
     sent: dict[TickNumber, tuple[Message, ...]] = field(default_factory=dict)
+
+    def parts(self) -> list[Things]:
+        """The containers of what may be much, for whoever lets the history go."""
+        each = [s for node in self.nodes for s in (node.seen, node.handed, node.said)]
+        return [self.ran, self.sent, *(part for stretches in each for part in stretches.parts())]
 
     def instant(self, place: TickNumber) -> int:
         """When the tick ran."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -22,8 +27,9 @@ from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.ticking import TickHistory, TickStart, recorded
-from tidemill.errors import CapabilityExpired, NotYet, UnknownCapability
+from tidemill.errors import CapabilityExpired, NotYet, TidemillError, UnknownCapability
 from tidemill.host.questions.working import Workers
+from tidemill.rpc.turns import let_go_beside
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import sole_time
 
@@ -40,11 +46,14 @@ Move: TypeAlias = "tuple[Record, int, int]"
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The records of an input at `begins`, and how they come and go after it."""
+    """The records of an input at `begins`, and how they come and go after it; `moving` are those
+    that do.
+    """
 
     begins: int
-    present: list[Record]
+    present: list[Record] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    moving: set[Record] = field(default_factory=set)
 
     def named(self, predicate: str) -> Stretch:
         """The same as facts of the predicate by which a program knows the input."""
@@ -58,24 +67,87 @@ class Stretch:
         """Each record from when to when it was there; a fact without a time that was there at 0
         always was.
         """
-        moving = {record for record, _, _ in with_looks(self.moves)}
-        there = with_looks(self.present)
-        started = {record: self._from(record) for record in there if record in moving}
+        # NB: the garbage collector goes through a container that is young twice, and at once. These
+        # are old soon: each presence that is made for them counts for its next look.
+        stayed: list[Presence] = []
         ended: list[Presence] = []
-        for record, at, diff in with_looks(self.moves):
-            if diff > 0:
-                started[record] = at
-            else:
-                ended.append(Presence(record, started.pop(record), at))
-        # NB: no dict of all records: the garbage collector would go through it twice, at once.
-        stayed = with_looks(record for record in self.present if record not in moving)
-        ended.extend(Presence(record, self._from(record), math.inf) for record in stayed)
-        ended.extend(Presence(record, at, math.inf) for record, at in with_looks(started.items()))
+        there: dict[Record, Presence] = {}
+        try:
+            for record in with_looks(self.present):
+                since = Presence(record, self._from(record), math.inf)
+                if record in self.moving:
+                    there[record] = since
+                else:
+                    stayed.append(since)
+            for record, at, diff in with_looks(self.moves):
+                if diff > 0:
+                    there[record] = Presence(record, at, math.inf)
+                else:
+                    ended.append(Presence(record, there.pop(record).start, at))
+            for rest in (stayed, there.values()):
+                ended.extend(with_looks(rest))
+        except TidemillError:
+            let_go(ended)
+            raise
+        finally:
+            let_go(stayed)
+            let_go(there)
         return ended
+
+    def let_go(self) -> None:
+        """Free all of it, on this thread and not at once."""
+        for things in (self.present, self.moves, self.moving):
+            let_go(things)
 
     def _from(self, record: Record) -> float:
         """Since when a record is there that is there at the beginning."""
         return -math.inf if self.begins == 0 and record.time is None else self.begins
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The rows of an input: its contents at `begins`, and its changes after that.
+
+    A question that waits for its turn holds columns, which the collector of garbage never looks at.
+    """
+
+    readable: Readable
+    begins: int
+    present: pa.Table
+    news: pa.Table
+
+    def presences(self, allowance: Allowance) -> list[Presence]:
+        """The presences of its records. Raises: Exhausted. Cost: some 10 µs for each row."""
+        return self._made(Stretch.presences, allowance)
+
+    def named(self, predicate: str, allowance: Allowance) -> Stretch:
+        """Its records as facts of a predicate. Raises, cost: as for presences."""
+        return self._made(partial(Stretch.named, predicate=predicate), allowance)
+
+    def _made(self, make: Callable[[Stretch], T], allowance: Allowance) -> T:
+        stretch = _stretched(self, allowance)
+        try:
+            return make(stretch)
+        finally:
+            stretch.let_go()
+
+
+@contextmanager
+def presences_of(
+    inputs: Mapping[str, Columns], allowance: Allowance
+) -> Iterator[dict[str, list[Presence]]]:
+    """Presences of inputs for the time of the body, on whatever thread it runs.
+
+    They are freed there at its end, however it ends, and not at once. Raises: Exhausted.
+    """
+    found: dict[str, list[Presence]] = {}
+    try:
+        for name, read in inputs.items():
+            found[name] = read.presences(allowance)
+        yield found
+    finally:
+        for each in found.values():
+            let_go(each)
 
 
 def holding(collections: Collections, lease_ms: int) -> Hold:
@@ -101,38 +173,57 @@ class Histories:
         self._workers = workers
         self._reading = hold
 
-    async def presences(
+    async def read(
         self,
-        readable: Readable,
+        inputs: Mapping[str, Readable],
         begins: int,
         at: int,
+        scans: Mapping[str, Scan],
         allowance: Allowance,
-        scan: Scan | None = None,
-    ) -> list[Presence]:
-        """Presences of an input at instants in [begins, at], as far back as since allows.
+    ) -> dict[str, Columns]:
+        """Inputs at instants in [begins, at], as far back as since allows.
 
-        With a `scan` only those that pass it. Raises: Exhausted.
+        Of an input with a scan what passes it. Raises: Exhausted.
         """
-        reading = EVERYTHING
-        if scan is not None:
-            schema = (await self._collections.description(readable.collection)).schema
-            reading = reading_of(scan, schema, readable.arguments, columns=False)
-        begins = max(begins, await self._since(readable.collection))
-        return await self._read(readable, begins, at, allowance, Stretch.presences, reading)
+        found: dict[str, Columns] = {}
+        for name, readable in inputs.items():
+            reading = EVERYTHING
+            if name in scans:
+                schema = (await self._collections.description(readable.collection)).schema
+                reading = reading_of(scans[name], schema, readable.arguments, columns=False)
+            since = await self._since(readable.collection)
+            found[name] = await self._read(readable, max(begins, since), at, allowance, reading)
+        return found
 
+    @asynccontextmanager
     async def of_ticks(
+        self, view: ViewOf, ticks: TicksOf, begins: int, at: int, allowance: Allowance
+    ) -> AsyncIterator[TickHistory]:
+        """The ticks of a view in [begins, at], as far back as since allows. Raises: Exhausted.
+
+        It begins where the view began, or with what a step of it handed on: the first one from
+        `begins` on. It is freed at the end of the body, beside the event loop.
+        """
+        stretches: dict[str, Stretch] = {}
+        try:
+            found = await self._ticks(view, ticks, begins, at, stretches, allowance)
+        finally:
+            for stretch in stretches.values():
+                await let_go_beside(stretch.present, stretch.moves)
+        try:
+            yield found
+        finally:
+            await let_go_beside(*found.parts())
+
+    async def _ticks(
         self,
         view: ViewOf,
         ticks: TicksOf,
         begins: int,
         at: int,
+        stretches: dict[str, Stretch],
         allowance: Allowance,
     ) -> TickHistory:
-        """The ticks of a view in [begins, at], as far back as since allows. Raises: Exhausted.
-
-        It begins where the view began, or with what a step of it handed on: the first one from
-        `begins` on.
-        """
         readables = view.inputs.values()
         for collection in (ticks.state, *(each.collection for each in readables)):
             begins = max(begins, await self._since(collection))
@@ -141,10 +232,9 @@ class Histories:
             begins != ticks.begin
         ):  # a first step of one instant leaves its state at the beginning itself
             state, begun, fresh = await self._read_handed(ticks.state, begins, at)
-        stretches = {}
         for name, readable in view.inputs.items():
-            named = partial(Stretch.named, predicate=name)
-            stretches[name] = await self._read(readable, min(begun, at), at, allowance, named)
+            read = await self._read(readable, min(begun, at), at, allowance)
+            stretches[name] = await self._workers.run(allowance, read.named, name, allowance)
         lower = begun if fresh else begun + 1
         start = TickStart(lower, fresh, {n: s.present for n, s in stretches.items()}, state)
         moves = {name: stretch.moves for name, stretch in stretches.items()}
@@ -185,12 +275,9 @@ class Histories:
         begins: int,
         at: int,
         allowance: Allowance,
-        make: Callable[[Stretch], T],
         reading: Reading = EVERYTHING,
-    ) -> T:
-        """The result of `make` on the contents of an input at `begins`, and its changes up to
-        `at`.
-        """
+    ) -> Columns:
+        """The contents of an input at `begins`, and its changes up to `at`."""
         status = await self._collections.status(readable.collection)
         if at < begins:
             raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
@@ -202,37 +289,37 @@ class Histories:
                 held, begins + 1, at + 1, where=reading.where, told=allowance.take
             )
         allowance.take((present.num_rows + news.num_rows) * match_bytes(len(news.column_names)))
-
-        def made() -> T:
-            stretch = _stretched(readable, begins, present, news, allowance)
-            found = make(stretch)
-            let_go(stretch.present)  # not on the event loop, nor at once
-            let_go(stretch.moves)
-            return found
-
-        return await self._workers.run(allowance, made)
+        return Columns(readable, begins, present, news)
 
 
-def _stretched(
-    readable: Readable, begins: int, present: pa.Table, news: pa.Table, allowance: Allowance
-) -> Stretch:
+def _stretched(read: Columns, allowance: Allowance) -> Stretch:
     """The rows as records, and their changes in order; a row there twice is there once."""
+    stretch, readable = Stretch(read.begins), read.readable
     copies: Counter[Record] = Counter()
-    for piece in _pieces(present, allowance):
-        for record, diff in zip(readable.records(piece), piece[DIFF].to_pylist(), strict=True):
-            copies[record] += diff
-    begun = [record for record, count in copies.items() if count > 0]
-    moves: list[Move] = []
-    ordered = news.sort_by([(TIME, "ascending"), (DIFF, "ascending")])
-    for piece in _pieces(ordered, allowance):
-        times, diffs = piece[TIME].to_pylist(), piece[DIFF].to_pylist()
-        for time, diff, record in zip(times, diffs, readable.records(piece), strict=True):
-            before, after = copies[record], copies[record] + diff
-            copies[record] = after
-            if (before > 0) != (after > 0):
-                moves.append((record, time, 1 if after > 0 else -1))
-    let_go(copies)
-    return Stretch(begins, begun, moves)
+    try:
+        for piece in _pieces(read.present, allowance):
+            for record, diff in zip(readable.records(piece), piece[DIFF].to_pylist(), strict=True):
+                if record not in copies:  # grows with the records: the collector knows it by then
+                    stretch.present.append(record)
+                copies[record] += diff
+        if any(count <= 0 for count in with_looks(copies.values())):
+            there = [record for record in with_looks(stretch.present) if copies[record] > 0]
+            stretch.present[:] = there
+        ordered = read.news.sort_by([(TIME, "ascending"), (DIFF, "ascending")])
+        for piece in _pieces(ordered, allowance):
+            times, diffs = piece[TIME].to_pylist(), piece[DIFF].to_pylist()
+            for time, diff, record in zip(times, diffs, readable.records(piece), strict=True):
+                before, after = copies[record], copies[record] + diff
+                copies[record] = after
+                if (before > 0) != (after > 0):
+                    stretch.moves.append((record, time, 1 if after > 0 else -1))
+                    stretch.moving.add(record)
+    except TidemillError:
+        stretch.let_go()
+        raise
+    finally:
+        let_go(copies)
+    return stretch
 
 
 def _pieces(table: pa.Table, allowance: Allowance) -> Iterator[pa.Table]:

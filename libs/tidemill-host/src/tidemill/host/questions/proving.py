@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from tidemill.catalog.directory import Directory, TicksOf, ViewOf
@@ -10,7 +11,6 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.relevance import pattern_scan, relevant_patterns
@@ -18,7 +18,7 @@ from tidemill.datalog.ticking import TickHistory
 from tidemill.errors import UsageError
 from tidemill.host.questions import reasons
 from tidemill.host.questions.crossing import Crossing
-from tidemill.host.questions.histories import Histories
+from tidemill.host.questions.histories import Columns, Histories
 from tidemill.host.questions.limits import Reach
 from tidemill.host.questions.working import Workers
 from tidemill.rpc.messages import Explanation
@@ -63,15 +63,16 @@ class Prover:
         """The proof down to the inputs of one view."""
         allowance = self._workers.allowance()
         if view.ticks is not None:
-            history, asked, node = await self.ticks_of(view, view.ticks, asked, at, allowance)
-            return await self._workers.reason(
-                allowance, reasons.proof_in_ticks, history, asked, at, node
-            )
+            async with self.ticks_of(view, view.ticks, asked, at, allowance) as found:
+                history, asked, node = found
+                return await self._workers.reason(
+                    allowance, reasons.proof_in_ticks, history, asked, at, node
+                )
         scans = await self._workers.run(allowance, _scans_of, view.program, asked)
-        inputs = await self.presences(view, asked, at, at, scans, allowance)
+        inputs = await self.inputs_of(view, asked, at, at, scans, allowance)
         return await self._workers.reason(allowance, reasons.proof, view.program, inputs, asked, at)
 
-    async def presences(
+    async def inputs_of(
         self,
         view: ViewOf,
         asked: Record,
@@ -79,21 +80,18 @@ class Prover:
         until: int,
         scans: Mapping[str, Scan],
         allowance: Allowance,
-    ) -> dict[str, list[Presence]]:
-        """Presences of the inputs of a view that may matter for a record, up to an instant."""
+    ) -> dict[str, Columns]:
+        """The rows of the inputs of a view that may matter for a record, up to an instant."""
         begins = at if asked.time is None else max(0, min(at, asked.time))
         begins = max(0, begins - self._reach.history_ms)
-        return {
-            predicate: await self._histories.presences(
-                readable, begins, until, allowance, scans.get(predicate)
-            )
-            for predicate, readable in view.inputs.items()
-        }
+        return await self._histories.read(view.inputs, begins, until, scans, allowance)
 
+    @asynccontextmanager
     async def ticks_of(
         self, view: ViewOf, ticks: TicksOf, asked: Record, at: int, allowance: Allowance
-    ) -> tuple[TickHistory, Record, int]:
-        """The ticks that a record may come from, the record in them, and its node.
+    ) -> AsyncIterator[tuple[TickHistory, Record, int]]:
+        """The ticks that a record may come from, the record in them, and its node; until the end
+        of the body.
 
         With several nodes the first argument of a record names the node. Raises: UsageError.
         """
@@ -107,7 +105,8 @@ class Prover:
                 )
             node, asked = number, replace(asked, arguments=tuple(rest))
         begins = max(0, at - self._reach.history_ms)
-        return await self._histories.of_ticks(view, ticks, begins, at, allowance), asked, node
+        async with self._histories.of_ticks(view, ticks, begins, at, allowance) as history:
+            yield history, asked, node
 
 
 def _scans_of(program: CheckedProgram, asked: Record) -> dict[str, Scan]:

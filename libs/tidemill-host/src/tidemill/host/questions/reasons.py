@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from tidemill.arrangement.looks import let_go, look
+from tidemill.arrangement.looks import look
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickHistory, why_in_ticks, why_not_in_ticks
@@ -16,9 +15,10 @@ from tidemill.datalog.values import equal
 from tidemill.datalog.why import rule_text, why
 from tidemill.datalog.why_not import Reason as NotBecause
 from tidemill.datalog.why_not import why_not
+from tidemill.host.questions.histories import Columns, presences_of
 from tidemill.rpc.messages import Explanation, Json
 
-Inputs: TypeAlias = "Mapping[str, list[Presence]]"
+Inputs: TypeAlias = "Mapping[str, Columns]"
 Letters: TypeAlias = "Sequence[Record]"
 """Events that came late and were refused."""
 Found: TypeAlias = "Proof | Explanation"
@@ -32,9 +32,9 @@ TREE_CHARS_MAX = 16 << 20
 def proof(
     program: CheckedProgram, inputs: Inputs, record: Record, at: int, allowance: Allowance
 ) -> Found:
-    """A proof tree down to inputs, which are let go."""
-    found = why(program, inputs, record, at, allowance=allowance)
-    _let_go(inputs)
+    """A proof tree down to inputs."""
+    with presences_of(inputs, allowance) as present:
+        found = why(program, present, record, at, allowance=allowance)
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
     return found
@@ -136,20 +136,16 @@ def absence(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int,
     allowance: Allowance,
 ) -> Explanation:  # fmt: skip
-    """One reason for each rule that could derive the record; the inputs are let go."""
+    """One reason for each rule that could derive the record."""
     told = _asks_more(record) and at < upper
-    present = why(program, inputs, record, at, allowance=allowance) if told else None
-    if present is not None and (other := _told_otherwise(record, present.record, at)):
-        return Explanation(other)
-    found = why_not(program, inputs, record, at, upper=upper, letters=letters, allowance=allowance)
-    _let_go(inputs)
+    with presences_of(inputs, allowance) as facts:
+        present = why(program, facts, record, at, allowance=allowance) if told else None
+        if present is not None and (other := _told_otherwise(record, present.record, at)):
+            return Explanation(other)
+        found = why_not(
+            program, facts, record, at, upper=upper, letters=letters, allowance=allowance
+        )
     return _explained(program, record, found)
-
-
-def _let_go(inputs: Inputs) -> None:
-    """Free facts that were read for one question here, and not on the event loop."""
-    for presences in inputs.values():
-        let_go(presences)
 
 
 def _explained(program: CheckedProgram, record: Record, found: Sequence[NotBecause]) -> Explanation:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
 from time import sleep
+from typing import Any
 
 import pytest
 import redis
 from obstore.store import MemoryStore
 
+from tidemill.errors import Unavailable
 from tidemill.shard import (
     Blob,
     Consensus,
@@ -82,6 +85,44 @@ async def test_the_log_of_sqlite_begins_anew_before_it_is_long(
     assert [version.data[0] for version in found] == list(range(120))
     await one.close()
     await two.close()
+
+
+async def test_what_one_turn_asks_of_sqlite_is_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    decide = SqliteConsensus._decide
+
+    def decided(store: SqliteConsensus, attempts: Sequence[Any]) -> list[bool]:
+        together.append(len(attempts))
+        return decide(store, attempts)
+
+    monkeypatch.setattr(SqliteConsensus, "_decide", decided)
+    store = SqliteConsensus(tmp_path / "log.sqlite")
+    first = Version(0, b"first")
+    won = await asyncio.gather(*(store.compare_and_set(k, None, first) for k in "abcdefgh"))
+    assert won == [True] * 8
+    assert together == [8]
+    # Each is decided for itself, in order.
+    asked = [("a", 0, 1), ("b", None, 0), ("a", 0, 1), ("a", 1, 2)]
+    tried = (store.compare_and_set(k, expected, Version(n, b"")) for k, expected, n in asked)
+    assert await asyncio.gather(*tried) == [True, False, False, True]
+    assert together == [8, 4]
+    await store.close()
+
+
+async def test_closing_decides_what_waits_and_refuses_what_comes_later(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    store = SqliteConsensus(file)
+    waiting = asyncio.create_task(store.compare_and_set("a", None, Version(0, b"first")))
+    await asyncio.sleep(0)  # it has asked, and its turn has not ended
+    await store.close()
+    assert await waiting
+    with pytest.raises(Unavailable):
+        await store.compare_and_set("a", 0, Version(1, b"late"))
+    again = SqliteConsensus(file)
+    assert await again.scan("a", 0) == [Version(0, b"first")]
+    await again.close()
 
 
 @pytest.mark.server

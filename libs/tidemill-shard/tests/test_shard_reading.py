@@ -470,3 +470,27 @@ async def test_the_time_before_the_first_row_is_one_piece_with_it() -> None:
     rows = [(n, "x", begins + n, 1) for n in range(1_000)]
     await world.write(0, begins + 1_000, rows)
     assert await world.store.upper_of_rows("c", 0, begins + 1_000, 100) == begins + 100
+
+
+async def test_the_parts_from_an_instant_on_are_found_among_many() -> None:
+    """Since and compaction change the batches, and not the answer."""
+    random = Random(3)
+    world = World()
+    read = await world.create()
+    looked = kept = upper = since = 0
+    for _ in range(60):
+        lower, upper = upper, upper + random.randrange(1, 4)
+        rows = [(n, "x", random.randrange(lower, upper), 1) for n in range(random.randrange(3))]
+        await world.write(lower, upper, rows)
+        if random.random() < 0.1:
+            since = random.randrange(since, upper)
+            read = await world.store.downgrade(read, frontier(since))
+            await world.store.compact_step("c", 20)
+        state = await world.store.state("c")
+        for at in range(upper + 2):
+            found = [part for part in state.parts_from(at) if part.meets(at, None)]
+            assert found == [part for part in state.parts() if part.meets(at, None)]
+            looked += len(state.parts_from(at))
+            kept += len(found)
+    assert since > 0
+    assert looked < 3 * kept

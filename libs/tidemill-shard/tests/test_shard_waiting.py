@@ -10,11 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidemill.errors import BeforeSince, CapabilityExpired, Corrupt, NotYet, UsageError
+from tidemill.errors import (
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    NotYet,
+    UnknownCapability,
+    UsageError,
+)
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Collections,
     Description,
+    Limits,
     MemoryBlob,
     MemoryConsensus,
     Progress,
@@ -22,6 +30,7 @@ from tidemill.shard import (
     Updates,
 )
 from tidemill.shard.offloading import all_of
+from tidemill.shard.part_store import LIMITS
 from tidemill.shard.waking import Wakeups
 from tidemill.time import frontier
 
@@ -48,13 +57,14 @@ class World:
         self.names = count()
         self.here, self.there = self.open(), self.open()
 
-    def open(self) -> Collections:
+    def open(self, limits: Limits = LIMITS) -> Collections:
         return Collections(
             self.consensus,
             self.blob,
             self.clock,
             lambda: f"{next(self.names):032x}",
             poll_interval_s=1.0,
+            limits=limits,
         )
 
     async def create(self) -> ReadCapability:
@@ -315,6 +325,56 @@ async def test_an_upper_is_known_to_be_past_an_instant_without_a_read() -> None:
     assert not world.there.known_past("c", 10)
     assert not world.there.known_past("none", 0)
     assert world.consensus.scans == scans
+
+
+async def test_an_upper_that_is_known_is_answered_without_a_read() -> None:
+    world = World()
+    await world.create()
+    await world.write(world.here, 0, 10, ("a", 3, 1))
+    assert await world.there.upper_seen("c") == frontier(10)
+    await world.write(world.here, 10, 20, ("b", 13, 1))
+    scans = world.consensus.scans
+    assert await world.there.upper_seen("c") == frontier(10), "the newest that it has seen"
+    assert await world.there.wait_for_upper("c", 9, 0.0) == frontier(10)
+    assert await world.there.upper_of_rows("c", 0, 10, 1_000) == 10
+    assert world.consensus.scans == scans
+    # A later upper is looked for: an old version is not taken for the newest.
+    assert await world.there.wait_for_upper("c", 10, 0.0) == frontier(20)
+    await world.write(world.here, 20, 30, ("c", 23, 1))
+    assert await world.there.upper_of_rows("c", 0, 30, 2) < 30
+    assert await world.there.upper_seen("c") == frontier(30)
+
+
+@pytest.mark.rule("F8", "K12")
+async def test_changes_below_an_upper_that_is_known_are_those_of_every_later_version() -> None:
+    world = World()
+    limits = Limits(inline_bytes_max=0, cache_bytes_max=0)
+    world.here, world.there = world.open(limits), world.open(limits)
+    read = await world.create()
+    for at in range(10):
+        await world.write(world.here, at, at + 1, (f"r{at}", at, 1))
+    assert await world.there.upper_seen("c") == frontier(10)
+    exact = await world.here.changes(read, 1, 10)
+    await world.write(world.here, 10, 12, ("later", 11, 1))
+    scans = world.consensus.scans
+    assert await world.there.changes(read, 1, 10, seen=True) == exact
+    assert world.consensus.scans == scans
+    await world.there.changes(read, 1, 10)
+    assert world.consensus.scans > scans, "only who says so is answered by a version that it saw"
+    # Its objects are merged, and gone: the newest version says the same.
+    there = world.open(limits)
+    assert await there.upper_seen("c") == frontier(12)
+    await world.here.compact("c")
+    assert await world.here.collect_garbage("c", 0) > 0
+    assert await there.changes(read, 1, 10, seen=True) == exact
+    # Later changes are read, and so is a capability that came later.
+    await world.write(world.here, 12, 14, ("late", 13, 1))
+    assert (await there.changes(read, 10, 14, seen=True)).num_rows == 2
+    late, _ = await world.here.acquire("c")
+    assert await there.changes(late, 1, 10, seen=True) == exact
+    await there.drop(late)
+    with pytest.raises(UnknownCapability):
+        await there.changes(late, 1, 10, seen=True)
 
 
 @pytest.mark.rule("SU4")

@@ -150,7 +150,22 @@ def test_views_that_are_gone_hold_nothing() -> None:
     asyncio.run(shared.read(stays, 20, store.read))
     shared.leave(goes)
     asyncio.run(shared.read(stays, 22, store.read))
-    assert (shared.log.holders, len(shared.log)) == (1, 0)
+    assert (shared.log.holders, len(shared.log)) == (0, 0)
+
+
+def test_for_one_view_nothing_is_kept_and_the_next_one_lacks_nothing() -> None:
+    store, shared = Store(UPDATES), SharedInput()
+    (alone,) = readers_at(shared, store, 5)
+    for until in (10, 12, 14):
+        asyncio.run(shared.read(alone, until, store.read))
+        assert (shared.log.holders, len(shared.log)) == (0, 0)
+    (later,) = readers_at(shared, store, 9)
+    for until in (16, 20):
+        for reader in (later, alone):
+            asyncio.run(shared.read(reader, until, store.read))
+    for reader, first in ((alone, 6), (later, 10)):
+        times = [t for part in reader.given for t in part.column(TIME).to_pylist()]
+        assert sorted(times) == [time for _, time, _ in UPDATES if first <= time < 20]
 
 
 def test_views_of_an_input_from_its_beginning_on_read_its_changes_once() -> None:

@@ -23,14 +23,15 @@ async def append_through(
 
     The updates are a function of definite inputs, so what another writer, or this one before a
     crash, has written of them is the same. Returns how many updates were written. Raises: Fenced at
-    a collection of which nobody may write any more.
+    a collection of which nobody may write any more. Cost: a commit; where another process has
+    written meanwhile, a lost one, which tells how far it has come.
     """
-    held: Frontier = (await collections.status(collection)).upper
+    held = await collections.upper_seen(collection)
     refuse_fenced(collection, held)
     while held.precedes(frontier(upper)) and held != frontier(upper):
         missing = between(updates, sole_time(held), upper)
         outcome = await collections.compare_and_append(
-            collection, held, frontier(upper), missing, writer=writer
+            collection, held, frontier(upper), missing if missing.num_rows else None, writer=writer
         )
         if not isinstance(outcome, UpperMismatch):
             return int(missing.num_rows)

@@ -77,11 +77,12 @@ class Holds:
         added_up: bool = True,
     ) -> pa.Table:
         """All updates with lower <= _time < upper, as far as they are read; `told` as for a
-        snapshot. Without `added_up` they are as stored.
+        snapshot. Without `added_up` they are as stored. The hold is the owner's for good, so that a
+        version that the process has seen will do.
         """
         rows = await self._collections.changes(
             self._held[collection], lower, upper,
-            columns=reading.columns, where=reading.where, told=told, added_up=added_up,
+            columns=reading.columns, where=reading.where, told=told, added_up=added_up, seen=True,
         )  # fmt: skip
         return reading.whole(rows)
 

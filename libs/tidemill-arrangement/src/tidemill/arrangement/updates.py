@@ -28,6 +28,7 @@ Column: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
 Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 _I64_MAX = 2**63 - 1
+_DIFF_FIELD = pa.field(DIFF, pa.int64())
 
 
 def update_schema(data: pa.Schema) -> pa.Schema:
@@ -83,7 +84,7 @@ def consolidate(table: pa.Table) -> pa.Table:
     if TIME in table.column_names:
         keys.append(TIME)
     table = _with_positive_zeros(table)
-    if table.num_rows == 0:
+    if table.num_rows == 0 or _is_one_update(table):
         return table
     table = _sorted(table, keys)
     starts = _run_starts(table, keys)
@@ -92,6 +93,13 @@ def consolidate(table: pa.Table) -> pa.Table:
     if len(kept) < table.num_rows:
         table = table.take(starts[kept])
     return _with_column(table, DIFF, sums[kept])
+
+
+def _is_one_update(table: pa.Table) -> bool:
+    """Whether there is one row, with a diff that is not zero and of the type of diffs."""
+    if table.num_rows != 1 or table.schema.field(DIFF) != _DIFF_FIELD:
+        return False
+    return bool(_diffs(table)[0])
 
 
 def advance(table: pa.Table, since: Frontier) -> pa.Table:
@@ -166,6 +174,8 @@ def ordered(table: pa.Table, names: Sequence[str]) -> tuple[pa.Table, npt.NDArra
 
 def between(table: pa.Table, lower: int, upper: int | None) -> pa.Table:
     """The updates with lower <= _time < upper, in their order; `None` is no bound above."""
+    if not table.num_rows:
+        return table
     times = _times(table)
     kept: npt.NDArray[np.bool_] = np.ones(len(times), dtype=np.bool_)
     if lower > 0:

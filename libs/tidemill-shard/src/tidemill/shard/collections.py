@@ -99,10 +99,14 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
     def count_updates(self, collection: str, lower: int, upper: int) -> int:
         """About the number of updates from `lower` to before `upper`, in the newest version seen.
 
-        Cost: no read; O(p) for p parts.
+        Cost: no read; O(p) for the p parts of batches from `lower` on.
         """
         known = self._core.versions.cached(collection)
-        return 0 if known is None else round(updates_between(known.state.parts(), lower, upper))
+        return (
+            0
+            if known is None
+            else round(updates_between(known.state.parts_from(lower), lower, upper))
+        )
 
     async def compact(self, collection: str) -> None:
         """Run all physical and logical compaction that is allowed now; contents do not change

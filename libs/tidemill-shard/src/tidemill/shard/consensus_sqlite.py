@@ -47,21 +47,16 @@ class _Attempt:
     loop: asyncio.AbstractEventLoop
     outcome: asyncio.Future[bool]
 
-    def tell(self, answer: bool | TidemillError) -> None:
-        """Answer whoever waits, from the thread of the store."""
-
-        def set_outcome() -> None:
-            if self.outcome.done():
-                return
-            if isinstance(answer, bool):
-                self.outcome.set_result(answer)
-            else:
-                # NB: an error of its own for each: raised again, one grows by the frames of all who
-                # had it before.
-                self.outcome.set_exception(type(answer)(answer.message, **answer.details))
-
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            self.loop.call_soon_threadsafe(set_outcome)
+    def set(self, answer: bool | TidemillError) -> None:
+        """Answer whoever waits, in their loop."""
+        if self.outcome.done():
+            return
+        if isinstance(answer, bool):
+            self.outcome.set_result(answer)
+        else:
+            # NB: an error of its own for each: raised again, one grows by the frames of all who had
+            # it before.
+            self.outcome.set_exception(type(answer)(answer.message, **answer.details))
 
 
 class SqliteConsensus:
@@ -69,7 +64,8 @@ class SqliteConsensus:
     acknowledged.
 
     All statements run on one thread of their own, so that the event loop never waits for the disk.
-    Writes that wait at the same time share one transaction, hence one flush.
+    Writes that wait at the same time share one transaction, hence one flush: so do all that one
+    turn of a loop asks for.
     """
 
     risks: tuple[str, ...] = ()
@@ -90,6 +86,8 @@ class SqliteConsensus:
         self._connection: sqlite3.Connection | None = None
         self._told: int | None = None
         self._attempts: deque[_Attempt] = deque()
+        self._asking: set[asyncio.AbstractEventLoop] = set()
+        """The loops that hand their attempts over at the end of their turn."""
         self._uncopied = 0
         self._long = False
         self._closed = False
@@ -113,10 +111,18 @@ class SqliteConsensus:
         loop = asyncio.get_running_loop()
         attempt = _Attempt(key, expected, version, loop, loop.create_future())
         self._attempts.append(attempt)
-        # It answers by itself: nobody waits for the task of the thread, which would wake the loop
-        # once more.
-        self._thread.submit(self._write_waiting)
+        if loop not in self._asking:
+            self._asking.add(loop)
+            loop.call_soon(self._hand_over, loop)
         return await attempt.outcome
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have all attempts decided that wait now; whoever closed the store has done so."""
+        self._asking.discard(loop)
+        if not self._closed:
+            # It answers by itself: nobody waits for the task of the thread, which would wake the
+            # loop once more.
+            self._thread.submit(self._write_waiting)
 
     async def truncate(self, key: str, before: int) -> None:
         """Delete the versions before number `before`; the newest one stays."""
@@ -138,6 +144,7 @@ class SqliteConsensus:
         """Close the file once running commits have ended."""
         if self._closed:
             return
+        self._thread.submit(self._write_waiting)
         closing = self._submit(self._close_connection)
         self._closed = True
         await closing
@@ -189,11 +196,23 @@ class SqliteConsensus:
             answers = as_ours(error, self._file)
         except TidemillError as error:
             answers = error
-        for number, attempt in enumerate(attempts):
-            attempt.tell(answers[number] if isinstance(answers, list) else answers)
+        given = answers if isinstance(answers, list) else [answers] * len(attempts)
+        self._answer(list(zip(attempts, given, strict=True)))
         if self._uncopied >= CHECKPOINT_BYTES and self._connection is not None:
             self._uncopied = 0
             copy_log(self._connection)
+
+    def _answer(self, answers: Sequence[tuple[_Attempt, bool | TidemillError]]) -> None:
+        """Answer whoever waits, waking each loop once."""
+
+        def set_all(loop: asyncio.AbstractEventLoop) -> None:
+            for attempt, answer in answers:
+                if attempt.loop is loop:
+                    attempt.set(answer)
+
+        for loop in {attempt.loop for attempt, _ in answers}:
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(set_all, loop)
 
     def _decide(self, attempts: Sequence[_Attempt]) -> list[bool]:
         connection = self._opened()

@@ -111,12 +111,14 @@ class ReadCommands:
         where: pc.Expression | None = None,
         told: Callable[[int], None] | None = None,
         added_up: bool = True,
+        seen: bool = False,
     ) -> pa.Table:
         """All updates with lower <= time < upper, exactly as they were at their own times.
 
         From `lower` 0 on a collection whose since has moved, times before since count at since−1.
         Without `added_up` updates come as they are stored, which costs no sort: those of one row
-        and time may be apart.
+        and time may be apart. With `seen` a version may answer that this process has seen. Its
+        upper has come so far, and the capability is live in it: no newer one says anything else.
         Raises: BeforeSince if `lower` is neither 0 nor beyond since, NotYet if `upper` is past the
         collection's, errors of the capability.
         """
@@ -136,15 +138,21 @@ class ReadCommands:
             with adding_up():
                 return advance(table, frontier(reached)) if lower == 0 < reached else table
 
+        known = self._core.versions.seen_past(capability.collection, upper - 1) if seen else None
+        if known is not None and capability.id in known.reads:
+            with suppress(PartGone):  # it has been merged meanwhile
+                return await read(known)
         return await self._read(capability, read)
 
     async def upper_of_rows(self, collection: str, lower: int, upper: int, rows_max: int) -> int:
         """An instant in (lower, upper] below which about `rows_max` updates from `lower` on lie.
 
-        For readers of a backlog, piece by piece. Cost: no read of an object.
+        For readers of a backlog, piece by piece. Cost: no read of an object, nor of the newest
+        version where the upper is known to have come to `upper`.
         """
-        state = await self._core.versions.state(collection)
-        return upper_of_rows(state.parts(), lower, upper, rows_max)
+        known = self._core.versions.seen_past(collection, upper - 1)
+        state = known or await self._core.versions.state(collection)
+        return upper_of_rows(state.parts_from(lower), lower, upper, rows_max)
 
     async def _read(
         self, capability: ReadCapability, read: Callable[[State], Awaitable[Answer]]
@@ -301,14 +309,25 @@ class ReadCommands:
         """Whether the upper was past `beyond` when this process last read it: so it is now, since
         an upper never goes back.
         """
-        known = self._core.versions.cached(collection)
-        return known is not None and not known.state.upper.less_equal(beyond)
+        return self._core.versions.seen_past(collection, beyond) is not None
+
+    async def upper_seen(self, collection: str) -> Frontier:
+        """An upper that the collection has come to: the newest that this process has seen.
+
+        The present one is not before it. Cost: a read only if this process has seen none.
+        """
+        known = self._core.versions.seen_past(collection, -1)
+        return (known or await self._core.versions.state(collection)).upper
 
     async def wait_for_upper(self, collection: str, beyond: int, deadline_s: float) -> Frontier:
         """The upper, once it is past `beyond`. Raises: NotYet when `deadline_s` is over.
 
-        Commits of this process wake the caller; those of others are found by polling.
+        Commits of this process wake the caller; those of others are found by polling. Cost: no read
+        if this process has seen such an upper, which need not be the newest one.
         """
+        known = self._core.versions.seen_past(collection, beyond)
+        if known is not None:
+            return known.upper
         return await self._past(collection, beyond, deadline_s, lambda state: None)
 
     async def wait_for_news(

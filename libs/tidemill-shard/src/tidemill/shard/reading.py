@@ -154,7 +154,7 @@ class VersionReader:
         description = state.description
         _check_columns(query, description.schema.names)
         scalars = equal_scalars(description, query.equal or {})
-        chosen = [part for part in state.parts() if part.meets(lower, upper)]
+        chosen = [part for part in state.parts_from(lower) if part.meets(lower, upper)]
         if not chosen:
             return []
         if scalars:

@@ -6,6 +6,7 @@ the difference of two versions is found by `is`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ from tidemill.arrangement.arrow_bytes import check_columns
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.errors import UsageError
 from tidemill.shard.parts import Part
-from tidemill.time import Frontier, frontier
+from tidemill.time import Frontier, frontier, sole_time
 
 KEEP_ALL_MS = 2**64 - 1
 """A retention longer than any timeline: all history is kept, whatever readers let go."""
@@ -191,6 +192,17 @@ class State:
     def parts(self) -> tuple[Part, ...]:
         """All parts of batches, oldest first: what a reader may need."""
         return tuple(part for batch in self.batches for part in batch.parts)
+
+    def parts_from(self, lower: int) -> tuple[Part, ...]:
+        """The parts that may hold updates from `lower` on, oldest first.
+
+        Cost: O(those parts + log batches) for a `lower` from since on, else as `parts`.
+        """
+        if not self.since.less_equal(lower):
+            return self.parts()
+        # Times of a batch lie before the next one, or before since where they were compacted.
+        starts = bisect_right(self.batches, lower, key=lambda batch: sole_time(batch.lower))
+        return tuple(p for batch in self.batches[max(0, starts - 1) :] for p in batch.parts)
 
     def staged_parts(self) -> tuple[Part, ...]:
         """All parts that wait for upper."""

@@ -55,6 +55,15 @@ class Versions:
         log = self._logs.get(collection)
         return None if log is None else log.cached
 
+    def seen_past(self, collection: str, beyond: int) -> State | None:
+        """The newest version that this process has seen, without looking, if its upper is past
+        `beyond`.
+
+        Its statements about instants between its frontiers stay true (P1).
+        """
+        known = self.cached(collection)
+        return None if known is None or known.state.upper.less_equal(beyond) else known.state
+
     def closed(self, collections: Iterable[str]) -> list[str]:
         """Those of some collections that this process has seen as tombstones."""
         logs = ((each, self._logs[each].written) for each in collections if each in self._logs)

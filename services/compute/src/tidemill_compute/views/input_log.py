@@ -144,6 +144,12 @@ class InputLog:
             if reader is None or reader not in readers:
                 self._release(each)
 
+    def forget(self) -> None:
+        """Keep nothing: the only reader has all of it."""
+        for each in list(self._handles):
+            self._release(each)
+        self._trace = None
+
     def _make(self, upper: int, updates: pa.Table) -> SharedTrace[int, TableBatch]:
         """A trace that begins with some updates, all of them below `upper`."""
         trace: SharedTrace[int, TableBatch] = SharedTrace(Spine(U64_TIME))

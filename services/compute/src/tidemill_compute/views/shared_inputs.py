@@ -111,10 +111,14 @@ class SharedInput:
                 changes = await read(reached, until)
                 known.append((until, changes))
                 self.reads += 1
-                self.log.append(reached, until, changes)
+                if self.readers > 1:
+                    self.log.append(reached, until, changes)
             for upper, changes in known:
                 reader.extend(changes, upper)
-            self.log.move(reader, self._readers)
+            if self.readers > 1:
+                self.log.move(reader, self._readers)
+            else:
+                self.log.forget()  # a later one begins with the store
 
 
 class SharedInputs:

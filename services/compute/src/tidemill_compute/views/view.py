@@ -149,7 +149,7 @@ class ViewDriver:
             await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
-            if self._writing is not None and not self._is_behind():
+            if self._writing is not None and not self._is_behind(self._taken):
                 if not await self._settle():
                     await self._resume()
                 continue  # it may have been the last one
@@ -176,11 +176,11 @@ class ViewDriver:
         self.progress.lower = max(self.progress.lower, sole_time(upper))
         return True
 
-    def _is_behind(self) -> bool:
-        """Whether every input is known to be definite past the last step."""
+    def _is_behind(self, reached: int) -> bool:
+        """Whether every input is known to be definite past an instant."""
         past = self._collections.known_past
-        return self._taken < U64_MAX and all(
-            living.upper > self._taken or past(self._target.inputs[predicate][0], self._taken)
+        return reached < U64_MAX and all(
+            living.upper > reached or past(self._target.inputs[predicate][0], reached)
             for predicate, living in self._inputs.items()
         )
 
@@ -434,7 +434,7 @@ class ViewDriver:
     ) -> bool:
         """Write what a step gave; false if the maintainer has to begin again."""
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
-        updates = await self._compute(step.made)
+        updates = step.made() if step.state is None else await self._compute(step.made)
         state, *rest = updates
         alone = await self._append_state(state, lower, step.upper)
         if alone is None:
@@ -512,8 +512,11 @@ class ViewDriver:
     async def _take_in(self, lower: int, common: int, half_written: int | None) -> tuple[Step, int]:
         """A step, and about how many changes of the inputs it took in."""
         stages = self._collections.stages
+        # NB: in a backlog the state is made while the next step is evaluated; else at once.
         with stages.timed("operators", 0):
-            step = await self._compute(self._evaluate, lower, common, half_written)
+            step = await self._compute(
+                self._evaluate, lower, common, half_written, not self._is_behind(common)
+            )
         taken = self.count_changes(lower, step.upper)
         stages.add("operators", 0.0, taken)
         return step, taken
@@ -523,9 +526,11 @@ class ViewDriver:
         count = self._collections.count_updates
         return sum(count(each, lower, upper) for each in self._input_collections())
 
-    def _evaluate(self, lower: int, common: int, half_written: int | None) -> Step:
+    def _evaluate(self, lower: int, common: int, half_written: int | None, whole: bool) -> Step:
+        """A step; `whole` with the updates of its state."""
         try:
-            return self._maintainer.step(lower, common, half_written)
+            step = self._maintainer.step(lower, common, half_written)
+            return Step(step.upper, step.made()) if whole else step
         except MemoryError as error:
             raise Exhausted(
                 f"a step of view {self._target.name} was given up: the machine has no memory left",

@@ -3,7 +3,7 @@
 Importing it imports numba.
 """
 
-from tidemill.arrangement.interval_updates.arranged import Arrangement, Facts, Index
+from tidemill.arrangement.interval_updates.arranged import Arrangement, Index
 from tidemill.arrangement.interval_updates.float_sums import base_of, rounded
 from tidemill.arrangement.interval_updates.group_stretches import merged_stretches
 from tidemill.arrangement.interval_updates.groups import (
@@ -40,7 +40,7 @@ from tidemill.arrangement.interval_updates.rows import (
     Change,
     no_change,
 )
-from tidemill.arrangement.interval_updates.shared import RowsAsOf, SharedRows, Sharing
+from tidemill.arrangement.interval_updates.shared import Facts, RowsAsOf, SharedRows, Sharing
 from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.interval_updates.summing import Sums
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -142,46 +141,6 @@ def _pages_for(keys: int) -> tuple[int, int]:
     return (bits, 1) if bits < PAGE_BITS else (PAGE_BITS, (8 * keys // 3 >> PAGE_BITS) + 1)
 
 
-class Facts(Protocol):
-    """Rows that matches are completed by: an arrangement, or what a reader may see of one."""
-
-    def __len__(self) -> int:
-        """Number of rows, those that the reader does not see among them."""
-        ...
-
-    @property
-    def columns(self) -> int:
-        """Number of columns."""
-        ...
-
-    @property
-    def rows(self) -> I64Array:
-        """The rows with start and end."""
-        ...
-
-    @property
-    def counts(self) -> I64Array:
-        """Rows, and rows before the first negative one."""
-        ...
-
-    @property
-    def as_of(self) -> AsOf:
-        """The part of each row that the reader sees."""
-        ...
-
-    def hold(self, columns: Sequence[int]) -> Index:
-        """The index by some columns. Until `release` rows and index are changed by nobody."""
-        ...
-
-    def release(self) -> None:
-        """The rows are not read any more."""
-        ...
-
-    def living(self) -> I64Array:
-        """The rows that the reader sees, on the intervals that it sees. Cost: O(rows)."""
-        ...
-
-
 class Arrangement:
     """Updates of one collection with their intervals, all of them with diff 1.
 
@@ -310,4 +269,4 @@ class Arrangement:
         return rows[rows[:, -2] < rows[:, -1]]
 
 
-__all__ = ["END_WORD", "Arrangement", "AsOf", "Facts", "Index"]
+__all__ = ["END_WORD", "Arrangement", "AsOf", "Index"]

@@ -8,9 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates.arranged import AsOf, Facts
+from tidemill.arrangement.interval_updates.arranged import AsOf
 from tidemill.arrangement.interval_updates.long_chains import LONG, is_long, looks_at
 from tidemill.arrangement.interval_updates.rows import Change, Word, end_as_of
+from tidemill.arrangement.interval_updates.shared import Facts
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tidemill.arrangement.interval_updates.arranged import AsOf
 from tidemill.arrangement.interval_updates.rows import Change, Word, end_as_of
 from tidemill.arrangement.interval_updates.slots import I32Array, is_past
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
-AsOf = tuple[int, int]
 LONG = 512
 """A chain of more rows is long; to sort fewer takes more time than some walks along them."""
 

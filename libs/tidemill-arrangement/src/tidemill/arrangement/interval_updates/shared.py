@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Condition, Lock
+from typing import TypeAlias
 from weakref import WeakSet, ref
 
 import numpy as np
@@ -373,6 +374,10 @@ class RowsAsOf:
         found[:, :-1] = rows
         found[:, -3], found[:, -2] = place - 1, rows[:, self.expiry]
         return found[found[:, -3] < found[:, -2]]
+
+
+Facts: TypeAlias = Arrangement | RowsAsOf
+"""Rows that matches are completed by: an arrangement, or what a reader may see of one."""
 
 
 class Sharing:

@@ -82,6 +82,6 @@ def history_window(
         name: [pack_part(part) for part in parts] for name, (_, parts) in history.inputs.items()
     }
     return Window(
-        owner, pack_history(history.bare, bytes_max), history.input_rows, divided.ranges,
+        owner, pack_history(history, bytes_max), history.input_rows, divided.ranges,
         history.lower, history.upper, True, begun_ms, parts, {}, fresh=True, ranges_max=divided.ranges_max(),
     )  # fmt: skip

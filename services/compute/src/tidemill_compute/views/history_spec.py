@@ -14,26 +14,15 @@ from tidemill.datalog.limits import Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.vocabulary import Named
-from tidemill.shard.encoding import pack_description, pack_part, unpack_description, unpack_part
+from tidemill.shard.encoding import pack_description, unpack_description
 from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, History
 from tidemill_compute.views.view_target import ViewTarget
 
 
-class _Shape(msgspec.Struct, frozen=True):
-    predicate: str
-    schema: bytes
-    arguments: int
-    timed: bool
-    lattices: tuple[tuple[str, tuple[str, ...]], ...]
-    written: frozenset[int]
-    sure: frozenset[str]
-    marked: tuple[str, ...]
-
-
 class HistorySpec(msgspec.Struct, frozen=True):
-    """A History without its derivable parts: the program is its text, and is checked once more.
+    """A bare History: the program is its text, and is checked once more.
 
     Plugins of the program go by name and version, and are loaded where the job runs.
     """
@@ -43,17 +32,15 @@ class HistorySpec(msgspec.Struct, frozen=True):
     file: str
     program_inputs: dict[str, InputSchema]
     named: Named
-    inputs: dict[str, tuple[str, _Shape]]
-    outputs: dict[str, tuple[str, _Shape]]
+    inputs: dict[str, tuple[str, PredicateShape]]
+    outputs: dict[str, tuple[str, PredicateShape]]
     errors: str
     state: str
     strategy: Strategy
     begin: list[int] | None
     limits: Limits
     settings: ComputeSettings
-    lower: int
-    upper: int
-    parts: dict[str, tuple[bytes, list[bytes]]]
+    read: dict[str, bytes]
     written: dict[str, bytes]
     bytes_max: int
     setting: str
@@ -62,7 +49,7 @@ class HistorySpec(msgspec.Struct, frozen=True):
 def pack_history(
     history: History, bytes_max: int = HISTORY_BYTES_MAX, setting: str = HISTORY_BYTES
 ) -> bytes:
-    """The bytes from which `unpack_history` gives the same history; of a view without ticks.
+    """The bytes from which `unpack_history` gives the `bare` history; of a view without ticks.
 
     The evaluator may hold `bytes_max` in memory, by a setting.
     """
@@ -71,56 +58,40 @@ def pack_history(
     spec = HistorySpec(
         name=target.name, text=program.program.text, file=program.program.file,
         program_inputs=dict(program.inputs), named=program.vocabulary.named,
-        inputs={p: (name, _packed_shape(shape)) for p, (name, shape) in target.inputs.items()},
-        outputs={p: (name, _packed_shape(shape)) for p, (name, shape) in target.outputs.items()},
+        inputs=dict(target.inputs), outputs=dict(target.outputs),
         errors=target.errors, state=target.state, strategy=target.strategy,
         begin=None if target.begin is None else list(target.begin), limits=target.limits,
-        settings=history.settings, lower=history.lower, upper=history.upper,
-        parts={
-            name: (pack_description(description), [pack_part(part) for part in parts])
-            for name, (description, parts) in history.inputs.items()
-        },
+        settings=history.settings,
+        read={name: pack_description(each) for name, (each, _) in history.inputs.items()},
         written={name: pack_description(description) for name, description in history.written.items()},
         bytes_max=bytes_max, setting=setting,
     )  # fmt: skip
-    return msgspec.msgpack.encode(spec)
+    return msgspec.msgpack.encode(spec, enc_hook=_bytes)
 
 
 def unpack_history(packed: bytes) -> History:
     """The history that `pack_history` packed. Cost: the program is parsed and checked."""
-    spec = msgspec.msgpack.decode(packed, type=HistorySpec)
+    spec = msgspec.msgpack.decode(packed, type=HistorySpec, dec_hook=_schema)
     program = check(
         parse(spec.text, spec.file), InputSchemas(spec.program_inputs), vocabulary_of(spec.named)
     )
     target = ViewTarget(
-        spec.name, program,
-        {p: (name, _shape(shape)) for p, (name, shape) in spec.inputs.items()},
-        {p: (name, _shape(shape)) for p, (name, shape) in spec.outputs.items()},
-        spec.errors, spec.state, None, spec.strategy,
+        spec.name, program, spec.inputs, spec.outputs, spec.errors, spec.state, None, spec.strategy,
         None if spec.begin is None else frontier(*spec.begin), spec.limits,
         Allowance(spec.bytes_max, spec.setting, f"the history of view {spec.name}"),
     )  # fmt: skip
-    inputs = {
-        name: (unpack_description(description), tuple(unpack_part(part) for part in parts))
-        for name, (description, parts) in spec.parts.items()
-    }
-    written = {name: unpack_description(description) for name, description in spec.written.items()}
-    return History(target, spec.settings, spec.lower, spec.upper, inputs, written)
+    read = {name: (unpack_description(each), ()) for name, each in spec.read.items()}
+    written = {name: unpack_description(each) for name, each in spec.written.items()}
+    return History(target, spec.settings, 0, 0, read, written)
 
 
-def _packed_shape(shape: PredicateShape) -> _Shape:
-    return _Shape(
-        shape.predicate, shape.schema.serialize().to_pybytes(), shape.arguments, shape.timed,
-        shape.lattices, shape.written, shape.sure, shape.marked,
-    )  # fmt: skip
+def _bytes(schema: pa.Schema) -> bytes:
+    """The one thing in a history that MessagePack has no form for."""
+    data: bytes = schema.serialize().to_pybytes()
+    return data
 
 
-def _shape(packed: _Shape) -> PredicateShape:
-    return PredicateShape(
-        packed.predicate, _schema(packed.schema), packed.arguments, packed.timed, packed.lattices,
-        packed.written, packed.sure, packed.marked,
-    )  # fmt: skip
-
-
-def _schema(data: bytes) -> pa.Schema:
+def _schema(kind: type, data: bytes) -> pa.Schema:
+    """The inverse of `_bytes`."""
+    assert kind is pa.Schema
     return pa.ipc.read_schema(pa.py_buffer(data))

@@ -22,10 +22,13 @@ _EFFORT = 1 << 12
 NOBODY: Antichain[int] = Antichain(U64_TIME)
 
 
-class Placed(Protocol):
-    """A reader of an input: it has all changes below `upper`."""
+class InputReader(Protocol):
+    """A view's place in an input: it has all changes below `upper`."""
 
     upper: int
+
+    def extend(self, changes: pa.Table, upper: int) -> None:
+        """Take the changes of [upper so far, `upper`)."""
 
 
 class InputLog:
@@ -38,7 +41,7 @@ class InputLog:
 
     def __init__(self) -> None:
         self._trace: SharedTrace[int, TableBatch] | None = None
-        self._handles: dict[ref[Placed], TraceHandle[int, TableBatch]] = {}
+        self._handles: dict[ref[InputReader], TraceHandle[int, TableBatch]] = {}
         self._starts = 0
         """The changes from this instant on are known."""
 
@@ -50,7 +53,7 @@ class InputLog:
         """Number of readers for which rows are kept."""
         return len(self._handles)
 
-    def begin(self, reader: Placed, contents: pa.Table, at: int) -> None:
+    def begin(self, reader: InputReader, contents: pa.Table, at: int) -> None:
         """Keep the contents at an instant for a reader that begins, and for others after it.
 
         Changes that are kept already follow where they go on from there. Readers behind it read
@@ -86,7 +89,7 @@ class InputLog:
             return None
         return accumulate(concatenate([batch.updates for batch in self._batches()]), at)
 
-    def hold(self, reader: Placed, at: int) -> None:
+    def hold(self, reader: InputReader, at: int) -> None:
         """Keep the contents from an instant on, and the changes after it, for a reader."""
         if self._trace is not None:
             handle = self._known(reader) or self._trace.hold("view")
@@ -94,7 +97,7 @@ class InputLog:
             handle.set_logical(frontier(at))
             handle.set_physical(frontier(at + 1))
 
-    def following(self, reader: Placed) -> tuple[int, list[tuple[int, pa.Table]]]:
+    def following(self, reader: InputReader) -> tuple[int, list[tuple[int, pa.Table]]]:
         """The end of the log from the place of a reader on; changes, each up to an instant."""
         trace, place = self._trace, reader.upper
         if trace is None or trace.upper.empty or not trace.physical.less_equal(place):
@@ -116,7 +119,7 @@ class InputLog:
         if trace.upper == frontier(lower):
             trace.insert(TableBatch.of(frontier(lower), frontier(upper), changes))
 
-    def move(self, reader: Placed, readers: Iterable[Placed]) -> None:
+    def move(self, reader: InputReader, readers: Iterable[InputReader]) -> None:
         """A reader has come to its place: what lies before it is not kept for it any more.
 
         The changes after the places of `readers` are kept for these.
@@ -159,10 +162,10 @@ class InputLog:
         self._trace, self._starts = trace, upper
         return trace
 
-    def _known(self, reader: Placed) -> TraceHandle[int, TableBatch] | None:
+    def _known(self, reader: InputReader) -> TraceHandle[int, TableBatch] | None:
         return self._handles.get(ref(reader))
 
-    def _release(self, reader: ref[Placed]) -> None:
+    def _release(self, reader: ref[InputReader]) -> None:
         self._handles.pop(reader).drop()
         if not self._handles:
             self._trace = None

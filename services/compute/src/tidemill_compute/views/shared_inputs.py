@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 import pyarrow as pa
 
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.logical.scans import Scan
-from tidemill_compute.views.input_log import InputLog
+from tidemill_compute.views.input_log import InputLog, InputReader
 
 if TYPE_CHECKING:  # importing them imports numba
     from tidemill.arrangement.interval_updates import Sharing
@@ -35,15 +35,6 @@ THREADS = 256
 
 ReadChanges: TypeAlias = "Callable[[int, int], Awaitable[pa.Table]]"
 ReadPresent: TypeAlias = "Callable[[int], Awaitable[pa.Table]]"
-
-
-class InputReader(Protocol):
-    """A view's place in an input."""
-
-    upper: int
-
-    def extend(self, changes: pa.Table, upper: int) -> None:
-        """Take the changes of [upper so far, `upper`)."""
 
 
 class SharedInput:

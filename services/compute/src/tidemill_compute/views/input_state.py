@@ -34,9 +34,9 @@ class InputState:
     Nothing is read again between two steps.
     """
 
-    def __init__(self, shape: PredicateShape, shared: SharedInput | None = None) -> None:
+    def __init__(self, shape: PredicateShape) -> None:
         self.shape = shape
-        self.shared = shared or SharedInput()
+        self.shared = SharedInput()
         self.lower = 0
         self.upper = 0
         self.stored = False

@@ -118,11 +118,11 @@ class RangeHistory:
             found.ranges = 1
         return found
 
-    def ranges_max(self, copied_max: int = COPIED_MAX) -> int:
-        """Into so many ranges the history may be divided, with copies of `copied_max` bytes."""
+    def ranges_max(self) -> int:
+        """Into so many ranges the history may be divided, with copies of COPIED_MAX bytes."""
         most = self.ranges
         one = max(1, self._copied(self.history.input_rows) // most)
-        while 1 < most < RANGES_MAX and 2 * most * one <= copied_max:
+        while 1 < most < RANGES_MAX and 2 * most * one <= COPIED_MAX:
             most *= 2
         return most
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
+from tidemill.arrangement.interval_updates.float_sums import F64Array
 from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, END_WORD, Change
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
@@ -20,7 +18,6 @@ from tidemill.arrangement.interval_updates.slots import (
 from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
 
-F64Array: TypeAlias = npt.NDArray[np.float64]
 COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM, GREATEST, LEAST, FLOAT_SUM = range(8)
 """Kinds of values of a group. Two are sums of halves, which others add up. Two are words of its
 rows, which stand in the place of an upper half. A sum of floats is rounded before it is finished.

@@ -427,15 +427,10 @@ class Merged:
     __slots__ = ("_best_only", "_places", "_stack", "expiry", "facts", "key", "novelty", "spare")
 
     def __init__(
-        self,
-        columns: int,
-        key: Sequence[int],
-        expiry: int,
-        ends: int | None = None,
-        best_only: bool = False,
+        self, columns: int, key: Sequence[int], expiry: int, best_only: bool = False
     ) -> None:
         self._best_only = best_only
-        self.facts = Arrangement(columns, ends, apart=key)
+        self.facts = Arrangement(columns, apart=key)
         self.spare = Arrangement(columns)
         self.expiry = expiry
         self.key = tuple(key)

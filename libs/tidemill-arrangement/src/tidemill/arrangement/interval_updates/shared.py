@@ -120,9 +120,9 @@ class SharedRows:
     all readers are forgotten; a reader that others would keep too much for is `lost`.
     """
 
-    def __init__(self, merged: Merged, upper: int = BEGIN_WORD) -> None:
+    def __init__(self, merged: Merged) -> None:
         self.merged = merged
-        self.upper, self.since = upper, BEGIN_WORD
+        self.upper = self.since = BEGIN_WORD
         self.first: int | None = None
         """The least instant at which rows begin; None before the first row."""
         self.turns = _Turns()

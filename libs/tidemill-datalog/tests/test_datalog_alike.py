@@ -16,8 +16,9 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import alike, lower, lowering
 from tidemill.datalog.dataflow.carried import NumberedValues
+from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.plan import DataflowPlan, RulePlan
-from tidemill.datalog.dataflow.rules import LoweredCollections, RuleLowering
+from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.dataflow.schema import NotInDataflow
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.forms import RuleForm

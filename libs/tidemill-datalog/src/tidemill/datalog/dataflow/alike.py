@@ -6,8 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from tidemill.datalog.dataflow.lingering import MET
+from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.plan import UNIT, DeltaPlan, Join, Operator, RulePlan, Subtract
-from tidemill.datalog.dataflow.rules import Cover, LoweredCollections, RuleLowering
+from tidemill.datalog.dataflow.rule_columns import Cover
+from tidemill.datalog.dataflow.rules import RuleLowering
 from tidemill.datalog.logical.forms import (
     Call,
     Constant,

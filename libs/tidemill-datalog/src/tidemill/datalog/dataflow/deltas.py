@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from tidemill.arrangement.interval_updates import AT_MOST, DIFFERENT, EQUAL, LESS, JoinShape
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.dataflow.plan import (
-    Clock,
-    Compute,
-    Filter,
-    Join,
-    Operator,
-    See,
-    Subtract,
-    Untick,
-)
-from tidemill.datalog.dataflow.schema import TIME, Schema
-from tidemill.datalog.logical.expressions import TypeEnvironment
+from tidemill.datalog.dataflow.plan import Clock, Compute, Filter, Join, Operator, Subtract, Untick
+from tidemill.datalog.dataflow.rule_columns import RuleColumns
+from tidemill.datalog.dataflow.schema import TIME
 from tidemill.datalog.logical.forms import (
     WIDEN,
     AbsentForm,
-    AtomForm,
     Call,
     Constant,
     Expression,
-    RuleForm,
-    Term,
     Type,
     Variable,
     Wildcard,
@@ -38,64 +26,6 @@ from tidemill.datalog.logical.forms import (
     variables_of,
 )
 from tidemill.datalog.logical.linear import NO_LIMITS, limits_of
-
-
-class RuleColumns(Protocol):
-    """The common part of the delta plans of a rule: its atoms, and the columns of its matches.
-
-    `own` are the columns of matched facts, by atom and column of the collection. Atoms under `not`
-    are asked for the columns in `asked`; `constants` hold literals.
-    """
-
-    rule: RuleForm
-    scope: TypeEnvironment
-    atoms: tuple[AtomForm, ...]
-    variables: dict[str, tuple[int, Type]]
-    constants: dict[tuple[object, Type], int]
-    own: dict[tuple[int, int], int]
-    asked: dict[tuple[int, int], int]
-
-    ages: tuple[int, int]
-    """Columns of the age of a fact that is asked for, and of one that it is derived from.
-
-    In the change of an ordered fact, the second has the order of what it is derived from.
-    """
-
-    widened: dict[int, list[tuple[str, str]]]
-    """Whole numbers of an atom that are floats elsewhere: their variables."""
-
-    def named(self, number: int) -> Sequence[int]:
-        """The columns of an atom's terms but for wildcards."""
-        ...
-
-    def judged(self, at: int) -> tuple[bool, frozenset[int]]:
-        """Whether a condition may fail, and the columns of its variables."""
-        ...
-
-    def seen(self, number: int) -> Iterable[See]:
-        """The steps that show lattices of an atom's fact."""
-        ...
-
-    def places(self, number: int) -> list[tuple[int, Term, Type]]:
-        """The columns of an atom's facts with their terms: (column, term, type)."""
-        ...
-
-    def schema(self, predicate: str) -> Schema:
-        """The columns of a collection."""
-        ...
-
-    def cover(self, number: int, absent: AbsentForm) -> str:
-        """The collection that an atom under `not` asks."""
-        ...
-
-    def recurs(self, number: int) -> bool:
-        """Whether the facts of an atom are of the recursion that the rule belongs to."""
-        ...
-
-    def moderate(self) -> TypeEnvironment:
-        """The scope where numbers can be added without overflow."""
-        ...
-
 
 Pair: TypeAlias = "tuple[int, int]"
 

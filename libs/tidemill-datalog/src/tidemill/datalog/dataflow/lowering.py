@@ -9,16 +9,15 @@ from tidemill.arrangement.looks import let_go
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.alike import AlikeRules
-from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.dataflow.lingering import MET, Lives, lives_apart
+from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.ordering import Ordered, ordered_in
 from tidemill.datalog.dataflow.plan import UNIT, CollectionPlan, DataflowPlan, RulePlan
 from tidemill.datalog.dataflow.representation import Representation, groups_apart
 from tidemill.datalog.dataflow.rewrites import rewritten
-from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema, word_of
+from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.logical.expressions import TypeEnvironment
-from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
+from tidemill.datalog.logical.forms import Type
 from tidemill.datalog.logical.plan import Component, LogicalPlan
 
 
@@ -69,12 +68,10 @@ class _Lowering:
         self._lives = lives
         self._logical = logical
         self._checked = logical.checked
-        self._declared = {*logical.checked.inputs, *logical.checked.derived}
-        self._texts = texts
-        self._collections: dict[str, CollectionPlan] = {}
         self._represented = represented
-        self.values = NumberedValues(logical.checked.vocabulary.lattices)
-        self.schemas: dict[str, Schema] = {}
+        self._lowered = LoweredCollections(logical.checked, texts, represented)
+        self._plans = self._lowered.plans
+        self._values = self._lowered.values
 
     def plan(self) -> DataflowPlan:
         checked = self._checked
@@ -83,10 +80,10 @@ class _Lowering:
         deriving = {rule.head.predicate for rule in self._logical.rules}
         read = {name for rule in self._logical.rules for name in rule.reads}
         names = [n for n in (*checked.inputs, *sorted(read)) if n not in deriving]
-        self._collect(UNIT, Schema(UNIT, (), self.values), 0)
+        self._collect(UNIT, Schema(UNIT, (), self._values), 0)
         for name in dict.fromkeys(names):
             self._collect(name, self._schema(name), 0)
-        rules, loops, alike = list[RulePlan](), [], AlikeRules(self)
+        rules, loops, alike = list[RulePlan](), [], AlikeRules(self._lowered)
         for component in self._logical.components:
             if not component.rules:
                 continue
@@ -99,17 +96,17 @@ class _Lowering:
             loop = component.predicates if component.recursive else ()
             rules += [alike.plan(rule, loop) for rule in component.rules]
             for name in component.predicates:  # after the covers that its rules asked for
-                self._collections[name] = self._collections.pop(name)
+                self._plans[name] = self._plans.pop(name)
         self._rank_covers_first(rules)
         inputs = frozenset(checked.inputs)
-        return DataflowPlan(self._collections, tuple(rules), self.values, tuple(loops), inputs)
+        return DataflowPlan(self._plans, tuple(rules), self._values, tuple(loops), inputs)
 
     def _collect(self, name: str, schema: Schema, stratum: int) -> None:
         if schema.columns > COLUMNS_MAX:
             raise NotInDataflow(f"{name}, which has more than {COLUMNS_MAX} columns")
-        self.schemas[name] = schema
-        self._collections[name] = CollectionPlan(
-            schema, stratum, len(self._collections), lives=self._lives.get(name)
+        self._lowered.schemas[name] = schema
+        self._plans[name] = CollectionPlan(
+            schema, stratum, len(self._plans), lives=self._lives.get(name)
         )
 
     def _grows(self, component: Component) -> bool:
@@ -133,54 +130,19 @@ class _Lowering:
             found = sources.setdefault(rule.form.head.predicate, set())
             found.update(delta.source for delta in rule.deltas)
         early: set[str] = set()
-        waiting = [name for name, plan in self._collections.items() if plan.cover is not None]
+        waiting = [name for name, plan in self._plans.items() if plan.cover is not None]
         while waiting:
             name = waiting.pop()
             if name not in early:
                 early.add(name)
-                cover = self._collections[name].cover
+                cover = self._plans[name].cover
                 waiting += sources.get(name, ()) if cover is None else (cover[0],)
-        ordered = sorted(self._collections.items(), key=lambda each: each[0] not in early)
+        ordered = sorted(self._plans.items(), key=lambda each: each[0] not in early)
         for rank, (name, plan) in enumerate(ordered):
-            self._collections[name] = replace(plan, rank=rank)
+            self._plans[name] = replace(plan, rank=rank)
 
     def _schema(self, name: str) -> Schema:
         kinds = tuple(Type(kind) for _, kind in self._checked.columns.get(name, ()))
         seen = self._represented.seen(name)
         ordered = name in self._ordered
-        return Schema(name, kinds, self.values, seen or (), seen is None, ordered=ordered)
-
-    def passed(self, rule: RuleForm, atom: AtomForm) -> frozenset[str]:
-        """The lattices that may be passed from a fact of an atom to the head of its rule."""
-        return self._represented.passed(rule, atom)
-
-    def cover(self, predicate: str, columns: tuple[int, ...], nth: int) -> str:
-        """The collection that says when a fact with given values in some columns is present."""
-        name = f"#has:{predicate}:{','.join(map(str, columns))}{'+' * (nth - 1)}"
-        if name not in self._collections:
-            schema = self.schemas[predicate]
-            kinds = tuple(schema.kind(column) for column in columns)
-            self.schemas[name] = Schema(name, kinds, self.values)
-            known = self._collections[predicate]
-            self._collections[name] = CollectionPlan(
-                self.schemas[name], known.stratum, len(self._collections), (predicate, columns)
-            )
-        return name
-
-    def scope(self, rule: RuleForm) -> TypeEnvironment:
-        """Types of the variables of a rule."""
-        vocabulary = self._checked.vocabulary
-        return TypeEnvironment(rule.types, {}, vocabulary.functions, vocabulary.lattices)
-
-    def word(self, value: object, kind: Type) -> tuple[int, bool]:
-        return word_of(value, kind, self._texts, self.values)
-
-    def timed(self, predicate: str) -> bool:
-        """Whether facts of a collection may have a time."""
-        name = self.schemas[predicate].predicate
-        return name not in self._declared or name in self._checked.carries_time
-
-    def lattice_type(self, predicate: str, lattice: str, at: int = 0) -> Type:
-        """The declared type of one of a lattice's values."""
-        known = self._checked.lattice_types.get((predicate, lattice))
-        return Type(known[at]) if known else Type.ANY
+        return Schema(name, kinds, self._values, seen or (), seen is None, ordered=ordered)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from tidemill.datalog.ast import (
     Call,
@@ -21,6 +20,7 @@ from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.graphs import strong_components
 from tidemill.datalog.habits import ELSEWHERE, WALL_CLOCKS
 from tidemill.datalog.parser import DEPTH_MAX
+from tidemill.datalog.resolution import did_you_mean
 from tidemill.datalog.scope import Scope
 
 PARTS_MAX = 5_000
@@ -201,8 +201,7 @@ def _unknown_lattice(scope: Scope, name: str, span: Span) -> Diagnostic:
 def _closest(name: str, known: Iterable[str]) -> str:
     """The known name that was likely meant, or all of them."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1)
-    return f"did you mean `{close[0]}`?" if close else f"known are {', '.join(names)}"
+    return did_you_mean(name, names) or f"known are {', '.join(names)}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -41,11 +41,11 @@ from tidemill.datalog.ast import (
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.lalr import Refused, TableParser, Token
 from tidemill.datalog.syntax_errors import Mistake, explain_syntax
+from tidemill.datalog.values import INT_MAX
 from tidemill.errors import UsageError
 from tidemill.time import MARKS_MAX, normal
 from tidemill.time.typed import READ
 
-INT_MAX = (1 << 63) - 1
 DEPTH_MAX = 200
 """Levels of a nested expression: checks and engines walk it by recursion."""
 _DIGITS_MAX = 30

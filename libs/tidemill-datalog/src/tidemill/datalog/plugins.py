@@ -33,6 +33,7 @@ from tidemill.datalog.values import (
     Value,
     finite,
     normal,
+    tried,
     whole,
 )
 from tidemill.errors import UsageError
@@ -260,7 +261,7 @@ def check_function(name: str, plugin: PluginFunction, rng: Random) -> None:
     """
     function = function_of(name, plugin)
     for arguments in _drawn(plugin.samples, plugin.takes, rng):
-        first, second = (_tried(function.evaluate, arguments) for _ in range(2))
+        first, second = (tried(function.evaluate, *arguments) for _ in range(2))
         told = f"{name}({_shown(arguments)})"
         if _mistaken(first):
             raise _broken("function", name, f"{told} is no {plugin.gives}, which it declares")
@@ -276,14 +277,14 @@ def check_lattice(name: str, plugin: PluginLattice, rng: Random) -> None:
     lattice = lattice_of(name, plugin)
     elements: list[Any] = []
     for written in _drawn(plugin.samples, plugin.takes, rng):
-        found = _tried(lattice.inject, written)
+        found = tried(lattice.inject, *written)
         if _mistaken(found):
             raise _broken("lattice", name, f"inject({_shown(written)}) shows no {plugin.seen}")
         if isinstance(found, Failed):
             continue  # what cannot be injected is an error of its solution
-        if not _same(found, _tried(lattice.inject, written)):
+        if not _same(found, tried(lattice.inject, *written)):
             raise _broken("lattice", name, f"inject({_shown(written)}) shows two values")
-        if not _same(found, _tried(lattice.inject, found)):
+        if not _same(found, tried(lattice.inject, *found)):
             raise _broken("lattice", name, f"{found!r} is seen, and injected shows another value")
         elements.append(found)
     if len(elements) < 2:
@@ -316,7 +317,7 @@ def _check_laws(name: str, plugin: PluginLattice, lattice: Lattice, drawn: list[
         ("the same each time", lambda: merge(a, b), lambda: lattice.merge(a, b)),
     )
     for law, left, right in laws:
-        one, other = _tried(left, ()), _tried(right, ())
+        one, other = tried(left), tried(right)
         told = f"a = {a!r}, b = {b!r}, c = {c!r}"
         if any(isinstance(each, Failed) and each.reason != OVERFLOW for each in (one, other)):
             raise _broken("lattice", name, f"merge fails: {told}: {one!r}, {other!r}")
@@ -326,14 +327,6 @@ def _check_laws(name: str, plugin: PluginLattice, lattice: Lattice, drawn: list[
 
 def _broken(what: str, name: str, says: str) -> UsageError:
     return UsageError(f"{what} {name} is refused: {says}", reason="PluginLaw")
-
-
-def _tried(call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """The result of a call, or its failure as a value."""
-    try:
-        return call(*arguments)
-    except Failed as failed:
-        return failed
 
 
 def _mistaken(found: Any) -> bool:

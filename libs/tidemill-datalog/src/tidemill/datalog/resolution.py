@@ -147,7 +147,7 @@ class Resolution:
                 known_names = [*self._derived, *self._readable.schemas, *self._readable.readable]
                 self._report(
                     "S124", f"`{name}` is neither derived nor an input", application,
-                    _did_you_mean(name, known_names) or _known_predicates(known_names),
+                    did_you_mean(name, known_names) or _known_predicates(known_names),
                 )  # fmt: skip
             arity = len(application.arguments)
             known = self.column_names.setdefault(name, ("",) * arity)
@@ -191,7 +191,7 @@ class Resolution:
         for argument in application.arguments:
             name = argument.name or ""
             if name not in names:
-                hint = _did_you_mean(name, names) or _signature(application.name, names)
+                hint = did_you_mean(name, names) or _signature(application.name, names)
                 if not any(names):
                     hint += (
                         "; columns have names where a resource that is checked with it gives them"
@@ -229,7 +229,8 @@ def _signature(name: str, names: tuple[str, ...]) -> str:
     return f"write {name}({', '.join(each or '_' for each in names)})"
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that was likely meant, as a hint; empty if none is close."""
     named = [each for each in known if each]
     same = [each for each in named if each.lower() == name.lower()]
     close = same or get_close_matches(name, named, n=1)

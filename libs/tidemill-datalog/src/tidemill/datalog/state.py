@@ -21,6 +21,8 @@ from tidemill.errors import Corrupt
 from tidemill.time.typed import READ, TYPE_NAMES, write_typed
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
+NO_RULE = -1
+"""In the place of a rule in the rows that belong to none."""
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import StateRow, decode_fields, encode_fields
+from tidemill.datalog.state import NO_RULE, StateRow, decode_fields, encode_fields
 from tidemill.datalog.tables import Fact
 from tidemill.datalog.ticks import Message, Support
 
@@ -20,7 +20,6 @@ ENTERED = "entered"
 LEFT = "left"
 """The kinds of rows of facts by which a tick hands on something else than it was handed."""
 MESSAGE = "message"
-_NO_RULE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Handed:
 
 def carried_row(fact: Fact, support: Support) -> StateRow:
     """A carried fact as a row."""
-    return _NO_RULE, CARRIED, encode_fields((*fact, support))
+    return NO_RULE, CARRIED, encode_fields((*fact, support))
 
 
 def message_row(sent: Instant, message: Message) -> StateRow:
@@ -58,7 +57,7 @@ def message_row(sent: Instant, message: Message) -> StateRow:
         sent, message.node, record.predicate, record.arguments, record.time, record.expires,
         record.parafacts,
     )  # fmt: skip
-    return _NO_RULE, MESSAGE, encode_fields(fields)
+    return NO_RULE, MESSAGE, encode_fields(fields)
 
 
 def message_of(row: StateRow) -> tuple[int, Message]:

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 from tidemill.datalog.elements import element
 from tidemill.datalog.records import Value as Value
@@ -79,6 +80,14 @@ class Failed(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def tried(work: Callable[..., Any], *given: Any) -> Any:
+    """The result of some work, or its failure as a value."""
+    try:
+        return work(*given)
+    except Failed as failed:
+        return failed
 
 
 def whole(number: int) -> int:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import StateRow, decode_fields, encode_fields
+from tidemill.datalog.state import NO_RULE, StateRow, decode_fields, encode_fields
 from tidemill.datalog.tick_plan import Admission, Batch, Skew
 
 HELD = "held"
-_NO_RULE = -1
 
 Moved: TypeAlias = "tuple[Record, int]"
 """A record and by how much its multiplicity changes."""
@@ -136,7 +135,7 @@ def held_row(predicate: str, number: int, held: tuple[Record, int, int]) -> Stat
         predicate, number, at, diff,
         record.arguments, record.time, record.expires, record.parafacts,
     )  # fmt: skip
-    return _NO_RULE, HELD, encode_fields(fields)
+    return NO_RULE, HELD, encode_fields(fields)
 
 
 def held_of(rows: Iterable[StateRow]) -> dict[str, list[tuple[Record, int, int]]]:

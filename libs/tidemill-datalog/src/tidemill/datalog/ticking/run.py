@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import StateRow
+from tidemill.datalog.state import NO_RULE, StateRow
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row
 from tidemill.datalog.ticking.admitting import HELD, Gate, Moved, gate_of, held_of, held_row
@@ -33,7 +33,6 @@ KINDS_OF_RUN = frozenset({HELD, MESSAGE, NUMBER, PENDING, RAN, RETURNING})
 """The kinds of rows that belong to no node."""
 RETURNS_MAX = 10_000
 """Ticks in a row for which nothing but `@next` is a reason."""
-_NO_RULE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,14 +342,14 @@ class TickRun:
                     rule, _, text = held_row(record.predicate, 0, (record, node.number, diff))
                     rows.add((rule, PENDING, text))
         if self._last is not None:
-            rows.add((_NO_RULE, RAN, str(self._last)))
+            rows.add((NO_RULE, RAN, str(self._last)))
         if self._plan.period_ms is None:
             for node in self.nodes:
                 if self._plan.number is not None:
-                    rows.add((_NO_RULE, NUMBER, f"{node.number} {node.count}"))
+                    rows.add((NO_RULE, NUMBER, f"{node.number} {node.count}"))
                 if node.wake != END:
                     text = f"{node.number} {node.wake} {node.returns}"
-                    rows.add((_NO_RULE, RETURNING, text))
+                    rows.add((NO_RULE, RETURNING, text))
         return rows
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tidemill.arrangement.interval_updates import (
-    BEGIN_WORD,
     COUNT,
     FLOAT_SUM,
     GREATEST,
@@ -267,14 +266,7 @@ class Reduction:
         schema, groups = self._schema, self._groups
         rows = []
         for stretch in stretches.tolist():
-            row = [0] * (schema.columns + 3)
-            row[self._first : schema.expiry] = stretch[:groups]
-            nulls = (stretch[-3] & ((1 << groups) - 1)) << self._first
-            if not self._plan.by_time:
-                time = stretch[groups]
-                row[TIME], null = (0, 1) if time == BEGIN_WORD else (time, 0)
-                nulls |= null
-            row[schema.expiry] = stretch[groups + 1]
+            row = self._observed.row_of(stretch, stretch[-3], stretch[groups], stretch[groups + 1])
             row[-3:] = [stretch[-2], stretch[-1], 1]
             for at, (name, _) in enumerate(self._plan.lattices):
                 place, column = groups + 3 + SUM_WORDS * at, schema.expiry + 1 + at
@@ -283,7 +275,7 @@ class Reduction:
                 if name == "count":
                     row[column] = count
                 elif not count:
-                    nulls |= 1 << column
+                    row[schema.nulls] |= 1 << column
                 elif self._value_kinds[at] in (GREATEST, LEAST):
                     row[column] = stretch[place + 1]
                 elif name == "average":
@@ -291,11 +283,9 @@ class Reduction:
                 elif INT_MIN <= total <= INT_MAX:
                     row[column] = total
                 else:
-                    row[schema.nulls] = nulls
                     self._failing.note(row, OVERFLOW)
                     break
             else:
-                row[schema.nulls] = nulls
                 rows.append(row)
         return np.array(rows, np.int64).reshape(-1, schema.columns + 3)
 
@@ -346,15 +336,9 @@ class Reduction:
 
     def _blended(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
         """A row with the parafacts of solutions that hold together, which have to be seen."""
-        schema, groups, values = self._schema, self._groups, self._schema.values
-        row = [0] * (schema.columns + 3)
-        row[self._first : schema.expiry] = alive[0][:groups]
-        row[schema.nulls] = self._contributions.group_of(alive[0])[-1] << self._first
-        if not self._plan.by_time:
-            time = max(each[groups] for each in alive)
-            row[TIME] = 0 if time == BEGIN_WORD else time
-            row[schema.nulls] |= int(time == BEGIN_WORD)
-        row[schema.expiry] = min(each[groups + 1] for each in alive)
+        groups, values = self._groups, self._schema.values
+        time, expiry = max(each[groups] for each in alive), min(each[groups + 1] for each in alive)
+        row = self._observed.row_of(alive[0], alive[0][-4], time, expiry)
         row[-3:] = [start, end, 1]
         try:
             number = values.merged([each[groups + 2] for each in alive])
@@ -365,7 +349,7 @@ class Reduction:
         except Failed as failed:
             self._failing.note(row, failed.reason)
             return None
-        row[schema.carried] = number
+        row[self._schema.carried] = number
         return row
 
 

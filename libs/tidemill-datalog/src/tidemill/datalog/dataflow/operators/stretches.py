@@ -14,7 +14,7 @@ from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
 from tidemill.datalog.lattices import TALLIES, Lattice
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
 from tidemill.datalog.sums import ExactSum
-from tidemill.datalog.values import Failed, whole
+from tidemill.datalog.values import Failed, tried, whole
 
 _HALF = 0xFFFF_FFFF
 _EMPTY: Any = object()
@@ -78,16 +78,8 @@ class Stretches:
         for moved in moves[:-1]:
             for value, sign in moved:
                 total.add(value, sign)
-            found.append(_tried(seen, total))
+            found.append(tried(seen, total))
         return found
-
-
-def _tried(work: Callable[..., Any], *given: Any) -> Any:
-    """The result of some work, or its failure."""
-    try:
-        return work(*given)
-    except Failed as failed:
-        return failed
 
 
 def _tried_merge(merge: Merge) -> Merge:
@@ -95,7 +87,7 @@ def _tried_merge(merge: Merge) -> Merge:
 
     def merged(mine: Any, other: Any) -> Any:
         failed = [each for each in (mine, other) if isinstance(each, Failed)]
-        return min(failed, key=_reason_of) if failed else _tried(merge, mine, other)
+        return min(failed, key=_reason_of) if failed else tried(merge, mine, other)
 
     return merged
 
@@ -126,23 +118,27 @@ class Observed:
 
         Cost: O(n log n) for n solutions.
         """
-        schema, groups, stretches = self._schema, self._groups, Stretches(alive)
+        groups, stretches = self._groups, Stretches(alive)
         times = stretches.merged([each[groups] for each in alive], max)
         expiries = stretches.merged([each[groups + 1] for each in alive], min)
         seen = list(self._seen(alive, stretches))
-        nulls = (alive[0][-4] & ((1 << groups) - 1)) << self._first
         for at, (start, end) in enumerate(stretches):
             if times[at] is _EMPTY:
                 continue
-            row = [0] * (schema.columns + 3)
-            row[self._first : schema.expiry] = alive[0][:groups]
-            row[schema.nulls] = nulls
-            if not self._plan.by_time:
-                unknown = times[at] == BEGIN_WORD
-                row[TIME] = 0 if unknown else times[at]
-                row[schema.nulls] |= int(unknown)
-            row[schema.expiry], row[-3:] = expiries[at], [start, end, 1]
+            row = self.row_of(alive[0], alive[0][-4], times[at], expiries[at])
+            row[-3:] = [start, end, 1]
             yield row, self._write([values[at] for values in seen], row)
+
+    def row_of(self, solution: Sequence[int], nulls: int, time: int, expiry: int) -> list[int]:
+        """A row of the head for the group of a solution with these nulls, without values."""
+        schema, row = self._schema, [0] * (self._schema.columns + 3)
+        row[self._first : schema.expiry] = solution[: self._groups]
+        row[schema.nulls] = (nulls & ((1 << self._groups) - 1)) << self._first
+        if not self._plan.by_time:
+            row[TIME] = 0 if time == BEGIN_WORD else time
+            row[schema.nulls] |= int(time == BEGIN_WORD)
+        row[schema.expiry] = expiry
+        return row
 
     def _write(self, seen: Sequence[Any], row: list[int]) -> str | None:
         """Write what is seen into a row; the reason where some of it failed."""
@@ -164,7 +160,7 @@ class Observed:
             if self._plan.merges and name in TALLIES:
                 sums = [stretches.merged(column, add) for column in columns]
                 parts = zip(*sums, strict=True)
-                yield [_EMPTY if _EMPTY in each else _tried(_added, name, *each) for each in parts]
+                yield [_EMPTY if _EMPTY in each else tried(_added, name, *each) for each in parts]
             else:
                 yield self._of_lattice(name, columns[0], stretches)
 
@@ -178,13 +174,13 @@ class Observed:
         if name in TALLIES:
             return stretches.summed(values, ExactSum.sum if name == "sum" else ExactSum.average)
         lattice = self._lattices[name]
-        inner = [_tried(lattice.inject, value) for value in values]
+        inner = [tried(lattice.inject, value) for value in values]
 
         def first(value: Any) -> Any:
             return lattice.observe(value)[0]
 
         return [
-            value if value is _EMPTY or isinstance(value, Failed) else _tried(first, value)
+            value if value is _EMPTY or isinstance(value, Failed) else tried(first, value)
             for value in stretches.merged(inner, _tried_merge(lattice.merge))
         ]
 

@@ -31,7 +31,7 @@ from tidemill_compute.events.history import EventHistory, EventTarget
 from tidemill_compute.events.rows import NEVER
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.view import rows_of
+from tidemill_compute.views.input_rows import rows_of
 
 log = get_logger("actions")
 

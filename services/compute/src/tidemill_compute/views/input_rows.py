@@ -6,11 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt
 
 Row: TypeAlias = "tuple[object, ...]"
 MakeRecord: TypeAlias = Callable[[Row], Record]
+
+
+def rows_of(table: pa.Table, names: Sequence[str]) -> list[Row]:
+    """The rows of some columns of a table."""
+    if not names:
+        return [()] * table.num_rows
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill.datalog.allowance import match_bytes
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt
-from tidemill_compute.views.input_rows import CountedRow, InputRows, Row
+from tidemill_compute.views.input_rows import CountedRow, InputRows, rows_of
 from tidemill_compute.views.shared_inputs import SharedInput
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -157,7 +157,7 @@ class InputState:
         self.lower = upper
         if not due.num_rows:
             return []
-        changes = zip(_rows(due, self._names), _ints(due, TIME), _ints(due, DIFF), strict=True)
+        changes = zip(rows_of(due, self._names), _ints(due, TIME), _ints(due, DIFF), strict=True)
         try:
             return living.apply(list(changes))
         except Corrupt as error:
@@ -180,7 +180,7 @@ class InputState:
         if self._rows is None:
             self._rows, present = InputRows(record_of(self.shape)), self.take_present()
             copies = _ints(present, DIFF)
-            for row, held in zip(_rows(present, self._names), copies, strict=True):
+            for row, held in zip(rows_of(present, self._names), copies, strict=True):
                 self._rows.hold(row, held)
         return self._rows
 
@@ -206,12 +206,6 @@ def cut_step(inputs: Sequence[InputState], lower: int, upper: int, changes_max: 
         return cut
     later = [times[np.searchsorted(times, np.uint64(first), side="right") :] for times in every]
     return min([upper, *(int(times[0]) for times in later if len(times))])
-
-
-def _rows(table: pa.Table, columns: Sequence[str]) -> list[Row]:
-    if not columns:
-        return [()] * table.num_rows
-    return list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
 
 
 def _ints(table: pa.Table, name: str) -> list[int]:

@@ -14,8 +14,9 @@ from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.ticks import Message, TickAnswer
+from tidemill_compute.views.input_rows import Row
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import Row, RowChange, Start, update_table
+from tidemill_compute.views.view_updates import RowChange, Start, update_table
 
 WrittenRow = tuple[str, Row]
 """An output and a row of it."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-import pyarrow as pa
-
 from tidemill.arrangement.looks import looking
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.logical.plan import logical_plan
@@ -29,18 +27,12 @@ from tidemill_compute.resting import Rest
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.engines import Engines
+from tidemill_compute.views.input_rows import Row, rows_of
 from tidemill_compute.views.input_state import InputState, no_rows
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticked import TickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import (
-    Maintainer,
-    Row,
-    Start,
-    Step,
-    StoredUpdates,
-    Updates,
-)
+from tidemill_compute.views.view_updates import Maintainer, Start, Step, StoredUpdates, Updates
 
 log = get_logger("views")
 T = TypeVar("T")
@@ -559,10 +551,3 @@ def maintainer_of(
     from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
 
     return DataflowMaintainer(target, settings, shared)
-
-
-def rows_of(table: pa.Table, names: list[str]) -> list[Row]:
-    """The rows of some columns of a table."""
-    if not names:
-        return [()] * table.num_rows
-    return list(zip(*(table[name].to_pylist() for name in names), strict=True))

@@ -12,9 +12,9 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.record_rows import table_of
 from tidemill.datalog.state import StateRow
 from tidemill.shard.parts import Part
+from tidemill_compute.views.input_rows import Row
 from tidemill_compute.views.input_state import InputState
 
-Row: TypeAlias = "tuple[object, ...]"
 RowChange: TypeAlias = "tuple[Row, int, int]"
 
 

@@ -77,7 +77,8 @@ def held(updates: pa.Table, at: int) -> list[tuple[object, ...]]:
 def test_what_is_held_is_what_the_whole_history_gives(
     history: list[Happened], cuts: list[int], restarted: bool
 ) -> None:
-    keyed, written, letters = KeyedRows(SCHEMA, ["id"]), [], set()
+    keyed, letters = KeyedRows(SCHEMA, ["id"]), set[tuple[int, int]]()
+    written: list[pa.Table] = []
     ends = [0, *sorted(cuts), 40]
     for lower, upper in pairwise(ends):
         if restarted and written:

@@ -11,18 +11,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array, U64Array, compiled
+from tidemill.arrangement.kernels.byte_hashes import KEYS, Bytes, hash_of_bytes
 from tidemill.arrangement.kernels.capacity import zeros
 from tidemill.errors import Exhausted
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 Stops: TypeAlias = npt.NDArray[np.int32]
 
 _TEXTS_FIRST, _BYTES_FIRST = 64, 1_024
 _ARROW_BYTES_MAX = (1 << 31) - 1
 _BLOCK = 64
 """So many texts are looked at ahead."""
-_KEYS = np.array([hash("tidemill") & (2**64 - 1), hash("texts") & (2**64 - 1)], np.uint64)
-"""Chosen anew by each process, as Python does, so that nobody can prepare texts that collide."""
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class Texts:
             while True:
                 table = self._table
                 begin = _number(
-                    _KEYS, data, stops, nulls, begin, numbers,
+                    KEYS, data, stops, nulls, begin, numbers,
                     table.data, table.ends, table.hashes, table.slots, counts,
                 )  # fmt: skip
                 self._count = int(counts[0])
@@ -154,54 +152,6 @@ class Texts:
 
 
 @compiled
-def _rotated(word: np.uint64, bits: int) -> np.uint64:
-    """The word with its bits turned to the left."""
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
-
-
-@compiled
-def _round(
-    a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64
-) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """One round of SipHash."""
-    a = a + b
-    b = _rotated(b, 13) ^ a
-    a = _rotated(a, 32)
-    c = c + d
-    d = _rotated(d, 16) ^ c
-    a = a + d
-    d = _rotated(d, 21) ^ a
-    c = c + b
-    b = _rotated(b, 17) ^ c
-    return a, b, _rotated(c, 32), d
-
-
-@compiled
-def _hash(key: np.uint64, other: np.uint64, data: Bytes, first: int, stop: int) -> np.uint64:
-    """SipHash-1-3 of some bytes, by two keys."""
-    a, b = key ^ np.uint64(0x736F6D6570736575), other ^ np.uint64(0x646F72616E646F6D)
-    c, d = key ^ np.uint64(0x6C7967656E657261), other ^ np.uint64(0x7465646279746573)
-    at = first
-    while True:
-        word = np.uint64(0)
-        count = min(8, stop - at)
-        for i in range(count):
-            word |= np.uint64(data[at + i]) << np.uint64(8 * i)
-        at += count
-        if count < 8:
-            word |= np.uint64((stop - first) & 0xFF) << np.uint64(56)
-        d ^= word
-        a, b, c, d = _round(a, b, c, d)
-        a ^= word
-        if count < 8:
-            break
-    c ^= np.uint64(0xFF)
-    for _ in range(3):
-        a, b, c, d = _round(a, b, c, d)
-    return a ^ b ^ c ^ d
-
-
-@compiled
 def _look_ahead(
     keys: U64Array, data: Bytes, stops: Stops, nulls: BoolArray, begin: int, known: Bytes,
     ends: I64Array, hashes: U64Array, slots: npt.NDArray[np.int32], found: U64Array,
@@ -216,7 +166,7 @@ def _look_ahead(
     for row in range(begin, last):
         mine = np.uint64(0)
         if not nulls[row]:
-            mine = _hash(keys[0], keys[1], data, int(stops[row]), int(stops[row + 1]))
+            mine = hash_of_bytes(keys[0], keys[1], data, int(stops[row]), int(stops[row + 1]))
         found[row - begin] = mine
         read ^= np.uint64(slots[mine & mask])
     for at in range(last - begin):

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.pipeline import freshness, records, sides, table
+from bench.pipeline.killing import MEMBERS
 from bench.pipeline.peers import flink_ready
 from bench.pipeline.sides import Options, Run
 from bench.pipeline.workloads import WORKLOADS, Workload
@@ -85,7 +86,7 @@ def backlog(name: str, options: Options, chosen: argparse.Namespace) -> dict[str
 def warm_up(name: str, options: Options) -> None:
     """A short run of ours that is not counted: it compiles the kernels that were never compiled."""
     workload = WORKLOADS[name.removesuffix(ROLES)]
-    short = replace(options, count=WARM_RECORDS, profile=None, prefix=f"warm-{name}-")
+    short = replace(options, count=WARM_RECORDS, profile=None, prefix=f"warm-{name}-", kill="")
     sending = records.send(
         options.bootstrap, workload.records, WARM_RECORDS, PARTITIONS, short.prefix
     )
@@ -128,17 +129,23 @@ def main() -> None:
         "--seconds", type=float, default=60.0, help="for which freshness is measured"
     )
     parser.add_argument("--profile", type=Path, help="a folder for sampled stacks of our side")
+    parser.add_argument(
+        "--kill", choices=MEMBERS, default="", help="a process of ROLES, at a stage"
+    )
     parser.add_argument("--keep", action="store_true", help=f"write {table.RESULTS}")
     chosen = parser.parse_args()
     if chosen.records < WARM_RECORDS:
         parser.error(f"--records is at least {WARM_RECORDS:,}: five seconds of event time")
+    if chosen.kill and not all(name.endswith(ROLES) for name in chosen.only):
+        parser.error(f"--kill is for jobs that end in {ROLES}: name them by --only")
     if "flink" not in chosen.without:
         flink_ready()
     sent: set[str] = set()
     with kafka_server("bench-pipeline") as kafka:
         options = Options(
-            kafka.address, chosen.records, chosen.limit_s, chosen.checkpoint_s, chosen.profile
-        )
+            kafka.address, chosen.records, chosen.limit_s, chosen.checkpoint_s, chosen.profile,
+            kill=chosen.kill,
+        )  # fmt: skip
         for name in chosen.only:
             if name == "freshness":
                 found = {**fresh(options, chosen), "count": PER_S}

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.pipeline import records
+from bench.pipeline.killing import Killing
 from bench.pipeline.peers import PEER, PYTHON, connector
 from bench.pipeline.stages import Profile, stages_of
 from bench.pipeline.system import System, running
@@ -67,6 +68,8 @@ class Options:
     profile: Path | None
     prefix: str = ""
     """Text before the names of topics."""
+    kill: str = ""
+    """The stage at which a process is killed, of a system with roles."""
 
 
 class NotDone(Exception):
@@ -84,10 +87,12 @@ def ours(name: str, workload: Workload, options: Options, roles: bool = False) -
             with (
                 Usage(lambda: system.pids) as usage,
                 Profile(system.pids, options.profile) as profile,
+                Killing(system, options.kill, options.count) as killing,
             ):
                 figures = caught_up(system, text, workload, options)
                 metrics = system.metrics()
             figures |= {"processor_s": usage.processor_s, "peak_mb": usage.peak_mb}
+            figures |= {"killed_at": killing.rows} if options.kill else {}
             with Client(system.grpc(), timeout_s=CALL_S) as client:
                 answers, first = kept_answers_of(client, workload, options.count)
     seconds = stages_of(metrics, STAGE_SECONDS.name) | profile.shares

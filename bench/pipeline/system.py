@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
+from threading import RLock
 from typing import Any
 from urllib.request import urlopen
 
@@ -34,6 +35,14 @@ class Member:
     folder: Path
     process: subprocess.Popen[bytes]
 
+    def start_again(self) -> None:
+        """Kill the process, and start another one like it."""
+        self.process.kill()
+        self.process.wait()
+        for told in self.folder.glob("*.address"):
+            told.unlink()
+        self.process = launched(self.folder)
+
     def address(self, server: str) -> str:
         """The address of a server of the process, once it listens."""
         told = self.folder / f"{server}.address"
@@ -51,6 +60,8 @@ class System:
     """Running processes of one system; the last one answers clients."""
 
     members: list[Member] = field(default_factory=list)
+    looking: RLock = field(default_factory=RLock)
+    """Held by whoever asks processes for metrics, or kills one."""
 
     @property
     def pids(self) -> list[int]:
@@ -63,10 +74,20 @@ class System:
     def metrics(self) -> Metrics:
         """The samples that all processes export now."""
         found = Metrics()
-        for member in self.members:
-            with urlopen(f"{member.address('http')}/metrics", timeout=60) as answer:
-                found.read(answer.read().decode())
+        with self.looking:
+            for member in self.members:
+                self.read(member, found)
         return found
+
+    def read(self, member: Member, found: Metrics) -> None:
+        """Add the samples of one process."""
+        with urlopen(f"{member.address('http')}/metrics", timeout=60) as answer:
+            found.read(answer.read().decode())
+
+    def kill(self, member: Member) -> None:
+        """Kill a process, and start another one like it."""
+        with self.looking:
+            member.start_again()
 
 
 @dataclass
@@ -100,12 +121,16 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Member:
     own = folder / name
     own.mkdir()
     (own / "settings.yaml").write_text(json.dumps(settings))
+    return Member(name, own, launched(own))
+
+
+def launched(own: Path) -> subprocess.Popen[bytes]:
+    """A process of the settings in its folder, working in the folder above."""
     options = ["--dir", str(own), "--config", str(own / "settings.yaml")]
     command = [str(Path(sys.executable).with_name("tidemill")), "up", *options]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
-    with (own / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-    return Member(name, own, process)
+    with (own / "log").open("ab") as log:
+        return subprocess.Popen(command, cwd=own.parent, env=environment, stdout=log, stderr=log)
 
 
 @contextmanager

@@ -1,0 +1,67 @@
+"""A death in the middle of a backlog: the process of a stage is killed, and started anew."""
+
+from __future__ import annotations
+
+import time
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from bench.pipeline.system import Metrics, System
+from tidemill.runtime.metrics import STAGE_ROWS
+
+MEMBERS = {
+    "decode": "ingest", "bind": "remap-reclock", "write": "remap-reclock", "stage": "compute",
+    "operators": "compute",
+}  # fmt: skip
+"""Stages, each with the process of a system with roles that is killed at it."""
+LOOK_S = 0.02
+LATEST = 0.9
+"""Of the records: a stage that has had more of them is as good as over."""
+
+
+class NotKilled(Exception):
+    """The stage was over before a death came into it: the run proves nothing."""
+
+
+class Killing:
+    """Kills the process of a stage once it has rows of the stage and more are to come.
+
+    `rows` are those that the process had had at that stage.
+    """
+
+    def __init__(self, system: System, stage: str, total: int) -> None:
+        self.rows = 0
+        self._system, self._stage, self._total = system, stage, total
+        self._over = False
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        if self._stage:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over = True
+        if self._stage:
+            self._thread.join()
+            if error is None and not 0 < self.rows < LATEST * self._total:
+                raise NotKilled(f"{self._stage}: {self.rows:,} of {self._total:,} rows")
+
+    def _run(self) -> None:
+        (member,) = (m for m in self._system.members if m.name == MEMBERS[self._stage])
+        while not self._over:
+            found = Metrics()
+            with self._system.looking:
+                self._system.read(member, found)
+                rows = found.total(STAGE_ROWS.name, stage=self._stage)
+                if rows:
+                    self.rows = int(rows)
+                    self._system.kill(member)
+                    return
+            time.sleep(LOOK_S)

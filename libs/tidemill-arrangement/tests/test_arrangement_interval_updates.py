@@ -127,6 +127,32 @@ def test_many_alike_derivations_that_overlap_are_kept_once_each(rows_each: int) 
     assert not len(merged.facts.living()) + len(merged.spare.living())
 
 
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_are_replaced_together_say_what_they_say_one_by_one(
+    seed: int, plain: bool
+) -> None:
+    """Each change takes some rows away whole, or a part of some, and adds others between them."""
+    rng, held = Random(seed), set[int]()
+    merged, twin = Merged(4, (0, 1), 2), Merged(4, (0, 1), 2)
+    for step in range(1, 8):
+        gone = rng.sample(sorted(held), len(held) // 3)
+        come = [key for key in rng.sample(range(900), 200) if not plain or key not in held]
+        rows = [(0, key, END_WORD, 0, step, END_WORD, -1) for key in gone]
+        rows += [(0, key, END_WORD, 0, step, END_WORD, 1) for key in come]
+        held = (held | set(come)) - set(gone)
+        if not plain and gone:
+            rows[0] = (*rows[0][:5], step + 1, -1)
+        rng.shuffle(rows)
+        together = merged.take(matrix(rows, 7))
+        first = sorted(rows, key=lambda row: -row[-1])
+        one_by_one = np.concatenate([twin.take(matrix([row], 7)) for row in first])
+        assert sorted(map(tuple, together.tolist())) == sorted(map(tuple, one_by_one.tolist()))
+        for one, other in ((merged.facts, twin.facts), (merged.spare, twin.spare)):
+            assert sorted(one.living().tolist()) == sorted(other.living().tolist())
+        assert not plain or len(together) == len(rows)
+
+
 def test_what_is_not_there_cannot_be_taken_away() -> None:
     merged = Merged(4, (0, 1), 2)
     merged.take(matrix([(0, 1, 5, 0, 2, 5, 1)], 7))

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
-from tidemill.arrangement.interval_updates.merging import NegativeRow, append_row, cut_row
+from tidemill.arrangement.interval_updates.merging import NegativeRow
 from tidemill.arrangement.interval_updates.novelty import Novelty
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
-from tidemill.arrangement.interval_updates.slots import I32Array, crowded, divide, find_slot, row_in
+from tidemill.arrangement.interval_updates.slots import (
+    I32Array,
+    append_row,
+    crowded,
+    cut_row,
+    divide,
+    find_slot,
+    row_in,
+)
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _ROOM = 4

@@ -17,16 +17,14 @@ from tidemill.arrangement.interval_updates.novelty import Novelty
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
-    TAKEN,
     I32Array,
-    chained,
-    count_key,
+    append_row,
     crowded,
+    cut_row,
     divide,
     find_slot,
     is_past,
     look_ahead,
-    put_row,
     row_in,
     rows_ahead,
 )
@@ -40,42 +38,6 @@ _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 _MANY = 1 << 12
 _BEGIN = np.array([0, -1, 0, 0], np.int64)
 """Taking in begins here: the first row, nothing on the stack, nothing told, no part of its diff."""
-
-
-@inlined
-def append_row(
-    source: I64Array, i: Word, start: Word, end: Word, rows: I64Array, counts: I64Array,
-    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, ordered: bool,
-) -> None:  # fmt: skip
-    """One more row, linked into the index by its key, whose hash is `mine`."""
-    row = counts[0]
-    width = rows.shape[1] - 2
-    for at in range(width):
-        rows[row, at] = source[i, at]
-    rows[row, width], rows[row, width + 1] = start, end
-    if slots[slot] < 0:
-        used[TAKEN] += 1
-        count_key(slot, used)
-    head = chained(rows, nexts, row_in(slots, slot, used), row, ordered)
-    put_row(slots, slot, used, head, mine)
-    counts[0] = row + 1
-    counts[1] = row + 1
-
-
-@inlined
-def cut_row(
-    rows: I64Array, row: Word, start: Word, end: Word, counts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, ordered: bool,
-) -> None:  # fmt: skip
-    """Take [start, end), which lies within it, from the interval of a row."""
-    width = rows.shape[1] - 2
-    last = rows[row, width + 1]
-    if rows[row, width] == start:
-        rows[row, width] = end
-    else:
-        rows[row, width + 1] = start
-        if end < last:
-            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot, mine, ordered)
 
 
 @inlined
@@ -173,18 +135,23 @@ def _met(
 @compiled
 def _append_new(
     change: I64Array, columns: I64Array, facts: I64Array, counts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, first: int,
-) -> int:  # fmt: skip
-    """Append rows from `first` on to the facts, up to one that meets a fact of its key.
+    nexts: I32Array, used: I64Array, done: I64Array,
+) -> None:  # fmt: skip
+    """Append the rows that are added to the facts, up to one that meets a fact of its key.
 
-    Returns that row, or the one at which the table has to grow. There is room for all rows.
+    `done`: that row, or the one at which the table has to grow, and whether any row before it is
+    taken away. These are left out. There is room for all rows.
     """
     width, hashes = change.shape[1] - 3, np.empty(BLOCK + 1, np.uint64)
-    base, ready = first, first
-    for i in range(first, change.shape[0]):
+    base, ready = done[0], done[0]
+    while done[0] < change.shape[0]:
+        i = done[0]
+        if change[i, width + 2] < 0:
+            done[0], done[1] = i + 1, 1
+            continue
         plain = change[i, width + 2] == 1 and change[i, width] < change[i, width + 1]
         if not plain or (crowded(used) and not divide(facts, columns, slots, used)):
-            return i
+            return
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
@@ -196,14 +163,55 @@ def _append_new(
         while row >= 0:
             met = change[i, width] < facts[row, width + 1]
             if met and facts[row, width] < min(change[i, width + 1], facts[row, width + 1]):
-                return i
+                return
             past = is_past(facts, row, change[i, width], END_WORD)
             row = np.int64(-1) if past else np.int64(nexts[row])
         append_row(
             change, i, change[i, width], change[i, width + 1], facts, counts, slots, nexts, used,
             slot, mine, True,
         )  # fmt: skip
-    return int(change.shape[0])
+        done[0] = i + 1
+
+
+@compiled
+def _cut_known(
+    change: I64Array, expiry: int, columns: I64Array, facts: I64Array, slots: I32Array,
+    nexts: I32Array, used: I64Array, spare: I64Array, spare_slots: I32Array, spare_used: I64Array,
+) -> int:  # fmt: skip
+    """End facts where rows are taken away that say the same and last as long, and have no spare.
+
+    Returns the row that is none of these, of which no later one is done; rows that are added are
+    left out.
+    """
+    width, hashes = change.shape[1] - 3, np.empty(BLOCK + 1, np.uint64)
+    base, ready, last = 0, 0, change.shape[0]
+    for i in range(last):
+        start, end, diff = change[i, width], change[i, width + 1], change[i, width + 2]
+        if diff > 0:
+            continue
+        if diff != -1 or start >= end:
+            return i
+        if i >= ready:
+            base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
+        mine = hashes[i - base]
+        slot = find_slot(
+            change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used
+        )
+        row = row_in(slots, slot, used)
+        while row >= 0 and (facts[row, width] >= end or facts[row, width] >= facts[row, width + 1]):
+            row = np.int64(nexts[row])
+        if row < 0 or facts[row, width] > start or facts[row, width + 1] != end:
+            return i
+        other = find_slot(
+            change, i, columns, width - 1, mine, spare, columns, width - 1, spare_slots, spare_used
+        )
+        if spare_slots[other] >= 0 or not _alike(change, i, expiry, facts, row):
+            return i
+        if facts[row, width] == start:
+            facts[row, width] = end
+        else:
+            facts[row, width + 1] = start
+    return int(last)
 
 
 @inlined
@@ -392,20 +400,6 @@ def _drop(
     return _DONE
 
 
-@compiled
-def _adds_first(change: I64Array) -> I64Array:
-    """A copy of a change in which rows that add come before those that take away."""
-    out = np.empty_like(change)
-    found = 0
-    for sign in (1, -1):
-        for row in range(change.shape[0]):
-            if sign * change[row, change.shape[1] - 1] > 0:
-                for column in range(change.shape[1]):
-                    out[found, column] = change[row, column]
-                found += 1
-    return out[:found]
-
-
 class NegativeRow(UsageError):
     """A derivation was taken away that is not there; `row` is its place in the change."""
 
@@ -454,28 +448,39 @@ class Merged:
         if self.novelty.admit(change):
             self.facts.append(change[:, :-1])
             return change
-        done = self._append_new(change)
-        if done == len(change):
+        added, cut = self._take_plain(change)
+        if cut == len(change):
             return change
-        rest = change[done:]
-        if bool((rest[:, -1] < 0).any()):
-            rest = _adds_first(rest)
-        return self._merged(change[:done], rest)
+        adds = change[:, -1] > 0
+        done = np.arange(len(change)) < np.where(adds, added, cut)
+        rest = np.concatenate([change[adds & ~done], change[~adds & ~done]])
+        return self._merged(change[done], rest)
 
-    def _append_new(self, change: Change) -> int:
-        """Append the first rows to the facts, until one meets a fact of its key; how many."""
-        facts, done = self.facts, 0
+    def _take_plain(self, change: Change) -> tuple[int, int]:
+        """Take in what meets nothing else, up to a row that is added and one that is taken away.
+
+        Of both the number of rows where no row ends this.
+        """
+        facts, spare, done = self.facts, self.spare, np.zeros(2, np.int64)
         facts.reserve(len(change) + _ROOM)
         mine = facts.index(self.key)
         while True:
-            known = done
-            done = _append_new(
+            _append_new(
                 change, mine.columns, facts.rows, facts.counts, mine.slots, mine.nexts, mine.used,
-                known,
+                done,
             )  # fmt: skip
-            mine.linked = len(facts)
-            if done == len(change) or not mine.grow_if_crowded(facts.rows, len(change) - done):
-                return done
+            mine.linked, added = len(facts), int(done[0])
+            if added == len(change):
+                break
+            if not mine.grow_if_crowded(facts.rows, len(change) - added):
+                return added, 0
+        if not done[1]:
+            return added, added
+        other = spare.index(self.key)
+        return added, _cut_known(
+            change, self.expiry, mine.columns, facts.rows, mine.slots, mine.nexts, mine.used,
+            spare.rows, other.slots, other.used,
+        )  # fmt: skip
 
     def _merged(self, told: Change, change: Change) -> Change:
         """Take any change in; what it changes of the facts follows after `told`."""

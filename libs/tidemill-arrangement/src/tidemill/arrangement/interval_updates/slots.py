@@ -143,6 +143,42 @@ def chained(
 
 
 @inlined
+def append_row(
+    source: I64Array, i: Word, start: Word, end: Word, rows: I64Array, counts: I64Array,
+    slots: I32Array, nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, ordered: bool,
+) -> None:  # fmt: skip
+    """One more row, linked into the index by its key, whose hash is `mine`."""
+    row = counts[0]
+    width = rows.shape[1] - 2
+    for at in range(width):
+        rows[row, at] = source[i, at]
+    rows[row, width], rows[row, width + 1] = start, end
+    if slots[slot] < 0:
+        used[TAKEN] += 1
+        count_key(slot, used)
+    head = chained(rows, nexts, row_in(slots, slot, used), row, ordered)
+    put_row(slots, slot, used, head, mine)
+    counts[0] = row + 1
+    counts[1] = row + 1
+
+
+@inlined
+def cut_row(
+    rows: I64Array, row: Word, start: Word, end: Word, counts: I64Array, slots: I32Array,
+    nexts: I32Array, used: I64Array, slot: Word, mine: np.uint64, ordered: bool,
+) -> None:  # fmt: skip
+    """Take [start, end), which lies within it, from the interval of a row."""
+    width = rows.shape[1] - 2
+    last = rows[row, width + 1]
+    if rows[row, width] == start:
+        rows[row, width] = end
+    else:
+        rows[row, width + 1] = start
+        if end < last:
+            append_row(rows, row, end, last, rows, counts, slots, nexts, used, slot, mine, ordered)
+
+
+@inlined
 def is_past(rows: I64Array, row: Word, start: Word, place: Word) -> bool:
     """Whether a row of an ordered chain and all behind it ended by `start`, for a reader at a
     place.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.arrangement.interval_updates import END_WORD, Change
+from tidemill.arrangement.interval_updates import END_WORD, Change, rows_of
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, OutputChanges, Schema
@@ -133,12 +133,11 @@ def interval_rows(
     diffs: I64Array | int = 1,
 ) -> Change:
     """Rows without a time, present on their intervals."""
-    rows = np.zeros((len(columns[0]), schema.columns + 3), np.int64)
-    for place, column in enumerate(columns, 1):
-        rows[:, place] = column.view(np.int64)
-    rows[:, schema.expiry], rows[:, schema.nulls] = END_WORD, 1 << TIME
-    rows[:, -3], rows[:, -2], rows[:, -1] = starts, ends, diffs
-    return rows
+    found: list[I64Array | int] = [0] * (schema.columns + 3)
+    found[1 : 1 + len(columns)] = [column.view(np.int64) for column in columns]
+    found[schema.expiry], found[schema.nulls] = END_WORD, 1 << TIME
+    found[-3:] = starts, ends, diffs
+    return rows_of(found, len(columns[0]))
 
 
 def words_of(told: OutputChanges) -> tuple[Columns, I64Array]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -15,7 +16,7 @@ from tidemill.arrangement.interval_updates import Change
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import DataflowEngine, missing_in
-from tidemill.datalog.dataflow.scheduler import NOTHING
+from tidemill.datalog.dataflow.scheduler import NOTHING, ByStrata
 from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.limits import LimitPassed
@@ -263,6 +264,18 @@ def test_a_queue_by_priority_gives_the_same_answers(
             for engine in engines
         )
         assert one == other
+
+
+def test_the_smallest_of_the_inputs_that_follow_each_other_is_taken_first() -> None:
+    ranks = {"a": 0, "b": 1, "c": 2, "derived": 3, "d": 4}
+    pending = ByStrata(ranks, {"a", "b", "c", "d"})
+    for name, rows in (("d", 1), ("derived", 1), ("b", 2), ("a", 9), ("c", 2), ("b", 3)):
+        pending.put(name, np.zeros((rows, 4), np.int64))
+    taken = [pending.take() for _ in range(5)]
+    assert [(found[0], len(found[1])) for found in taken if found is not None] == [
+        ("c", 2), ("b", 5), ("a", 9), ("derived", 1), ("d", 1),
+    ]  # fmt: skip
+    assert pending.take() is None
 
 
 @pytest.mark.parametrize("strata", [1, 20])

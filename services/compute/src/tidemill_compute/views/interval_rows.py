@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.interval_updates import END_WORD, Change
+from tidemill.arrangement.interval_updates import END_WORD, Change, rows_of
+from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.updates import DIFF, TIME, one_array
 from tidemill.catalog.record_rows import PredicateShape, endless, record_of, row_of
 from tidemill.datalog.columns.column import Column, Unsuited
@@ -44,10 +45,10 @@ def changes_of(
         updates = _beginning(updates, shape)
     if schema.numbered:
         return _changes_of_records(updates, shape, schema, texts, at)
-    rows = np.zeros((updates.num_rows, schema.columns + 3), np.int64)
-    nulls = rows[:, schema.nulls]
+    words: list[I64Array | int] = [0] * (schema.columns + 3)
+    nulls: I64Array | int = 0 if shape.timed else 1 << TIME_PLACE
 
-    def write(place: int, kind: Type, column: int) -> None:
+    def read(kind: Type, column: int) -> tuple[I64Array, BoolArray | None]:
         whole = one_array(updates.column(column))
         if pa.types.is_null(whole.type):
             whole = whole.cast(shape.schema.field(column).type)
@@ -57,24 +58,23 @@ def changes_of(
                 f"input {shape.predicate}: column {updates.column_names[column]} is of type "
                 f"{whole.type}, not {kind.value}"
             )
-        rows[:, place] = words_of_column(found)
-        if found.nulls is not None:
-            np.bitwise_or(nulls, found.nulls.astype(np.int64) << place, out=nulls)
+        return words_of_column(found), found.nulls
 
-    for number, kind in enumerate(schema.kinds):
-        write(number + 1, kind, number)
+    read_as = [(at, kind, at - 1) for at, kind in enumerate(schema.kinds, 1)]
     if shape.timed:
-        write(TIME_PLACE, Type.INT, shape.arguments)
-        write(schema.expiry, Type.INT, shape.arguments + 1)
-        endless_ = nulls >> schema.expiry & 1 == 1
-        rows[endless_, schema.expiry] = END_WORD
-        nulls &= ~(1 << schema.expiry)
-    else:
-        nulls |= 1 << TIME_PLACE
-        rows[:, schema.expiry] = END_WORD
-    rows[:, -3] = _instants(updates) if at is None else at
-    rows[:, -2] = rows[:, schema.expiry]
-    rows[:, -1] = updates.column(DIFF).to_numpy()
+        read_as.append((TIME_PLACE, Type.INT, shape.arguments))
+    for place, kind, column in read_as:
+        words[place], null = read(kind, column)
+        if null is not None:
+            nulls = nulls | null.astype(np.int64) << place
+    ends: I64Array | int = END_WORD
+    if shape.timed:
+        ends, endless_ = read(Type.INT, shape.arguments + 1)
+        ends = ends if endless_ is None else np.where(endless_, END_WORD, ends)
+    words[schema.expiry], words[schema.nulls] = ends, nulls
+    starts = _instants(updates) if at is None else at
+    words[-3:] = starts, ends, updates.column(DIFF).to_numpy()
+    rows = rows_of(words, updates.num_rows)
     present = rows[:, -3] < rows[:, -2]
     found: Change = rows if bool(present.all()) else rows[present]
     return found

@@ -39,6 +39,7 @@ from tidemill.arrangement.interval_updates.rows import (
     END_WORD,
     Change,
     no_change,
+    rows_of,
 )
 from tidemill.arrangement.interval_updates.shared import Facts, RowsAsOf, SharedRows, Sharing
 from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
@@ -50,5 +51,5 @@ __all__ = [
     "Change", "Facts", "Index", "JoinShape", "Latch", "Merged", "NegativeRow", "Passed",
     "RowsAsOf", "SharedRows", "Sharing", "Sums", "base_of", "begin", "contribute", "cut_moves",
     "delayed", "finish", "join", "merged_stretches", "net_moves", "no_change", "project",
-    "replaced", "rounded", "subtract", "tick",
+    "replaced", "rounded", "rows_of", "subtract", "tick",
 ]  # fmt: skip

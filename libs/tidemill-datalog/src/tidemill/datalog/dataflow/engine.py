@@ -161,7 +161,7 @@ class DataflowEngine:
         """The order in which changes are taken."""
         ranks = {name: each.rank for name, each in self.plan.collections.items()}
         if strategy == "strata":
-            return ByStrata(ranks)
+            return ByStrata(ranks, self.plan.inputs)
         lives = self._openings.items()
         return AsTheyCome({n: ranks[n] for n, each in lives if not each.lives.looped})
 

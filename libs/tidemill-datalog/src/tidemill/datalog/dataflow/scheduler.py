@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -30,11 +30,20 @@ class Pending(Protocol):
 
 
 class ByStrata:
-    """Each collection once, complete, after all that it is derived from."""
+    """Each collection once, complete, after all that it is derived from.
 
-    def __init__(self, ranks: Mapping[str, int]) -> None:
-        self._ranks = ranks
+    Of inputs that follow each other in rank the one with the fewest rows is first. A large load
+    then looks small relations up, and needs no index of its own for that.
+    """
+
+    def __init__(self, ranks: Mapping[str, int], inputs: Collection[str] = ()) -> None:
+        self._places: dict[str, int] = {}
         self._waiting: dict[str, list[Change]] = {}
+        place, free = 0, False
+        for name in sorted(ranks, key=ranks.__getitem__):
+            place = place if free and name in inputs else ranks[name]
+            free = name in inputs
+            self._places[name] = place
 
     def put(self, collection: str, change: Change) -> None:
         if len(change):
@@ -46,11 +55,16 @@ class ByStrata:
     def take(self) -> tuple[str, Change] | None:
         if not self._waiting:
             return None
-        first = min(self._waiting, key=self._ranks.__getitem__)
+        first = next(iter(self._waiting))
+        if len(self._waiting) > 1:
+            first = min(self._waiting, key=self._turn)
         parts = self._waiting.pop(first)
         if not parts:
             return first, NOTHING
         return first, parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _turn(self, collection: str) -> tuple[int, int]:
+        return self._places[collection], sum(map(len, self._waiting[collection]))
 
 
 class AsTheyCome:

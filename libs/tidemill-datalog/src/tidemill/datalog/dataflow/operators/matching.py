@@ -59,7 +59,7 @@ class Matches:
         self._schemas = schemas
         self._texts = texts
         self._errors = errors
-        self._allowance = allowance
+        self.allowance = allowance
         self.expressions = Expressions(plan.columns, plan.scope, texts, allowance)
         self._ticks: dict[int, Ticks] = {}
         self._open: dict[int, OpenClock] = {}
@@ -110,7 +110,7 @@ class Matches:
                     right = facts[step.collection]
                     if step.changed:
                         right = changed = changed or Arrangement.of_change(change)
-                    matches = join(matches, right, step.shape, self._allowance.require)
+                    matches = join(matches, right, step.shape, self.allowance.require)
                 case Subtract():
                     matches = subtract(matches, facts[step.collection], step.columns, step.theirs)
                 case Filter():

@@ -2,7 +2,7 @@
 
 Counts and sums of whole numbers move by what changes (`Sums`). Groups of other lattices are read
 again from the first instant of a change. A compiled loop merges the greatest and the least of
-words and sums of floats; others are merged value by value.
+words and sums of floats and decimals; others are merged value by value.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from tidemill.arrangement.interval_updates import (
     rounded,
 )
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.looks import look
 from tidemill.datalog.columns.spelling import MOMENTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
+from tidemill.datalog.dataflow.operators.decimal_sums import in_two_words, sums_of
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.matching import PIECE_ROWS, Matches
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped, Touched, words_in
 from tidemill.datalog.dataflow.operators.stretches import Observed
 from tidemill.datalog.dataflow.plan import Reduce
-from tidemill.datalog.dataflow.schema import TIME, Schema, value_of, word_of
+from tidemill.datalog.dataflow.schema import COLUMNS_MAX, TIME, Schema, value_of, word_of
 from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
 from tidemill.datalog.logical.forms import Expression, Type
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
@@ -57,6 +59,7 @@ _KINDS = {
 _EXTREMES = {"max": GREATEST, "latest": GREATEST, "min": LEAST, "earliest": LEAST}
 _IN_ORDER = MOMENTS | {Type.INT, Type.BOOL, Type.FLOAT}
 """Types of which the greatest and the least word are known, floats by `_turned`."""
+_SUMMED = frozenset({Type.INT, Type.FLOAT, Type.DECIMAL})
 
 
 class Reduction:
@@ -84,13 +87,19 @@ class Reduction:
             [_KINDS.get(kind_of(name), COUNT) for name, _ in reduce.lattices], np.int64
         )
         self._together = _all_at_once(reduce, schema)
+        self._decimals = [
+            at for at, kind in enumerate(reduce.kinds)
+            if self._together and kind is Type.DECIMAL and reduce.lattices[at][0] != "count"
+        ]  # fmt: skip
         if self._together:
             named = zip(reduce.lattices, reduce.kinds, strict=True)
             kinds = [_merged_kind(name, kind) for (name, _), kind in named]
-            self._merged_kinds = np.array(kinds, np.int64)
-            self._value_kinds = np.where(
-                self._merged_kinds == FLOAT_SUM, GREATEST, self._merged_kinds
-            )
+            finished = [
+                GREATEST if at in self._decimals or kind == FLOAT_SUM else kind
+                for at, kind in enumerate(kinds)
+            ]
+            self._value_kinds = np.array(finished, np.int64)
+            self._merged_kinds = np.array(kinds + [SUM] * len(self._decimals), np.int64)
         self._sums: Sums | None = None
         if reduce.linear:
             self._sums = Sums(self._groups, values, reduce.timed)
@@ -138,12 +147,18 @@ class Reduction:
         gone = no_change(self._schema.columns)
         if len(facts) or self._failing.some:
             gone = self._before(self._sums.rows.rows[heads], starts, facts, in_place)
-        come = []
+        come: list[Change] = []
         for first in range(0, max(len(heads), 1), PIECE_ROWS):
+            self._look(come)
             last = first + PIECE_ROWS
             stretches = self._sums.stretches(heads[first:last], starts[first:last])
             come.append(self._finished(stretches))
         return gone, come[0] if len(come) == 1 else np.concatenate(come)
+
+    def _look(self, found: Sequence[Change]) -> None:
+        """Before each piece of groups. Raises: as `look`, and `Allowance.require`."""
+        look()
+        self._matches.allowance.require(sum(part.nbytes for part in found))
 
     def numbers(self) -> set[int]:
         """Words of the solutions that are kept which may be numbers of values."""
@@ -292,9 +307,14 @@ class Reduction:
     # Other lattices.
 
     def _read_again(self, touched: Touched) -> Change:
-        found = self._read_together(touched) if self._together else None
-        if found is not None:
-            return found
+        parts: list[Change] = []
+        for piece in touched.pieces(PIECE_ROWS):
+            self._look(parts)
+            together = self._read_together(piece) if self._together else None
+            parts.append(self._read_one_by_one(piece) if together is None else together)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _read_one_by_one(self, touched: Touched) -> Change:
         rows = []
         if self._plan.carried:
             rows = [self._blended(*alive) for alive in touched.stretches()]
@@ -309,10 +329,10 @@ class Reduction:
         return np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
 
     def _read_together(self, touched: Touched) -> Change | None:
-        """Rows of lattices whose words a compiled loop merges; None for floats it cannot add."""
+        """Rows of lattices whose words a compiled loop merges; None for sums it cannot tell."""
         rows, lattices = touched.rows, self._plan.lattices
         floats = [at for at, kind in enumerate(self._plan.kinds) if kind is Type.FLOAT]
-        bases = np.zeros(len(lattices), np.int64)
+        bases = np.zeros(len(lattices) + len(self._decimals), np.int64)
         for at in floats:
             column = self._groups + 2 + at
             if lattices[at][0] in TALLIES:
@@ -320,19 +340,33 @@ class Reduction:
                 if base is None:
                     return None
                 bases[at] = base
+        rows = in_two_words(rows, [self._groups + 2 + at for at in self._decimals], self._texts)
         for at in floats:
             if lattices[at][0] in _EXTREMES:
                 rows[:, self._groups + 2 + at] = _turned(rows[:, self._groups + 2 + at])
         found = merged_stretches(rows, touched.firsts, self._groups, self._merged_kinds, bases)
         for at in floats:
-            place, name = self._groups + 3 + SUM_WORDS * at, lattices[at][0]
+            place, name = self._place(at), lattices[at][0]
             count, upper, lower = found.T[place : place + SUM_WORDS]
             if name in _EXTREMES:
                 upper[:] = _turned(upper)
             elif name != "count":
                 sums = rounded(count, upper, lower, int(bases[at]), name == "average")
                 upper[:] = sums.view(np.int64)
+        for beside, at in enumerate(self._decimals, len(lattices)):
+            mean = lattices[at][0] == "average"
+            words = sums_of(found, self._place(at), self._place(beside), mean, self._texts)
+            if words is None:
+                return None
+            found[:, self._place(at) + 1] = words
+        last = self._place(len(lattices))
+        if self._decimals:
+            found = np.concatenate([found[:, :last], found[:, -3:]], axis=1)
         return self._finished(found)
+
+    def _place(self, value: int) -> int:
+        """The column of a stretch with the count of a value, before its halves."""
+        return self._groups + 3 + SUM_WORDS * value
 
     def _blended(self, alive: Sequence[list[int]], start: int, end: int) -> list[int] | None:
         """A row with the parafacts of solutions that hold together, which have to be seen."""
@@ -358,10 +392,12 @@ def _all_at_once(reduce: Reduce, schema: Schema) -> bool:
     one_each = len(reduce.kinds) == len(reduce.lattices)
     if reduce.linear or reduce.carried or reduce.merges or not one_each:
         return False
+    if schema.columns + len(reduce.kinds) > COLUMNS_MAX:  # of which each has a bit for its nulls
+        return False
     return all(
         kind in _IN_ORDER and schema.kind(column) is kind
         if name in _EXTREMES
-        else name == "count" or (name in TALLIES and kind in (Type.INT, Type.FLOAT))
+        else name == "count" or (name in TALLIES and kind in _SUMMED)
         for column, ((name, _), kind) in enumerate(
             zip(reduce.lattices, reduce.kinds, strict=True), schema.expiry + 1
         )
@@ -372,6 +408,8 @@ def _merged_kind(name: str, kind: Type) -> int:
     """The way in which a compiled loop merges the words of a lattice."""
     if name in _EXTREMES:
         return _EXTREMES[name]
+    if kind is Type.DECIMAL and name != "count":
+        return SUM
     return FLOAT_SUM if kind is Type.FLOAT and name != "count" else _KINDS[name]
 
 

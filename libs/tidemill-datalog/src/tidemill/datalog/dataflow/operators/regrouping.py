@@ -28,6 +28,20 @@ class Touched:
     rows: Change
     firsts: I64Array
 
+    def pieces(self, rows: int) -> Iterable[Touched]:
+        """The groups in pieces of at most so many rows, or of one group with more."""
+        first, many = 0, len(self.groups)
+        while first < many:
+            begin = self.firsts[first]
+            last = int(np.searchsorted(self.firsts, begin + rows, "right")) - 1
+            last = max(last, first + 1)
+            firsts = self.firsts[first : last + 1]
+            yield Touched(
+                self.groups[first:last], self.since[first:last],
+                self.rows[begin : firsts[-1]], firsts - begin,
+            )  # fmt: skip
+            first = last
+
     def alive(self) -> Iterable[list[list[int]]]:
         """The rows of each group that has any."""
         for first, last in pairwise(self.firsts.tolist()):

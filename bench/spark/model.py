@@ -15,13 +15,15 @@ DIVIDED = "work to divide"
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Costs of Spark: a job, an exchange more, the start of a task, a byte that is handed on.
+    """Costs of Spark: a job, the start of a task, a byte that is handed on.
 
-    `empty_s` are of a range without rows, and `commit_s` of appending what a job wrote.
+    A job takes `job_s` of a clock and `job_cpu_s` of processors beside the work of its tasks. Its
+    plan, its stages and their exchanges do not depend on executors. `empty_s` are of a range
+    without rows, and `commit_s` of appending what a job wrote.
     """
 
     job_s: float
-    exchange_s: float
+    job_cpu_s: float
     task_s: float
     byte_s: float
     empty_s: float
@@ -42,19 +44,18 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Seconds on some executors, those on one, and what holds them up."""
+    """Seconds on some executors, those of processors, and what holds them up."""
 
     executors: int
     ranges: int
     wall_s: float
-    work_s: float
+    processor_s: float
     bottleneck: str
 
 
 def predict(stages: Sequence[Stage], fixed: Fixed, executors: int, ranges: int) -> Predicted:
     """A history on executors of one core, with so many ranges. Pure. Cost: O(ranges · stages)."""
-    exchanges = sum(1 + bool(stage.reading) for stage in stages)
-    setup = fixed.job_s + exchanges * fixed.exchange_s + fixed.commit_s
+    setup = fixed.job_s + fixed.commit_s
     wall, work, longest = setup, 0.0, {"the largest part": 0.0, "the heaviest range": 0.0}
     for stage in stages:
         reading = [fixed.task_s + each for each in stage.reading]
@@ -64,7 +65,8 @@ def predict(stages: Sequence[Stage], fixed: Fixed, executors: int, ranges: int) 
             work += sum(each)
             longest[name] += max(each, default=0.0)
     shares = {DIVIDED: work / executors, "set-up": setup, **longest}
-    return Predicted(executors, ranges, wall, work, max(shares, key=lambda name: shares[name]))
+    processor = fixed.job_cpu_s + work
+    return Predicted(executors, ranges, wall, processor, max(shares, key=lambda name: shares[name]))
 
 
 def makespan(tasks: Sequence[float], executors: int) -> float:

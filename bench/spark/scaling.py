@@ -1,7 +1,8 @@
 """Histories on more executors than there are: parts that are measured, and a model.
 
 Work is measured in this process, where no other job counts, and costs of Spark by jobs that do
-nothing else. The model is checked against the same history on one core and on two.
+nothing else. The set-up of a job is what the same job takes over few rows. The model is checked
+against the whole history on one core and on two, of which it knows nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,10 @@ EXECUTORS = (1, 2, 4, 16, 64)
 RANGES_MEASURED = 64
 """Ranges of which each is measured: one for each of the most executors."""
 TASKS, PAYLOADS, PAYLOAD_BYTES = 32, 64, 1 << 20
+FEW = 2_000
+"""Updates of a history that is all set-up."""
+RUNS = 4
+"""Runs of a job, of which the least counts; the first one warms up, too."""
 RESULTS = Path("bench/results/spark-scaling.json")
 DOCUMENT = Path("docs/reference/performance.md")
 START, END = "<!-- table of make bench-spark-views -->", "<!-- end of the table of scaling -->"
@@ -120,11 +125,15 @@ def _least(job: partial[Any], times: int = 5) -> Taken:
         with taken() as each:
             job()
         found.append(each)
+    return _least_of(found)
+
+
+def _least_of(found: Sequence[Taken]) -> Taken:
     return Taken(min(each.processor for each in found), min(each.wall for each in found))
 
 
-def _fixed(here: Workplace, payload: bytes, empty_s: float, commit_s: float) -> Fixed:
-    """The costs of Spark: jobs that do nothing, with tasks, exchanges and bytes."""
+def _of_tasks(here: Workplace, payload: bytes, empty_s: float, commit_s: float) -> Fixed:
+    """The costs of tasks and of bytes, by jobs that do nothing else."""
 
     def job(tasks: int, exchanges: int, first: Any) -> None:
         frame = here.spark.range(2, numPartitions=tasks).mapInArrow(first, WIRE)
@@ -137,10 +146,39 @@ def _fixed(here: Workplace, payload: bytes, empty_s: float, commit_s: float) -> 
     much = _least(partial(job, 2, 2, partial(_say, payload)))
     size = 2 * PAYLOADS * (len(payload) + 8)
     return Fixed(
-        job_s=alone.wall, exchange_s=max(0.0, dealt.wall - alone.wall) / 2,
+        job_s=0.0, job_cpu_s=0.0,
         task_s=max(0.0, more.processor - alone.processor) / (TASKS - 2),
         byte_s=max(0.0, much.processor - dealt.processor) / size, empty_s=empty_s, commit_s=commit_s,
     )  # fmt: skip
+
+
+async def _fixed(
+    here: Spark, world: World, history: History, parts: Mapping[str, Sequence[Part]], few: World
+) -> Fixed:
+    """The costs of Spark; those of a job are what one over `few` rows takes beside its tasks."""
+    place = here.at(world.place)
+    payload, empty_s = await _payload(world, history), await _empty_s(world, history)
+    commit_s = await _commit_s(world, history, parts)
+    found = await asyncio.to_thread(_of_tasks, place, payload, empty_s, commit_s)
+    small = await few.history()
+    _, took = await _job(here, few, small)
+    stages = await stages_of(few, small, 2)
+    tasks = predict(stages, replace(found, commit_s=0.0), 2, 2)
+    return replace(
+        found,
+        job_s=max(0.0, took.wall - tasks.wall_s),
+        job_cpu_s=max(0.0, took.processor - tasks.processor_s),
+    )
+
+
+async def _job(here: Spark, world: World, history: History) -> tuple[dict[str, list[Part]], Taken]:
+    """The parts that a job writes, and the least seconds of a few runs."""
+    found, parts = list[Taken](), dict[str, list[Part]]()
+    for _ in range(RUNS):
+        with taken() as each:
+            parts = await by_job(history, here.at(world.place))
+        found.append(each)
+    return parts, _least_of(found)
 
 
 async def _commit_s(world: World, history: History, parts: Mapping[str, Sequence[Part]]) -> float:
@@ -155,40 +193,29 @@ async def _commit_s(world: World, history: History, parts: Mapping[str, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A prediction, and what was measured: the least wall of two runs."""
+    """A prediction, and what was measured: the least of a few runs."""
 
     predicted: Predicted
-    measured_s: float | None
+    measured: Taken | None
 
 
 async def measure_scaling(folder: Path, scratch: Path, rows: int) -> None:
     """Measure, predict, compare, print, and write the table."""
-    world = World(folder, TWO_FRAGMENTS)
-    await world.create()
-    await world.feed(inputs_of(rows, 0.0), SPAN + 1)
+    world, few = World(folder / "all", TWO_FRAGMENTS), World(folder / "few", TWO_FRAGMENTS)
+    for each, size in ((world, rows), (few, FEW)):
+        await each.create()
+        await each.feed(inputs_of(size, 0.0), SPAN + 1)
     history = await world.history()
     wanted = await world.digests(history, await in_process(world, history))
     most = max(RANGES_MEASURED, ranges_for(history.rows, RANGES_MEASURED))
     stages = await stages_of(world, history, most)
-    measured, fixed, parts = dict[int, float](), Fixed(0, 0, 0, 0, 0, 0), dict[str, list[Part]]()
+    measured, fixed = dict[int, Taken](), Fixed(0, 0, 0, 0, 0, 0)
     for cores in (1, 2):
         here = Spark(scratch / str(cores), cores)
-        walls = []
-        for _ in range(2):  # the first one warms up, too
-            with taken() as each:
-                parts = await by_job(history, here.at(world.place))
-            assert await world.digests(history, parts) == wanted, "scaling"
-            walls.append(each.wall)
-        measured[cores] = min(walls)
+        parts, measured[cores] = await _job(here, world, history)
+        assert await world.digests(history, parts) == wanted, "scaling"
         if cores == 2:
-            payload = await _payload(world, history)
-            empty_s, commit_s = (
-                await _empty_s(world, history),
-                await _commit_s(world, history, parts),
-            )
-            fixed = await asyncio.to_thread(
-                _fixed, here.at(world.place), payload, empty_s, commit_s
-            )
+            fixed = await _fixed(here, world, history, parts, few)
         here.session.stop()
     found = [predict(stages, fixed, each, ranges_for(history.rows, each)) for each in EXECUTORS]
     lines = [Line(each, measured.get(each.executors)) for each in found]
@@ -222,8 +249,8 @@ def _about(stages: Sequence[Stage], fixed: Fixed, rows: int, first: str) -> list
     work, given = (sum(sum(getattr(s, name)) for s in stages) for name in ("work", "bytes"))
     return [
         f"* a history of {rows:,} updates in {len(stages)} fragments; first bottleneck: {first}",
-        f"* set-up: {fixed.job_s:.2f} s for a job, {fixed.exchange_s:.2f} s for each exchange,",
-        f"  {1000 * fixed.commit_s:.0f} ms to append what it wrote",
+        f"* set-up, as the same job over {FEW:,} updates has it beside its tasks: {fixed.job_s:.2f} s,",
+        f"  {fixed.job_cpu_s:.2f} s of a processor; {1000 * fixed.commit_s:.0f} ms to append what it wrote",
         f"* seconds of a processor: {sum(reading):.1f} to read {len(reading)} parts, {work:.1f} in ranges",
         f"* the same to hand {given / 1e6:.0f} MB on: {fixed.byte_s * given:.1f}; to start a task: "
         f"{1000 * fixed.task_s:.0f} ms;",
@@ -233,16 +260,22 @@ def _about(stages: Sequence[Stage], fixed: Fixed, rows: int, first: str) -> list
 
 
 def _table(lines: Sequence[Line]) -> Iterator[str]:
-    yield "| executors of one core | ranges | predicted | measured | error of the model | times one | bottleneck | date |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield (
+        "| executors of one core | ranges | predicted | measured | error of the model "
+        "| seconds of processors, predicted | measured | error | times one | bottleneck | date |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     one = lines[0].predicted.wall_s
     for line in lines:
-        each, measured, error = line.predicted, "", ""
-        if line.measured_s is not None:
-            measured = f"{line.measured_s:.1f} s"
-            error = f"{100 * (each.wall_s / line.measured_s - 1):+.0f} %"
+        each, told = line.predicted, line.measured
+        wall = processor = " | "
+        if told is not None:
+            wall = f"{told.wall:.1f} s | {100 * (each.wall_s / told.wall - 1):+.0f} %"
+            error = 100 * (each.processor_s / told.processor - 1)
+            processor = f"{told.processor:.1f} s | {error:+.0f} %"
         yield (
-            f"| {each.executors} | {each.ranges} | {each.wall_s:.1f} s | {measured} | {error} "
+            f"| {each.executors} | {each.ranges} | {each.wall_s:.1f} s | {wall} "
+            f"| {each.processor_s:.1f} s | {processor} "
             f"| {one / each.wall_s:.1f} | {each.bottleneck} | {date.today().isoformat()} |"
         )
 

@@ -35,19 +35,21 @@ def test_parts_of_inputs_bound_how_many_read_them() -> None:
     assert found.bottleneck == "the largest part"
 
 
-def test_set_up_is_paid_for_each_exchange() -> None:
-    fixed = Fixed(1.0, 0.25, 0.0, 0.0, 0.0, 0.5)
-    stages = [Stage((0.0,), (0.0,) * 2, (0, 0)), even(2, 0.0)]
-    found = predict(stages, fixed, 64, 2)
-    assert found.wall_s == pytest.approx(1.0 + 3 * 0.25 + 0.5)
-    assert found.bottleneck == "set-up"
+def test_set_up_is_paid_once_on_any_number_of_executors() -> None:
+    fixed = Fixed(1.0, 3.0, 0.0, 0.0, 0.0, 0.5)
+    stages = [Stage((0.0,), (0.0,) * 2, (0, 0)), even(2, 2.0)]
+    for executors, work in ((1, 2.0), (2, 1.0)):
+        found = predict(stages, fixed, executors, 2)
+        assert found.wall_s == pytest.approx(1.0 + 0.5 + work)
+        assert found.processor_s == pytest.approx(3.0 + 2.0)
+    assert predict([even(2, 0.0)], fixed, 64, 2).bottleneck == "set-up"
 
 
 def test_each_task_and_byte_costs_its_executor() -> None:
     fixed = Fixed(0.0, 0.0, 0.5, 0.001, 0.0, 0.0)
     stage = Stage((), (1.0, 1.0), (1000, 3000))
     assert predict([stage], fixed, 2, 2).wall_s == pytest.approx(0.5 + 1.0 + 3.0)
-    assert predict([stage], fixed, 1, 2).work_s == pytest.approx(1.0 + 2.0 + 4.0)
+    assert predict([stage], fixed, 1, 2).processor_s == pytest.approx(1.0 + 2.0 + 4.0)
 
 
 def test_fewer_ranges_are_empty_less_often() -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from bench.spark.scaling import heaviest, measure_scaling
 from bench.spark.worlds import (
+    CLOSURE,
     CUSTOMERS,
     HEAVY,
     JOIN,
@@ -40,6 +41,7 @@ from bench.spark.worlds import (
     Taken,
     World,
     by_job,
+    edges_of,
     in_process,
     inputs_of,
     say,
@@ -57,11 +59,13 @@ from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import planning, window_job
 
 
-async def histories(here: Spark, folder: Path, title: str, text: str, rows: int) -> None:
+async def histories(
+    here: Spark, folder: Path, title: str, text: str, inputs: Mapping[str, pa.Table]
+) -> None:
     """A history by one process and by a job, of which the answers are compared."""
     world = World(folder, text)
     await world.create()
-    await world.feed(inputs_of(rows, 0.0), SPAN + 1)
+    await world.feed(inputs, SPAN + 1)
     history = await world.history()
     with taken() as alone:
         parts = await in_process(world, history)
@@ -276,17 +280,25 @@ async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> 
     return one
 
 
-JOBS = ("history", "skew", "windows", "scaling")
+JOBS = ("history", "closure", "skew", "windows", "scaling")
+NODES = 600
+"""Nodes of the graph whose closure is kept, with two edges of each."""
 
 
 async def measure_all(
     here: Spark, folder: Path, only: str, rows: int, alive: Sequence[int]
 ) -> None:
     """Compare, measure, print."""
-    await histories(here, folder / "warm", "a small one that warms up", TWO_FRAGMENTS, 100_000)
+    small = inputs_of(100_000, 0.0)
+    await histories(here, folder / "warm", "a small one that warms up", TWO_FRAGMENTS, small)
     if only in ("", "history"):
-        await histories(here, folder / "one", "one fragment", ONE_FRAGMENT, rows)
-        await histories(here, folder / "two", "two fragments", TWO_FRAGMENTS, rows)
+        much = inputs_of(rows, 0.0)
+        await histories(here, folder / "one", "one fragment", ONE_FRAGMENT, much)
+        await histories(here, folder / "two", "two fragments", TWO_FRAGMENTS, much)
+    if only in ("", "closure"):
+        for turn in range(TURNS):  # the first one warms up
+            place = folder / f"closure {turn}"
+            await histories(here, place, f"closure of {NODES} nodes", CLOSURE, edges_of(NODES))
     if only in ("", "skew"):
         await compare_skew(here, folder / "skew", rows)
         await live_skew(here, folder / "live skew", alive[0])

@@ -53,7 +53,9 @@ ONE_FRAGMENT = """
 TWO_FRAGMENTS = ONE_FRAGMENT + "load(c) @count(o) := open(o, c);"
 JOIN = "in_town(o, t) := order(o, c) ^ town(c, t); load(c) @count(o) := order(o, c);"
 KEYED = "in_town(o, c, t) := order(o, c) ^ town(c, t);"
+CLOSURE = "reach(x, y) := edge(x, y); reach(x, z) := reach(x, y) ^ edge(y, z);"
 SCHEMAS = {
+    "edge": pa.schema([("a", pa.int64()), ("b", pa.int64())]),
     "order": pa.schema([("o", pa.int64()), ("c", pa.int64())]),
     "payment": pa.schema([("o", pa.int64()), ("amount", pa.int64())]),
     "town": pa.schema([("c", pa.int64()), ("town", pa.int64())]),
@@ -90,6 +92,13 @@ def inputs_of(rows: int, heavy: float) -> dict[str, pa.Table]:
         "payment": come_and_go([random.permutation(orders), amounts], SCHEMAS["payment"], SPAN // 20),
         "town": come_and_go([towns, towns % TOWNS], SCHEMAS["town"], SPAN // 2),
     }  # fmt: skip
+
+
+def edges_of(nodes: int) -> dict[str, pa.Table]:
+    """Two edges of each node to any of them, each present for a part of the history."""
+    begin = np.repeat(np.arange(nodes), 2)
+    end = np.random.default_rng(7).integers(0, nodes, len(begin))
+    return {"edge": come_and_go([begin, end], SCHEMAS["edge"], SPAN // 2)}
 
 
 class World:

@@ -44,13 +44,14 @@ def run(packed: bytes, here: Workplace) -> bytes:
         for fragment in work.fragments:
             given = _given(here, packed, work, fragment) if work.window.fresh else None
             if given is not None:
+                stages += stage is None
                 stage = given if stage is None else stage.union(given)
             if stage is None:
                 stage = here.spark.range(groups, numPartitions=groups)
             else:
                 stage = stage.repartitionById(groups, stage["range"] % groups)
             task = partial(evaluate_stage, here.blob, packed, fragment.number, groups)
-            stages += 1 if given is None else 2
+            stages += 1
             stage = stage.mapInArrow(task, WIRE)
         assert stage is not None, "a view has fragments"
         for row in await asyncio.to_thread(stage.collect):
@@ -81,25 +82,29 @@ def _given(
     here: Workplace, packed: bytes, work: WindowWork, fragment: Fragment
 ) -> DataFrame | None:
     """The rows of the inputs of a fresh view for one fragment: a task for each part."""
-    names = work.divided.collections_of(fragment)
-    parts = [(name, at) for name in names for at in range(len(work.window.parts[name]))]
-    if not parts:
+    size = len(_parts_of(work, fragment))
+    if not size:
         return None
-    tasks = [(task, *each) for task, each in enumerate(parts)]
-    frame = here.spark.createDataFrame(tasks, "task int, name string, part int")
-    dealt = frame.repartitionById(len(tasks), "task")
-    return dealt.mapInArrow(partial(deal_parts, here.blob, packed, fragment.number), WIRE)
+    numbers = here.spark.range(size, numPartitions=size)
+    return numbers.mapInArrow(partial(deal_parts, here.blob, packed, fragment.number), WIRE)
+
+
+def _parts_of(work: WindowWork, fragment: Fragment) -> list[tuple[str, int]]:
+    """The parts of the inputs of a fragment: the collection of each, and its place there."""
+    names = work.divided.collections_of(fragment)
+    return [(name, at) for name in names for at in range(len(work.window.parts[name]))]
 
 
 def deal_parts(
     place: BlobPlace, packed: bytes, number: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One task: the rows of parts of inputs, in the ranges of a fragment."""
-    tasks = [(row["name"], row["part"]) for batch in batches for row in batch.to_pylist()]
+    """One task: the rows of parts of inputs, by their numbers, in the ranges of a fragment."""
+    numbers = [each for batch in batches for each in batch.column("id").to_pylist()]
 
     async def deal(blob: StoredBlob) -> list[Dealt]:
         work = WindowWork(packed, blob, None)
-        return [each for task in tasks async for each in work.deal(number, *task)]
+        parts = _parts_of(work, work.fragments[number])
+        return [each for at in numbers async for each in work.deal(number, *parts[at])]
 
     for each in _with_blob(place, deal):
         yield wire_batch([each])

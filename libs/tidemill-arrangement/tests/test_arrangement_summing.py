@@ -71,6 +71,38 @@ def test_stretches_have_the_sum_the_latest_time_and_the_first_expiry_of_each_ins
         sums.compact(low)
 
 
+@pytest.mark.parametrize(("size", "mixed"), [(300, 0), (700, 1), (3_000, 1)])
+@pytest.mark.parametrize("timed", [True, False])
+def test_many_contributions_of_one_time_are_added_up_by_their_ends(
+    size: int, mixed: int, timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heavy group costs what its ends cost to sort, and says what a sum at each instant says."""
+    found, rest = list[int](), Sums._mixed
+    monkeypatch.setattr(Sums, "_mixed", lambda *told: found.append(1) or rest(*told))
+    rng, sums = Random(size), Sums(1, 1, timed=timed)
+    starts = [rng.randrange(2 * size) for _ in range(size)]
+    held = [
+        (0, 3, END_WORD, rng.randint(-1, 1), at, at + rng.choice((7, size))) for at in starts
+    ] + [(1, 3, END_WORD, 1, 5, 9), (1, 3, END_WORD, 1, 9, 12)]
+    sums.add(change_of(contributions(held, 1)), 0)
+    stretches = sums.stretches(*sums.touched()).tolist()
+    there, total = np.zeros(4 * size, np.int64), np.zeros(4 * size, np.int64)
+    for _, _, _, value, start, end in held[:-2]:
+        there[start:end] += 1
+        total[start:end] += value
+    said = np.zeros((2, 4 * size), np.int64)
+    last = None
+    for row in stretches:
+        assert row[1:3] == [3, END_WORD]
+        if row[0] == 0:
+            said[:, row[-2] : row[-1]] += np.array([[row[3]], [(row[5] << 32) + row[6]]])
+            assert last is None or last[-1] < row[-2] or last[3:-2] != row[3:-2]
+            last = row
+    assert (said == np.array([there, total])).all()
+    assert [row[-2:] for row in stretches if row[0] == 1] == [[5, 12]]
+    assert len(found) == mixed
+
+
 def test_what_holds_without_an_end_is_one_sum_however_many_times_it_has() -> None:
     sums = Sums(1, 1, timed=True)
     for low in range(0, 60_000, 1_000):

@@ -24,6 +24,8 @@ from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _FEW = 128
 """Of a group of different times or expiries so many sums are compared with each other."""
+_MANY = 512
+"""Of a group of one time and one expiry so many sums are, each at each instant."""
 KINDS = 16
 """So many sums of a group with different ends or expiries take others in."""
 
@@ -191,8 +193,8 @@ def sweep(
     """Stretches of the groups of `heads`, each from an instant on, from where `places` say.
 
     `places`: the group, how many rows of `out` are filled. Nobody asks of what is before `past`. A
-    group of many times or expiries, and one whose latest time may be taken away, is left out, and
-    ends the call with MIXED.
+    group of many sums, and one whose latest time may be taken away, is left out, and ends the call
+    with MIXED.
     """
     width, ready, wide = sums.shape[1], places[0], out.shape[1]
     while places[0] < heads.size:
@@ -207,7 +209,7 @@ def sweep(
         if size < 0 or 2 * size > out.shape[0] - places[1]:
             return FULL
         differ = _differ(sums, chain, size, groups, last)
-        mixed = differ and size > _FEW
+        mixed = size > (_FEW if differ else _MANY)
         for at in range(0 if mixed else size):
             _put_in_order(events, 2 * at, max(since[group], sums[chain[at], width - 2]))
             _put_in_order(events, 2 * at + 1, sums[chain[at], width - 1])

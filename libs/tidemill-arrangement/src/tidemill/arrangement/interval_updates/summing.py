@@ -215,8 +215,8 @@ class Sums:
         """Stretches of the groups, each from an instant of its own on.
 
         Shapes: (n, columns + 2) with start and end, those of one group in order.
-        Cost: O(ends of a group · its different instants), whatever else holds. O(n log n) for n
-        ends where times or expiries differ. O(n log n) for n times where the latest is taken away.
+        Cost: O(n log n) for n ends of a group, and for n times where the latest is taken away.
+        O(ends · different instants) for groups of few ends, which is less.
         """
         rows, times, size = self.rows, self._times, BLOCK
         index = rows.index(range(self._groups))
@@ -252,7 +252,7 @@ class Sums:
         return np.empty(size, np.int64), np.empty(2 * size, np.int64), out
 
     def _mixed(self, chain: I64Array, first: int) -> I64Array:
-        """The stretches of a group whose sums differ in their times or expiries.
+        """The stretches of a group of many sums, or whose latest time may be taken away.
 
         Cost: O(n log n) for n sums; for all times of them where some are taken away.
         """
@@ -270,11 +270,13 @@ class Sums:
         totals = counted.sums(rows[:, groups + 2 : last])
         there = np.flatnonzero(totals[:, 0])
         found = np.repeat(rows[:1, [*range(last), -3, -2, -1]], len(there), axis=0)
-        found[:, groups] = latest.greatest(words)[there]
-        found[:, groups + 1] = ~counted.greatest(~rows[:, groups + 1])[there]
+        if latest is not counted or (words != words[0]).any() or self._timed:
+            found[:, groups] = latest.greatest(words)[there]
+        if (rows[:, groups + 1] != rows[0, groups + 1]).any():
+            found[:, groups + 1] = ~counted.greatest(~rows[:, groups + 1])[there]
         found[:, groups + 2 : last] = totals[there]
         found[:, -2], found[:, -1] = counted.borders[there], counted.borders[there + 1]
-        return found
+        return _joined(found, groups, last)
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
@@ -282,3 +284,14 @@ class Sums:
         if self._timed:
             kept = self.rows.rows[: len(self.rows)]
             self._times.compact(kept, self._last)
+
+
+def _joined(stretches: I64Array, groups: int, last: int) -> I64Array:
+    """Stretches of one group without borders between two that say the same."""
+    begins = np.ones(len(stretches), np.bool_)
+    begins[1:] = stretches[1:, -2] != stretches[:-1, -1]
+    begins[1:] |= (stretches[1:, groups:last] != stretches[:-1, groups:last]).any(axis=1)
+    first = np.flatnonzero(begins)
+    found = stretches[first]
+    found[:, -1] = stretches[np.append(first[1:], len(stretches))[: len(first)] - 1, -1]
+    return found

@@ -49,7 +49,7 @@ from bench.spark.worlds import (
 )
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.runtime.clock import SystemClock
-from tidemill.spark.workplace import Workplace
+from tidemill.spark.launcher import SparkLauncher
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
@@ -57,6 +57,7 @@ from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import planning, window_job
+from tidemill_compute.views.windows.asking import Ask
 
 
 async def histories(
@@ -126,8 +127,10 @@ async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
 class LiveWorld(World):
     """A view that is kept by windows while its inputs change."""
 
-    async def begin(self, here: Workplace, alive: int, heavy: float = 0.0) -> None:
-        """So many orders, half of them paid; the view has taken them in.
+    async def begin(
+        self, ask: Ask, alive: int, heavy: float = 0.0, launcher: SparkLauncher | None = None
+    ) -> None:
+        """So many orders, half of them paid; the view has taken them in, by a job if there are any.
 
         A share of the orders has one customer.
         """
@@ -138,21 +141,21 @@ class LiveWorld(World):
         towns = np.arange(CUSTOMERS)
         moved = _changes(SCHEMAS["town"], 1, towns, towns % TOWNS)
         await self._put(orders, paid, 1, moved)
-        launcher = SessionLauncher(here.spark, self.place)
         self.view = ViewDriver(
             self.target, self.collections, SystemClock(), ComputeSettings(spark_rows=10_000)
         )
-        self.view.bulk = SparkHydrate(
-            launcher, self.collections, SystemClock().now_ms, partial(token_hex, 8)
-        )
+        if launcher is not None:
+            self.view.bulk = SparkHydrate(
+                launcher, self.collections, SystemClock().now_ms, partial(token_hex, 8)
+            )
         self.windows = 0
 
-        async def ask(packed: bytes) -> bytes:
+        async def counted(packed: bytes) -> bytes:
             self.windows += 1
-            return await asyncio.to_thread(window_job.run, packed, here)
+            return await ask(packed)
 
         self.view.engines = Engines(
-            "spark", Windows(ask, SystemClock().now_ms, partial(token_hex, 8)), 8 << 30
+            "spark", Windows(counted, SystemClock().now_ms, partial(token_hex, 8)), 8 << 30
         )
         await self.view.prepare()
         self._task = asyncio.create_task(self.view.maintain_forever())
@@ -219,14 +222,14 @@ async def live_skew(here: Spark, folder: Path, alive: int) -> None:
     found: dict[str, tuple[LiveWorld, dict[str, list[Taken]]]] = {}
     for title, heavy in (("even keys", 0.0), ("a key of 30 %", HEAVY), (UNDIVIDED, HEAVY)):
         world = LiveWorld(folder / title, KEYED)
-        with _divided(title):
-            await world.begin(here.at(world.place), alive, heavy)
+        with divided(title):
+            await world.begin(_asking(here, world), alive, heavy, _launcher(here, world))
         found[title] = world, {"changed": [], "moved": []}
     for turn in range(2 * TURNS + 1):
         for title, (world, kept) in found.items():
             jobs = {"changed": partial(world.change, 100_000), "moved": world.move}
             for name, job in jobs.items():
-                with _divided(title), taken() as each:
+                with divided(title), taken() as each:
                     await job()
                 kept[name] += [each] if turn else []  # the first one warms up
     even = median(each.wall for each in found["even keys"][1]["changed"])
@@ -242,8 +245,17 @@ async def live_skew(here: Spark, folder: Path, alive: int) -> None:
         )
 
 
+def _asking(here: Spark, world: World) -> Ask:
+    place = here.at(world.place)
+    return lambda packed: asyncio.to_thread(window_job.run, packed, place)
+
+
+def _launcher(here: Spark, world: World) -> SparkLauncher:
+    return SessionLauncher(here.session, world.place)
+
+
 @contextmanager
-def _divided(title: str) -> Iterator[None]:
+def divided(title: str) -> Iterator[None]:
     """Windows of one view are told of no heavy keys."""
     nothing = patch.object(planning, "heavy_in", lambda *told: ())
     with nothing if title == UNDIVIDED else nullcontext():
@@ -253,7 +265,7 @@ def _divided(title: str) -> Iterator[None]:
 async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> float:
     """Windows of 1,000 and of 100,000 changes, and intervals of none, beside rows alive."""
     world = LiveWorld(folder, text)
-    await world.begin(here.at(world.place), alive)
+    await world.begin(_asking(here, world), alive, 0.0, _launcher(here, world))
     for _ in range(3):  # the first one looks at all keys, two more warm up
         await world.change(1_000)
     small, large = list[Taken](), list[Taken]()

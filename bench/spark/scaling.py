@@ -152,7 +152,7 @@ def _of_tasks(here: Workplace, payload: bytes, empty_s: float, commit_s: float) 
     )  # fmt: skip
 
 
-async def _fixed(
+async def _costs(
     here: Spark, world: World, history: History, parts: Mapping[str, Sequence[Part]], few: World
 ) -> Fixed:
     """The costs of Spark; those of a job are what one over `few` rows takes beside its tasks."""
@@ -215,7 +215,7 @@ async def measure_scaling(folder: Path, scratch: Path, rows: int) -> None:
         parts, measured[cores] = await _job(here, world, history)
         assert await world.digests(history, parts) == wanted, "scaling"
         if cores == 2:
-            fixed = await _fixed(here, world, history, parts, few)
+            fixed = await _costs(here, world, history, parts, few)
         here.session.stop()
     found = [predict(stages, fixed, each, ranges_for(history.rows, each)) for each in EXECUTORS]
     lines = [Line(each, measured.get(each.executors)) for each in found]

@@ -60,7 +60,7 @@ class Tasks:
             self.longest_s += longest_s
 
 
-async def _taken(tasks: Tasks, job: Callable[[], Awaitable[None]]) -> float:
+async def _longest(tasks: Tasks, job: Callable[[], Awaitable[None]]) -> float:
     await job()
     return tasks.longest_s
 
@@ -74,8 +74,8 @@ async def heavy_keys(folder: Path, alive: int) -> None:
         with divided(title):
             await world.begin(tasks.ask, alive, heavy)
             for _ in range(WINDOWS):
-                changed.append(await _taken(tasks, partial(world.change, CHANGES)))
-                moved.append(await _taken(tasks, world.move))
+                changed.append(await _longest(tasks, partial(world.change, CHANGES)))
+                moved.append(await _longest(tasks, world.move))
         await world.end()
         say(
             f"windows of {CHANGES:,} changes, {alive:,} orders alive, {title}: the longest task "
@@ -89,7 +89,7 @@ async def rows_alive(folder: Path, alive: Sequence[int]) -> None:
         world = LiveWorld(folder / str(size), TWO_FRAGMENTS)
         tasks = Tasks(world, folder / f"{size} files")
         await world.begin(tasks.ask, size)
-        found = [await _taken(tasks, partial(world.change, 1_000)) for _ in range(WINDOWS + 2)]
+        found = [await _longest(tasks, partial(world.change, 1_000)) for _ in range(WINDOWS + 2)]
         await world.end()
         say(f"windows of 1,000 changes, {size:,} orders alive: {1000 * median(found[2:]):.0f} ms")
 

@@ -150,12 +150,12 @@ class LiveWorld(World):
             )
         self.windows = 0
 
-        async def counted(packed: bytes) -> bytes:
+        async def count(packed: bytes) -> bytes:
             self.windows += 1
             return await ask(packed)
 
         self.view.engines = Engines(
-            "spark", Windows(counted, SystemClock().now_ms, partial(token_hex, 8)), 8 << 30
+            "spark", Windows(count, SystemClock().now_ms, partial(token_hex, 8)), 8 << 30
         )
         await self.view.prepare()
         self._task = asyncio.create_task(self.view.maintain_forever())

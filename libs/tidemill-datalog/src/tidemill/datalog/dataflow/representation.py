@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.datalog.dataflow.rewrites import reading_rule
@@ -10,7 +10,7 @@ from tidemill.datalog.dataflow.schema import KINDS
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
-from tidemill.datalog.logical.forms import AtomForm, RuleForm, Type
+from tidemill.datalog.logical.forms import AtomForm, Constant, RuleForm, Type, Variable
 from tidemill.datalog.logical.partial import merges
 from tidemill.datalog.logical.plan import NEXT, SENT, LogicalPlan
 
@@ -75,12 +75,63 @@ class Representation:
             self._rules.setdefault(rule.head.predicate, []).append(rule)
         self._looped = {n for each in logical.components if each.recursive for n in each.predicates}
         self._spread(logical.rules)
-        self._passed_on = {
-            atom.predicate
-            for rule in logical.rules
-            for atom in rule.atoms
-            if self.passed(rule, atom)
+        self._passed_on: frozenset[str] = frozenset()
+        self._copied: dict[str, Sequence[AtomForm]] = {}
+        self._find_copies()
+
+    def _find_copies(self) -> None:
+        """Which predicates copy what is seen of another's lattices, and who passes parafacts on."""
+        found = {name: self._copied_atoms(rules) for name, rules in self._rules.items()}
+        self._copied = {name: atoms for name, atoms in found.items() if atoms}
+        refused: set[str] | None = None
+        while refused is None or refused:
+            self._passed_on = frozenset(
+                atom.predicate
+                for name, rules in self._rules.items()
+                if name not in self._copied
+                for rule in rules
+                for atom in rule.atoms
+                if self.passed(rule, atom)
+            )
+            refused = {name for name in self._copied if self.seen(name) is None}
+            for name in refused:
+                del self._copied[name]
+
+    def _copied_atoms(self, rules: Sequence[RuleForm]) -> Sequence[AtomForm]:
+        """The atoms of which the facts of a predicate have their lattices as they are; none where
+        some may have to be merged.
+        """
+        rule = rules[0]
+        passing = [atom for atom in rule.atoms if self.passed(rule, atom)]
+        names = [name for atom in passing for name in self.passed(rule, atom)]
+        merged = rule.head.lattices or rule.remembers or len(names) > len({*names})
+        if len(rules) > 1 or merged or not all(self._tells(rule, atom) for atom in passing):
+            return ()
+        return passing
+
+    def _tells(self, rule: RuleForm, atom: AtomForm) -> bool:
+        """Whether all derivations of a fact at an instant have one fact of an atom.
+
+        The head has the arguments of the atom, and its time where several facts differ in that.
+        """
+        head, columns = rule.head, self._checked.columns
+        known = {
+            term.name: kind
+            for term, (_, kind) in zip(head.terms, columns[head.predicate], strict=True)
+            if isinstance(term, Variable)
         }
+        for asked, (_, kind) in zip(atom.terms, columns[atom.predicate], strict=True):
+            told = isinstance(asked, Variable) and known.get(asked.name) == kind
+            if not (told or isinstance(asked, Constant)):
+                return False
+        rules = self._rules.get(atom.predicate, [rule])
+        if len(rules) == 1 and rules[0].head.aggregates and not rules[0].head.time:
+            return True
+        times = [terms[0] for name, terms in atom.lattices if name == "time"]
+        if any(isinstance(term, Variable) and term.name in known for term in times):
+            return True
+        suppressed = head.suppressed | atom.suppressed
+        return len(rule.atoms) == 1 and not head.time and "time" not in suppressed
 
     def _spread(self, rules: Iterable[RuleForm]) -> None:
         changed = True
@@ -113,7 +164,7 @@ class Representation:
     def seen(self, name: str) -> tuple[tuple[str, Type], ...] | None:
         """The lattices of a predicate that have a column for what is seen of each, with its type.
 
-        None where a column with parafacts is needed: facts are merged, or passed on.
+        None where a column with parafacts is needed: facts are merged, or passed on to be merged.
         """
         if not self.lattices.get(name):
             return ()
@@ -126,6 +177,12 @@ class Representation:
             return None
         rule = rules[0]
         found: dict[str, Type] = {}
+        for atom in self._copied.get(name, ()):
+            theirs = self.seen(atom.predicate)
+            if theirs is None:
+                return None
+            passed = self.passed(rule, atom)
+            found.update((lattice, kind) for lattice, kind in theirs if lattice in passed)
         for lattice, terms in rule.head.lattices:
             kind = self.kind(rule, lattice)
             alone = len(terms) == 1 or (merges(rule) and lattice in TALLIES)

@@ -70,7 +70,7 @@ class RuleColumns:
 
         In the change of an ordered fact, the second has the order of what it is derived from.
         """
-        self._number = -1
+        self._handed: list[tuple[int, int]] = []
         self.covers: dict[str, Cover] = {}
         self._exact = self._needs_identity()
         self._allocate_all()
@@ -80,7 +80,7 @@ class RuleColumns:
             self._allocate(number, atom, self._exact)
         for number in range(len(self.atoms)):
             self._allocate_seen(number)
-            self._allocate_number(number)
+            self._allocate_handed(number)
             list(self.seen(number))  # their constants
         if any(map(self._passed, self.atoms)):
             self._passes_into = self._column()
@@ -223,15 +223,19 @@ class RuleColumns:
                     kind = Type.ANY if name == "expires" else kind
                     self.variables[term.name] = self._column(), kind
 
-    def _allocate_number(self, number: int) -> None:
-        """The column of the number that a fact passes on to an ordered head."""
+    def _allocate_handed(self, number: int) -> None:
+        """The columns of the values that a fact passes on as they are seen."""
         head, atom = self.rule.head, self.atoms[number]
-        ordered = self.program.schemas[head.predicate].ordered
-        if ordered and not head.lattices and not atom.is_clock:
-            for name in self.program.passed(self.rule, atom):
+        schema = self.program.schemas[head.predicate]
+        if schema.carrying or head.lattices or atom.is_clock:
+            return
+        passed = self.program.passed(self.rule, atom)
+        for at, (name, _) in enumerate(schema.lattices, schema.expiry + 1):
+            if name in passed:
                 place = self.program.schemas[atom.predicate].place(name)
                 assert place is not None
-                self._number = self.own.setdefault((number, place), self._column())
+                column = self.own.setdefault((number, place), self._column())
+                self._handed.append((column, at))
 
     def _seen_of(self, atom: AtomForm) -> list[tuple[str, tuple[Term, ...]]]:
         """The lattices of an atom of which something is seen that is no column of its facts."""
@@ -246,7 +250,7 @@ class RuleColumns:
 
     def _passed(self, atom: AtomForm) -> bool:
         """Whether lattices are passed as such from the facts of an atom to the head."""
-        if self.program.schemas[self.rule.head.predicate].ordered:
+        if not self.program.schemas[self.rule.head.predicate].carrying:
             return False
         return not atom.is_clock and bool(self.program.passed(self.rule, atom))
 

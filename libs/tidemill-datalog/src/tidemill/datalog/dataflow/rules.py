@@ -128,8 +128,7 @@ class RuleLowering(RuleColumns):
         terms = list(enumerate(zip(head.terms, schema.kinds, strict=True), 1))
         if schema.ordered and head.lattices:
             terms.append((schema.expiry + 1, (head.lattices[0][1][0], schema.lattices[0][1])))
-        elif schema.ordered:
-            copies.append((self._number, schema.expiry + 1))
+        copies += self._handed
         if schema.ordered and schema.aged:
             copies.append((self.ages[1], schema.age))
         for at, (term, kind) in terms:

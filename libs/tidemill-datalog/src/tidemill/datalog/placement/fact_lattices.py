@@ -66,7 +66,10 @@ class FactLattices:
 
     @cached_property
     def _seen(self) -> Representation:
-        return Representation(self._lowered, self._inputs)
+        """The form of lattices where another fragment may merge all that is passed on."""
+        found = Representation(self._lowered, self._inputs)
+        passed = {a.predicate for r in self._lowered.rules for a in r.atoms if found.passed(r, a)}
+        return Representation(self._lowered, self._inputs, passed)
 
     def kinds(self, predicate: str, lattice: str) -> tuple[ColumnType, ...]:
         """The types of a lattice's values; of a part of a group they are whole numbers."""

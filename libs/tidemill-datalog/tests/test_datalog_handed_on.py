@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -88,3 +89,42 @@ def test_what_nothing_merges_is_a_value_in_a_column(text: str) -> None:
 def test_what_may_be_merged_keeps_what_it_is_of(text: str) -> None:
     engine = Held(program(text), carrying=()).engine
     assert engine.schemas["p"].carrying
+
+
+GIVEN = {
+    "a guard": ("p(k) := total(k) @sum(s) if s > 4;", False),
+    "a value that becomes an argument": ("p(k, s) := total(k) @sum(s);", False),
+    "a null": ("p(k) := total(k) @sum(s) if is_null(s);", False),
+    "a group of values": ("p(k / 2) @max(s) := total(k) ~sum @sum(s);", False),
+    "absence": ("p(k) := total(k) ~sum ^ not total(k) @sum(4);", False),
+    "a group of groups": ("p(k / 2) @max(s) := total(k) @sum(s);", True),
+    "arguments that are left out": ("p(k / 2) := total(k);", True),
+    "recursion": ("p(k) := total(k); p(k + 1) := p(k) if k < 3;", True),
+}
+
+
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+@pytest.mark.parametrize(("text", "carrying"), GIVEN.values(), ids=GIVEN)
+def test_what_every_fact_of_an_input_carries_is_a_value_in_a_column(
+    text: str, carrying: bool, strategy: Strategy
+) -> None:
+    """Another view tells one value for each key, followed by another one or by none."""
+    lattices, sure = (("sum", ("int",)),), frozenset({"sum"})
+    schema = InputSchema("total", "relation", (("k", "int"),), lattices=lattices, sure=sure)
+    checked = check(parse(text), InputSchemas({"total": schema}))
+    for seed in range(4):
+        rng, given = Random(seed), list[Presence]()
+        for key in range(4):
+            times = sorted(rng.sample(range(UPPER), 9))
+            for start, end in pairwise(times):
+                if rng.random() < 0.8:
+                    value = rng.choice([0, 2, 4, 5, 9, None])
+                    record = Record("total", (key,), None, None, (("sum", value),))
+                    given.append(Presence(record, start, end))
+        expected = answers(checked, {"total": given}, 0, UPPER)
+        held = Held(checked, strategy=strategy, carrying=())
+        assert held.engine.schemas["total"].carrying is carrying
+        held.feed({"total": given})
+        for upper in sorted({*rng.sample(range(1, UPPER), 8), UPPER}):
+            held.step(upper)
+            assert held.texts("p") == {*expected[upper].records.get("p", ())}, (seed, upper)

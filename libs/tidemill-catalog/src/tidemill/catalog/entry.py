@@ -68,6 +68,7 @@ class CatalogEntry:
             self.timeline,
             self.ends,
             lattices,
+            self.shape.sure,
         )
 
     def readable(self) -> Readable:

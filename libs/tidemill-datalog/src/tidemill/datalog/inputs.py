@@ -54,7 +54,7 @@ class InputSchema:
     `columns` are (name, type) in order; a name is empty where the columns of an input have none.
     `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins).
     `lattices` that its records carry beside time and expiry, as outputs of other programs do, have
-    the types of their values.
+    the types of their values. Every record carries those that are `sure`.
     """
 
     name: str
@@ -63,6 +63,7 @@ class InputSchema:
     timeline: str = "default"
     rows_expire: bool = True
     lattices: tuple[tuple[str, tuple[ColumnType, ...]], ...] = ()
+    sure: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

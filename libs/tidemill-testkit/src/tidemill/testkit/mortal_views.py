@@ -70,6 +70,12 @@ PROGRAMS = {
         all() @count(h) := load(h);
         passed(h, n) := load(h) ^ ping(h, n) ~provenance;
     """,
+    "values that another view tells": """
+        rare(h) := least(h) @min(m) if m > 1;
+        unknown(h) := least(h) @min(m) if is_null(m);
+        counted(h, c) := least(h) @count(c) ~min;
+        whole() @sum(c) := least(h) ~count @count(c) ~min;
+    """,
     "rows and columns that nobody looks at": """
         loud(h) := ping(h, n) if n >= 2;
         some(1) := ping("a", _) @time(t) ^ host(_) if t > 9 ^ t < 30;
@@ -91,6 +97,7 @@ INPUTS = {
 OTHER_VIEW = """
     load(h) @count(n) @set(n) @max(n) := ping(h, n);
     span(h) @extent(n, n, n) := ping(h, n) if n > 1;
+    least(h) @count(n) @min(n) := ping(h, n);
 """
 
 
@@ -107,7 +114,9 @@ def outputs_of_the_other_view() -> CheckedProgram:
     for name in program.derived:
         shape = shape_of_output(program, name)
         INPUTS[name] = name, shape
-        SCHEMAS[name] = InputSchema(name, "events", shape.argument_columns, lattices=shape.lattices)
+        SCHEMAS[name] = InputSchema(
+            name, "events", shape.argument_columns, lattices=shape.lattices, sure=shape.sure
+        )
     return program
 
 

@@ -63,6 +63,11 @@ def changes_of(
     read_as = [(at, kind, at - 1) for at, kind in enumerate(schema.kinds, 1)]
     if shape.timed:
         read_as.append((TIME_PLACE, Type.INT, shape.arguments))
+    first = shape.arguments + 2 * shape.timed
+    for column, (lattice, _) in enumerate(shape.lattices if schema.lattices else (), first):
+        place = schema.place(lattice)
+        assert place is not None
+        read_as.append((place, schema.kind(place), column))
     for place, kind, column in read_as:
         words[place], null = read(kind, column)
         if null is not None:
@@ -83,7 +88,7 @@ def changes_of(
 def _changes_of_records(
     updates: pa.Table, shape: PredicateShape, schema: Schema, texts: Texts, at: int | None
 ) -> Change:
-    """Updates of facts that carry lattices or have sets, one by one; see `changes_of`."""
+    """Updates of facts that carry parafacts or have sets, one by one; see `changes_of`."""
     make = record_of(shape)
     columns = [updates.column(name).to_pylist() for name in shape.schema.names]
     rows = zip(*columns, strict=True) if columns else [()] * updates.num_rows

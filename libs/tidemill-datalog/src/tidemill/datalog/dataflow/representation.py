@@ -8,6 +8,7 @@ from dataclasses import replace
 from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.dataflow.schema import KINDS
 from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import AtomForm, Constant, RuleForm, Type, Variable
@@ -171,9 +172,11 @@ class Representation:
         if name in self._ordered:
             return (self._ordered[name],)
         rules = self._rules.get(name, ())
-        shared = name in self._checked.inputs or name in self._looped or name in self._passed_on
-        shared = shared or name in self._whole
-        if shared or len(rules) != 1 or name.startswith((NEXT, SENT)):
+        if name in self._looped or name in self._passed_on or name in self._whole:
+            return None
+        if name in self._checked.inputs:
+            return self._given(self._checked.inputs[name])
+        if len(rules) != 1 or name.startswith((NEXT, SENT)):
             return None
         rule = rules[0]
         found: dict[str, Type] = {}
@@ -190,6 +193,15 @@ class Representation:
                 return None
             found[lattice] = kind
         return tuple(found.items()) if found.keys() == self.lattices[name] else None
+
+    def _given(self, schema: InputSchema) -> tuple[tuple[str, Type], ...] | None:
+        """The values of an input's facts, if each has one of each lattice, with their types."""
+        names = {name for name, _ in schema.lattices}
+        if names != self.lattices[schema.name] or not names <= schema.sure:
+            return None
+        found = tuple((name, Type(types[0])) for name, types in sorted(schema.lattices))
+        alone = all(len(types) == 1 for _, types in schema.lattices)
+        return found if alone and all(kind in KINDS for _, kind in found) else None
 
     def kind(self, rule: RuleForm, lattice: str) -> Type | None:
         """The type of a lattice's column, None where it needs parafacts."""

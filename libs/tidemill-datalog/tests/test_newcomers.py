@@ -264,6 +264,15 @@ def test_c3_a_rule_that_no_output_needs_is_warned_about() -> None:
     assert [*warn_about_unused(program, ["p", "lost"])] == []
 
 
+def test_c3_a_group_of_groups_that_takes_contributions_along_is_warned_about() -> None:
+    groups = "m(n) @sum(x) := p(n, x); "
+    (found,) = check(parse(groups + "top() @max(s) := m(_) @sum(s);"), OPEN).warnings
+    assert (found.code, found.column) == ("W209", len(groups + "top() @max(s) := ") + 1)
+    assert found.hint == "write ~sum after `m(…)` unless a reader of `top` wants it"
+    for meant in ("top() @max(s) := m(_) ~sum @sum(s);", "top() @sum(s) := m(_) @sum(s);"):
+        assert check(parse(groups + meant), OPEN).warnings == ()
+
+
 def _said(warning: Diagnostic) -> tuple[str, str, int]:
     return warning.code, warning.message, warning.column
 

@@ -12,12 +12,13 @@ from tidemill.datalog.contradictions import contradiction, ended_at_once
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.graphs import strong_components
 from tidemill.datalog.inputs import InputSchemas
+from tidemill.datalog.lattices import TALLIES
 
 _COMPARED_MAX = 100
 
 
 def lint(checked: CheckedProgram, inputs: InputSchemas) -> CheckedProgram:
-    """The program with its warnings: W202 to W207, in the order of the rules."""
+    """The program with its warnings: W202 to W207 and W209, in the order of the rules."""
     warnings: list[Diagnostic] = []
     seen: set[str] = set()
     for rule in checked.rules:
@@ -27,6 +28,7 @@ def lint(checked: CheckedProgram, inputs: InputSchemas) -> CheckedProgram:
             warnings += _derived_input(rule, checked)
         warnings += _never_fires(rule, checked)
         warnings += _used_once(rule, checked)
+        warnings += _takes_along(rule, checked)
     if any(not rule.source.has_formula for rule in checked.rules):
         warnings += warn_about_unknown(checked, inputs)
     warnings += _sent_for_ever(checked)
@@ -141,6 +143,21 @@ def _sent_for_ever(checked: CheckedProgram) -> Iterator[Diagnostic]:
                 "W207", f"`{rule.predicate}` is sent again whenever it arrives: a tick each "
                 "millisecond, for ever", rule.source.head.application.name_span,
                 checked.program.file, "stop it by a guard or by `not`, or keep facts with @next",
+            )  # fmt: skip
+
+
+def _takes_along(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
+    """W209: groups of groups whose facts take all contributions to a tally along."""
+    for atom in rule.positive if rule.aggregates else ():
+        carried = TALLIES.intersection(checked.lattices_of(atom.predicate))
+        passed = sorted(carried - rule.suppressed - atom.suppressed - rule.aggregates)
+        if passed and atom.predicate not in checked.inputs and atom.predicate != rule.predicate:
+            yield Diagnostic(
+                "W209", f"`{rule.predicate}` takes all contributions to @{passed[0]} of "
+                f"`{atom.predicate}` along: each change looks at all of its group",
+                atom.name_span, checked.program.file,
+                f"write ~{passed[0]} after `{atom.predicate}(…)` unless a reader of "
+                f"`{rule.predicate}` wants it",
             )  # fmt: skip
 
 

@@ -58,5 +58,6 @@ CODES: Mapping[str, str] = {
     "W206": "No rule and no input gives facts of a predicate that is read.",
     "W207": "A message sends itself again without end: a tick each millisecond.",
     "W208": "No output needs a predicate that is derived.",
+    "W209": "A group of groups takes all contributions to a count, sum or average along.",
 }
 """Code → meaning: E of syntax, S of static checks, W of warnings with which a program runs."""

@@ -128,3 +128,13 @@ def test_what_every_fact_of_an_input_carries_is_a_value_in_a_column(
         for upper in sorted({*rng.sample(range(1, UPPER), 8), UPPER}):
             held.step(upper)
             assert held.texts("p") == {*expected[upper].records.get("p", ())}, (seed, upper)
+
+
+@pytest.mark.parametrize(("last", "carrying"), [("", 0), ("p(k / 2) := q999(k);", 1_002)])
+def test_a_long_chain_of_rules_ends_in_one_form(last: str, carrying: int) -> None:
+    """A thousand rules hand a sum on: none needs contributions, or all do for the last one."""
+    chain = [f"q{at}(k) := q{at - 1}(k) if k > -{at};" for at in range(1, 1_000)]
+    engine = Held(
+        program("q0(k) := total(k) ~average;" + "".join(chain) + last), carrying=()
+    ).engine
+    assert sum(schema.carrying for schema in engine.schemas.values()) == carrying

@@ -76,27 +76,38 @@ class Representation:
             self._rules.setdefault(rule.head.predicate, []).append(rule)
         self._looped = {n for each in logical.components if each.recursive for n in each.predicates}
         self._spread(logical.rules)
-        self._passed_on: frozenset[str] = frozenset()
-        self._copied: dict[str, Sequence[AtomForm]] = {}
-        self._find_copies()
-
-    def _find_copies(self) -> None:
-        """Which predicates copy what is seen of another's lattices, and who passes parafacts on."""
         found = {name: self._copied_atoms(rules) for name, rules in self._rules.items()}
         self._copied = {name: atoms for name, atoms in found.items() if atoms}
-        refused: set[str] | None = None
-        while refused is None or refused:
-            self._passed_on = frozenset(
-                atom.predicate
-                for name, rules in self._rules.items()
-                if name not in self._copied
-                for rule in rules
-                for atom in rule.atoms
-                if self.passed(rule, atom)
-            )
-            refused = {name for name in self._copied if self.seen(name) is None}
-            for name in refused:
-                del self._copied[name]
+        self._passed_on = {
+            atom.predicate
+            for name, rules in self._rules.items()
+            if name not in self._copied
+            for rule in rules
+            for atom in rule.atoms
+            if self.passed(rule, atom)
+        }
+        self._known: dict[str, tuple[tuple[str, Type], ...] | None] = {}
+        self._find_seen(name for each in logical.components for name in each.predicates)
+
+    def _find_seen(self, order: Iterable[str]) -> None:
+        """Which predicates copy what is seen of another's lattices; each is read by later ones.
+
+        One that does not passes parafacts on: so what it reads needs them, and what copies that.
+        """
+        copying: dict[str, list[str]] = {}
+        for name in self._copied.keys() - self._ordered.keys():
+            for atom in self._copied[name]:
+                copying.setdefault(atom.predicate, []).append(name)
+        for name in order:
+            self._known[name] = self._seen_alone(name)
+            refused = [name] if self._known[name] is None else []
+            while refused:
+                given_up = refused.pop()
+                self._known[given_up] = None
+                needed = {atom.predicate for atom in self._copied.pop(given_up, ())}
+                refused += needed - self._passed_on - self._ordered.keys()
+                self._passed_on |= needed
+                refused += [each for each in copying.get(given_up, ()) if each in self._copied]
 
     def _copied_atoms(self, rules: Sequence[RuleForm]) -> Sequence[AtomForm]:
         """The atoms of which the facts of a predicate have their lattices as they are; none where
@@ -167,6 +178,10 @@ class Representation:
 
         None where a column with parafacts is needed: facts are merged, or passed on to be merged.
         """
+        return self._known[name] if name in self._known else self._seen_alone(name)
+
+    def _seen_alone(self, name: str) -> tuple[tuple[str, Type], ...] | None:
+        """The same, from what is known of the predicates that it reads."""
         if not self.lattices.get(name):
             return ()
         if name in self._ordered:

@@ -13,7 +13,13 @@ from tidemill.datalog.placement.column_hashes import spots_of_columns
 from tidemill.shard import Description, DirectoryBlob
 from tidemill.shard.part_store import Limits, PartStore
 from tidemill.shard.parts import Part
-from tidemill_compute.views.windows.part_rows import HeldRows, Key, PartRows, Wanted
+from tidemill_compute.views.windows.part_rows import (
+    ENTRY_BYTES,
+    HeldRows,
+    Key,
+    PartRows,
+    Wanted,
+)
 from tidemill_compute.views.windows.planning import CHANGES, RANGES_MIN, RangeCount
 
 DESCRIPTION = Description(pa.schema([("k", pa.int64()), ("v", pa.int64())]))
@@ -87,13 +93,27 @@ async def test_a_small_part_is_decoded_once_for_each_key(tmp_path: Path) -> None
 
 async def test_rows_that_were_used_last_stay(tmp_path: Path) -> None:
     table = await store_in(tmp_path).table(await part_of(store_in(tmp_path), 0), DESCRIPTION)
-    held = HeldRows(2 * table.nbytes)
+    held = HeldRows(2 * (table.nbytes + ENTRY_BYTES))
     held.keep(b"a", table)
     held.keep(b"b", table)
     assert held.get(b"a") is table
     held.keep(b"c", table)
     assert [held.get(name) is table for name in (b"a", b"b", b"c")] == [True, False, True]
     HeldRows(0).keep(b"a", table)
+
+
+async def test_parts_of_one_row_are_held_by_the_memory_of_their_objects(tmp_path: Path) -> None:
+    """Each has fifty bytes of rows, and a hundred times as much beside them."""
+    store = store_in(tmp_path)
+    bytes_max = 100 * ENTRY_BYTES
+    held = HeldRows(bytes_max)
+    part = await part_of(store, 0, 1)
+    names = [b"%d" % at for at in range(5_000)]
+    for name in names:
+        held.keep(name, KEYS["k"].ordered(await store.table(part, DESCRIPTION)))
+    kept = [name for name in names if held.get(name) is not None]
+    assert 50 < len(kept) < 100
+    assert kept == names[-len(kept) :], "those that were used last stay"
 
 
 def test_ranges_of_a_window_over_few_keys_follow_its_changes_and_not_the_rows_alive() -> None:

@@ -30,7 +30,9 @@ SPOT = "#spot"
 FILES_BYTES_MAX = 8 << 30
 """Bytes of files on one machine, of which the oldest are deleted first."""
 HELD_BYTES_MAX = 64 << 20
-"""Bytes of rows of small parts that a process keeps, of which those used last stay."""
+"""Memory of small parts that a process keeps, of which those used last stay."""
+ENTRY_BYTES = 8 << 10
+"""Memory of a table beside its buffers: objects of columns, chunks and schema; measured 5.4 kB."""
 Spots: TypeAlias = "npt.NDArray[np.uint64]"
 KeyOf: TypeAlias = "Callable[[pa.Table], Sequence[pa.Array]]"
 
@@ -65,7 +67,8 @@ class Wanted:
 class HeldRows:
     """Rows of small parts in the order of a key, by a name that says which; for any thread.
 
-    Cost: O(1), and the rows of the parts used last, of up to `bytes_max`.
+    Cost: O(1), and the parts used last, of up to `bytes_max`. That is their buffers, and
+    `ENTRY_BYTES` for each: nearly all of it where parts have a row or two.
     """
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
@@ -87,9 +90,13 @@ class HeldRows:
         with self._lock:
             if name not in self._held:
                 self._held[name] = table
-                self._bytes += table.nbytes
+                self._bytes += _size_of(table)
             while self._bytes > self._bytes_max:
-                self._bytes -= self._held.popitem(last=False)[1].nbytes
+                self._bytes -= _size_of(self._held.popitem(last=False)[1])
+
+
+def _size_of(table: pa.Table) -> int:
+    return int(table.get_total_buffer_size()) + ENTRY_BYTES
 
 
 class PartRows:

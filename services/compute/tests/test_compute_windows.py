@@ -21,7 +21,7 @@ from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows import work as window_work
 from tidemill_compute.views.windows.collecting import answer
-from tidemill_compute.views.windows.spec import unpack_window
+from tidemill_compute.views.windows.spec import pack_window, unpack_window
 
 IN_WINDOWS = {
     "join and absence": PROGRAMS["join and absence"],
@@ -309,6 +309,30 @@ async def test_one_window_evaluated_twice_writes_the_same_bytes_under_the_same_n
         before = {each.key for each in await world.stores[1].list("")}
         assert await again.ask(window) == await again.ask(window)
         assert {each.key for each in await world.stores[1].list("")} == before
+
+
+async def test_the_rows_that_a_window_looks_at_do_not_follow_its_ranges() -> None:
+    """Facts in all ranges would count once for each, and the next window had more ranges again."""
+    world = World("met(n, m) := ping(h, n) ^ host(h) ^ ping(_, m);", 3)
+    await world.create()
+    await world.feed(0, END)
+    view, asked = spark_view(world)
+    await follow(world, view, END)
+    most = 0
+    for packed in asked.windows:
+        window = unpack_window(packed)
+        if window.whole:
+            continue
+        found = [
+            await answer(
+                pack_window(msgspec.structs.replace(window, ranges=ranges)),
+                world.stores[1], None, evaluate_here,
+            )
+            for ranges in (1, 4, 16)
+        ]  # fmt: skip
+        assert len({each.looked for each in found}) == 1
+        most = max(most, *(each.touched for each in found))
+    assert most > 1
 
 
 @pytest.mark.parametrize("name", NOT_IN_WINDOWS)

@@ -49,7 +49,7 @@ class WindowResult(msgspec.Struct, frozen=True):
     With `whole`, `rows` are all rows of each predicate. `touched` are the ranges that had work,
     `exchanged` the bytes that fragments dealt out to one another. `turn` is the first instant at
     which a range changes by itself. `stages` are those of Spark. `looked` are the rows of
-    before that ranges read.
+    before that ranges read, without facts that are in all of them.
     """
 
     parts: dict[str, list[bytes]]

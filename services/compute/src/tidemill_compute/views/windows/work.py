@@ -115,9 +115,15 @@ class WindowWork:
                 yield Dealt(LAST, 0, collection, part)
         failed = list(found.failing), list(found.errors)
         yield Dealt(LAST, 0, ERRORS, msgspec.msgpack.encode(failed))
-        looked = sum(each.num_rows for each in (before or {}).values())
+        looked = self._looked(fragment, before or {})
         told = self._grown(found), found.turn, looked
         yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode(told))
+
+    @staticmethod
+    def _looked(fragment: Fragment, before: Mapping[str, pa.Table]) -> int:
+        """The rows that more ranges would share: those that are in all ranges never count."""
+        everywhere = {read.name for read in fragment.reads if read.place.everywhere}
+        return sum(table.num_rows for name, table in before.items() if name not in everywhere)
 
     def _grown(self, found: RangeFound) -> dict[str, int]:
         had = {} if self.window.whole else found.had

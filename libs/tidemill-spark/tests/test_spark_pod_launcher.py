@@ -24,6 +24,7 @@ from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobKin
 from tidemill.spark.pod_launcher import APPLICATIONS, PODS, DriverKind, PodLauncher
 from tidemill.spark.pod_settings import PodSettings, Retries
 from tidemill.spark.pod_specs import PodJob
+from tidemill.spark.pod_states import STEADY_MS
 from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server
 from tidemill.testkit.pod_node import (
     Fate,
@@ -80,7 +81,10 @@ Fates = Callable[[MemoryBlob], Sequence[Fate]]
 
 @asynccontextmanager
 async def site(
-    fates: Fates, settings: PodSettings = QUICK, drivers: DriverKind = PODS
+    fates: Fates,
+    settings: PodSettings = QUICK,
+    drivers: DriverKind = PODS,
+    clock: SystemClock | None = None,
 ) -> AsyncIterator[Site]:
     async with api_server() as api:
         configuration = Configuration()
@@ -88,7 +92,7 @@ async def site(
         blob, board = MemoryBlob(), JobBoard()
         launcher = PodLauncher(
             KubernetesApi(configuration, "tests"), blob, BlobPlace("s3://bucket"), settings,
-            SystemClock(), board.record, drivers,
+            clock or SystemClock(), board.record, drivers,
         )  # fmt: skip
         try:
             node = PodNode if drivers is PODS else SparkOperator
@@ -182,6 +186,79 @@ async def test_the_same_failure_again_and_again_ends_the_job_with_its_reason() -
         assert outcome.attempts == len(here.node.pods) == 2
         assert "ValueError: not this" in str(outcome)
         assert outcome.log.endswith(here.node.pods[-1]["metadata"]["name"])
+
+
+class Standing(SystemClock):
+    """A clock whose wall time begins with 0 and stands still until it is moved."""
+
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+SESSION = Job(JobKind.SESSION, "compute-0", "jobs.session", b"windows")
+ONCE = msgspec.structs.replace(
+    QUICK, retries=Retries(infrastructure=1, driver=1, pause_s=0.01, pause_s_max=0.02)
+)
+
+
+def steady(clock: Standing, code: int) -> Fate:
+    """It is seen to work, and after a minute of that it fails; with 0 it is gone."""
+
+    async def work(node: PodNode, name: str) -> None:
+        await node.say_running(name)
+
+        def seen() -> bool:
+            told = node.api.listed("events")
+            return (name, "Started") in [(e["involvedObject"]["name"], e["reason"]) for e in told]
+
+        await until(seen, f"{name} is not seen to work")
+        clock.ms += STEADY_MS
+        if code:
+            await node.say_ended(name, code, "Error", "ValueError: no")
+        else:
+            await node.api.delete("pods", name)
+
+    return work
+
+
+async def test_a_driver_that_stays_and_fails_each_time_is_given_up() -> None:
+    """Its minutes of work do not help the job: whoever asks is told of the last failure."""
+    clock = Standing()
+    fails_late = steady(clock, 1)
+    async with site(lambda blob: [fails_late] * 2 + [worked(blob)], ONCE, clock=clock) as here:
+        outcome = await here.launcher.launch(SESSION)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.attempts) == (FailureKind.DRIVER, 2)
+
+
+async def test_a_driver_that_stays_and_is_lost_after_a_minute_is_begun_again() -> None:
+    """The clock may say 0 when it begins."""
+    clock = Standing()
+
+    def fates(blob: MemoryBlob) -> list[Fate]:
+        return [vanishes, steady(clock, 0), steady(clock, 0), worked(blob)]
+
+    async with site(fates, ONCE, clock=clock) as here:
+        assert isinstance(await here.launcher.launch(SESSION), JobDone)
+
+
+async def test_the_time_to_tell_of_a_failure_is_no_work_of_a_driver() -> None:
+    clock = Standing()
+    async with site(lambda blob: [vanishes] * 2 + [worked(blob)], ONCE, clock=clock) as here:
+        make = here.api.created
+
+        def slow(plural: str, document: dict[str, Any]) -> None:
+            if document.get("reason") == FailureKind.VANISHED:
+                clock.ms += STEADY_MS
+            make(plural, document)
+
+        here.api.created = slow
+        outcome = await here.launcher.launch(SESSION)
+        assert clock.ms == 2 * STEADY_MS
+        assert isinstance(outcome, JobFailed)
+        assert outcome.attempts == 2
 
 
 async def test_what_is_refused_is_not_tried_again() -> None:

@@ -325,6 +325,22 @@ def test_a_driver_that_stays_keeps_the_memory_that_it_needs() -> None:
     assert again.growth == 1.5
 
 
+@pytest.mark.parametrize("kind", [FailureKind.DRIVER, FailureKind.DEADLINE])
+def test_a_driver_that_stays_and_fails_is_given_up_however_long_it_worked(
+    kind: FailureKind,
+) -> None:
+    """Losses between two failures are forgotten, and the failures are not; pauses grow."""
+    failed, lost = (Failure(each, "", worked_ms=STEADY_MS) for each in (kind, FailureKind.VANISHED))
+    failures, pauses = tuple[Failure, ...](), list[float]()
+    for newest in (failed, lost, lost, lost, failed):
+        failures = counted(failures, newest, stays=True)
+        again = decide(tuple(each.kind for each in failures), Retries())
+        pauses += [] if again is None else [again.pause_s]
+    assert pauses == [2, 4, 4, 4]
+    assert again is None
+    assert [each.kind for each in failures] == [kind, kind]
+
+
 def test_a_driver_that_stays_has_no_end_by_the_clock() -> None:
     session = replace(JOB, kind=JobKind.SESSION)
     for job, limited in ((JOB, True), (session, False)):

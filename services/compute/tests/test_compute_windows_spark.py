@@ -62,9 +62,13 @@ def restless() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def session_of(launcher: SparkLauncher, place: BlobPlace) -> AsyncIterator[WindowSession]:
+async def session_of(
+    launcher: SparkLauncher, place: BlobPlace, deadline_s: float = 600.0
+) -> AsyncIterator[WindowSession]:
     open_ = partial(open_blob, place, partial(token_hex, 8))
-    session = WindowSession(launcher, open_, SystemClock(), "test", partial(token_hex, 8))
+    session = WindowSession(
+        launcher, open_, SystemClock(), "test", partial(token_hex, 8), deadline_s
+    )
     try:
         yield session
     finally:
@@ -207,11 +211,45 @@ async def test_a_question_that_a_driver_takes_with_it_says_why_the_driver_ended(
     )
     blob = Racing(tmp_path / "blob", first)
     session = WindowSession(
-        Refusing(local, blob), lambda: blob, SystemClock(), "test", partial(token_hex, 8)
+        Refusing(local, blob), lambda: blob, SystemClock(), "test", partial(token_hex, 8), 600.0
     )
     with pytest.raises(UsageError, match="no windows on Spark: pyspark is not installed"):
         await asyncio.wait_for(session.ask(b"a window"), 20)
     await session.close()
+
+
+class Hanging:
+    """A launcher whose driver works and answers nothing, as one whose executors never come."""
+
+    remote = True
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def launch(self, job: Job) -> JobDone | JobFailed:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended += 1
+        raise AssertionError("it never ends by itself")
+
+    async def tend_forever(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_a_window_without_an_answer_ends_its_driver_and_says_which_setting_did(
+    tmp_path: Path,
+) -> None:
+    _, place = world_in(tmp_path, "errors")
+    launcher = Hanging()
+    async with session_of(launcher, place, 0.1) as session:
+        for begun in (1, 2):
+            with pytest.raises(Unavailable, match=r"spark\.pods\.deadline_s"):
+                await asyncio.wait_for(session.ask(b"a window"), 20)
+            while launcher.ended < begun:
+                await asyncio.sleep(0.01)
+            assert session.begun == begun
 
 
 class Serving:

@@ -51,6 +51,7 @@ class ComputeParts:
         session = WindowSession(
             context.launcher, partial(open_blob, context.settings.blob_place, random_id),
             context.clock, context.settings.name_of_process, random_id,
+            context.settings.spark.pods.deadline_s,
             (lambda: "") if context.launcher.remote else lacking_for_jobs,
         )  # fmt: skip
         name = f"tables/{context.settings.name_of_process}"

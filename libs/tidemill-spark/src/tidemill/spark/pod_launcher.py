@@ -99,6 +99,8 @@ class _Seen:
     pod: Json | None
     began_ms: int | None = None
     """When it was first seen to work."""
+    worked_ms: int = 0
+    """For so long it had worked when its last state was looked at."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, pod: Json | None) -> None:
@@ -235,8 +237,7 @@ class PodLauncher:
                 return JobDone(result)
             ended = Failure(FailureKind.DRIVER, "the driver ended well and left no result")
         await self._tell(attempt, seen, str(ended.kind), ended.reason, warning=True)
-        now_ms = self._clock.now_ms()
-        return replace(ended, worked_ms=now_ms - (seen.began_ms or now_ms))
+        return replace(ended, worked_ms=seen.worked_ms)
 
     async def _make(self, attempt: Attempt) -> Json | Failure:
         """The new object of a driver; a failure if the API server refuses it."""
@@ -271,6 +272,9 @@ class PodLauncher:
             while True:
                 seen.changed.clear()
                 state = self.drivers.state_of(seen.pod, self._settings)
+                now_ms = self._clock.now_ms()
+                if seen.began_ms is not None:
+                    seen.worked_ms = now_ms - seen.began_ms
                 match state:
                     case Succeeded():
                         return state
@@ -279,10 +283,10 @@ class PodLauncher:
                             await self._delete(attempt.pod, seen.uid)
                         return state
                     case Running() if seen.began_ms is None:
-                        seen.began_ms = self._clock.now_ms()
+                        seen.began_ms = now_ms
                         self._told(JobSaid(attempt.job, "running"))
                         await self._tell(attempt, seen, "Started", "the driver works")
-                    case Waiting() if self._clock.now_ms() >= state.until_ms:
+                    case Waiting() if now_ms >= state.until_ms:
                         await self._delete(attempt.pod, seen.uid)
                         return state.failure
                 await first_of((seen.changed.wait(), self._clock.sleep(LOOK_S)))

@@ -109,7 +109,8 @@ class PodSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest start of a driver that has a node and its image."""
 
     deadline_s: float = 21_600.0
-    """Longest run of a job that has begun; a driver that stays for windows of views has none."""
+    """Longest run of a job that has begun. A driver that stays for views has none: instead it is
+    ended with a window that has no answer for so long."""
 
     ttl_s: float = 600.0
     """Time for which a driver that has ended is kept, for its log."""

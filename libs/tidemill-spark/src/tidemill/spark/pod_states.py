@@ -194,11 +194,11 @@ STEADY_MS = 60_000
 def counted(failures: tuple[Failure, ...], newest: Failure, *, stays: bool) -> tuple[Failure, ...]:
     """Failures from which the decision after the newest follows.
 
-    A driver that stays is lost now and then in its long life. After one that had begun well only
-    its needs of memory are remembered.
+    A driver that stays is lost now and then in its long life. After one that had begun well, what
+    the cluster did before is forgotten; how the job itself failed, and its memory, never is.
     """
     if stays and newest.worked_ms >= STEADY_MS:
-        failures = tuple(each for each in failures if each.kind is FailureKind.MEMORY)
+        failures = tuple(each for each in failures if each.kind in _LASTING)
     return (*failures, newest)
 
 
@@ -232,6 +232,7 @@ def decide(failures: tuple[FailureKind, ...], settings: Retries) -> Again | None
 _LOST = ((FailureKind.EVICTED,), (FailureKind.VANISHED,))
 _INFRASTRUCTURE = (FailureKind.START, FailureKind.EVICTED, FailureKind.VANISHED)
 _OF_THE_JOB = (FailureKind.DRIVER, FailureKind.DEADLINE)
+_LASTING = (*_OF_THE_JOB, FailureKind.MEMORY)
 
 
 def _group(kind: FailureKind) -> tuple[FailureKind, ...]:

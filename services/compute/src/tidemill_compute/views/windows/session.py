@@ -52,10 +52,11 @@ class WindowSession:
 
     def __init__(
         self, launcher: SparkLauncher, open_blob: Callable[[], StoredBlob], clock: Clock, of: str,
-        unique: Callable[[], str], lacking: Callable[[], str] = lambda: "",
+        unique: Callable[[], str], deadline_s: float, lacking: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         """`of` tells the driver from those of other processes; `unique` names its folders.
 
+        A window without an answer for `deadline_s` is given up, and its driver with it.
         `lacking` is a sentence if no driver can run here.
         """
         self.lacking = lacking
@@ -65,6 +66,7 @@ class WindowSession:
         self._clock = clock
         self._of = of
         self._unique = unique
+        self._deadline_s = deadline_s
         self._folder = ""
         self._number = 0
         self._asked_s = 0.0
@@ -90,10 +92,11 @@ class WindowSession:
     async def ask(self, window: bytes) -> bytes:
         """The packed answer to a packed window.
 
-        Raises: Unavailable with the end of the log, if the driver ended or the window failed.
-        UsageError, if drivers cannot run here.
+        Raises: Unavailable with the end of the log, if the driver ended or the window failed, or
+        had no answer in time. UsageError, if drivers cannot run here.
         """
         driver, folder = self._begin()
+        until_s = self._clock.monotonic_s() + self._deadline_s
         try:
             number = await self._put(folder, window)
         except Unavailable as error:
@@ -110,6 +113,12 @@ class WindowSession:
                 break
             if ended:
                 raise _ended(driver)
+            if self._clock.monotonic_s() >= until_s:
+                driver.cancel()  # its executors may never come, or never answer
+                raise Unavailable(
+                    f"a window had no answer for {self._deadline_s:g} s "
+                    f"(spark.pods.deadline_s): the driver of {self._of} was ended"
+                )
             await self._clock.sleep(pause_s)
             pause_s = min(LOOK_S_MAX, 1.1 * pause_s)
         self._asked_s = self._clock.monotonic_s()

@@ -138,6 +138,10 @@ def main() -> None:
         parser.error(f"--records is at least {WARM_RECORDS:,}: five seconds of event time")
     if chosen.kill and not all(name.endswith(ROLES) for name in chosen.only):
         parser.error(f"--kill is for jobs that end in {ROLES}: name them by --only")
+    if chosen.kill and chosen.keep:
+        parser.error(
+            "--keep writes what runs take in one piece, and --kill breaks them: choose one"
+        )
     if "flink" not in chosen.without:
         flink_ready()
     sent: set[str] = set()

@@ -17,7 +17,7 @@ MEMBERS = {
 """Stages, each with the process of a system with roles that is killed at it."""
 LOOK_S = 0.02
 LATEST = 0.9
-"""Of the records: a stage that has had more of them is as good as over."""
+"""Of the rows of a stage: one that has had more of them is as good as over."""
 
 
 class NotKilled(Exception):
@@ -27,13 +27,14 @@ class NotKilled(Exception):
 class Killing:
     """Kills the process of a stage once it has rows of the stage and more are to come.
 
-    `rows` are those that the process had had at that stage.
+    `rows` are those that the process had had at that stage. Without a `stage` nothing is killed.
     """
 
-    def __init__(self, system: System, stage: str, total: int) -> None:
+    def __init__(self, system: System, stage: str) -> None:
         self.rows = 0
-        self._system, self._stage, self._total = system, stage, total
+        self._system, self._stage = system, stage
         self._over = False
+        self._failed: BaseException | None = None
         self._thread = Thread(target=self._run)
 
     def __enter__(self) -> Self:
@@ -50,10 +51,25 @@ class Killing:
         self._over = True
         if self._stage:
             self._thread.join()
-            if error is None and not 0 < self.rows < LATEST * self._total:
-                raise NotKilled(f"{self._stage}: {self.rows:,} of {self._total:,} rows")
+            if self._failed is not None:
+                raise self._failed
+            if error is None:
+                self._require_more()
+
+    def _require_more(self) -> None:
+        """Raises: NotKilled, where the process after it had few rows or none."""
+        after = int(self._system.metrics().total(STAGE_ROWS.name, stage=self._stage))
+        total = self.rows + after
+        if not 0 < self.rows < LATEST * total:
+            raise NotKilled(f"{self._stage}: {self.rows:,} of {total:,} rows")
 
     def _run(self) -> None:
+        try:
+            self._kill()
+        except BaseException as error:  # also the exit of whoever finds no process
+            self._failed = error
+
+    def _kill(self) -> None:
         (member,) = (m for m in self._system.members if m.name == MEMBERS[self._stage])
         while not self._over:
             found = Metrics()
@@ -61,7 +77,7 @@ class Killing:
                 self._system.read(member, found)
                 rows = found.total(STAGE_ROWS.name, stage=self._stage)
                 if rows:
-                    self.rows = int(rows)
                     self._system.kill(member)
+                    self.rows = int(rows)
                     return
             time.sleep(LOOK_S)

@@ -87,7 +87,7 @@ def ours(name: str, workload: Workload, options: Options, roles: bool = False) -
             with (
                 Usage(lambda: system.pids) as usage,
                 Profile(system.pids, options.profile) as profile,
-                Killing(system, options.kill, options.count) as killing,
+                Killing(system, options.kill) as killing,
             ):
                 figures = caught_up(system, text, workload, options)
                 metrics = system.metrics()

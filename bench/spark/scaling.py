@@ -161,7 +161,7 @@ async def _costs(
     commit_s = await _commit_s(world, history, parts)
     found = await asyncio.to_thread(_of_tasks, place, payload, empty_s, commit_s)
     small = await few.history()
-    _, took = await _job(here, few, small)
+    _, took = await _job(here, few, small, await _digests_here(few, small))
     stages = await stages_of(few, small, 2)
     tasks = predict(stages, replace(found, commit_s=0.0), 2, 2)
     return replace(
@@ -171,12 +171,20 @@ async def _costs(
     )
 
 
-async def _job(here: Spark, world: World, history: History) -> tuple[dict[str, list[Part]], Taken]:
-    """The parts that a job writes, and the least seconds of a few runs."""
+async def _digests_here(world: World, history: History) -> dict[str, int]:
+    """Numbers for what one process says of a history."""
+    return await world.digests(history, await in_process(world, history))
+
+
+async def _job(
+    here: Spark, world: World, history: History, wanted: Mapping[str, int]
+) -> tuple[dict[str, list[Part]], Taken]:
+    """The parts that a job writes as they are wanted, and the least seconds of a few runs."""
     found, parts = list[Taken](), dict[str, list[Part]]()
     for _ in range(RUNS):
         with taken() as each:
             parts = await by_job(history, here.at(world.place))
+        assert await world.digests(history, parts) == wanted, "scaling"
         found.append(each)
     return parts, _least_of(found)
 
@@ -206,14 +214,13 @@ async def measure_scaling(folder: Path, scratch: Path, rows: int) -> None:
         await each.create()
         await each.feed(inputs_of(size, 0.0), SPAN + 1)
     history = await world.history()
-    wanted = await world.digests(history, await in_process(world, history))
+    wanted = await _digests_here(world, history)
     most = max(RANGES_MEASURED, ranges_for(history.rows, RANGES_MEASURED))
     stages = await stages_of(world, history, most)
     measured, fixed = dict[int, Taken](), Fixed(0, 0, 0, 0, 0, 0)
     for cores in (1, 2):
         here = Spark(scratch / str(cores), cores)
-        parts, measured[cores] = await _job(here, world, history)
-        assert await world.digests(history, parts) == wanted, "scaling"
+        parts, measured[cores] = await _job(here, world, history, wanted)
         if cores == 2:
             fixed = await _costs(here, world, history, parts, few)
         here.session.stop()

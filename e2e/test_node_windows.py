@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -66,7 +67,7 @@ class Stream:
     def __init__(self) -> None:
         self.sent = self.due = 0
         """Rows that are in Kafka, and those that are to be there after the burst."""
-        self._burst = 0
+        self._bursts = SimpleQueue[int]()
         self._goes_on = True
         self._thread = Thread(target=lambda: asyncio.run(self._send()))
         self._thread.start()
@@ -74,7 +75,7 @@ class Stream:
     def burst(self, rows: int) -> None:
         """Send so many rows at once, soon."""
         self.due = self.sent + rows
-        self._burst += rows
+        self._bursts.put(rows)
 
     def stop(self) -> None:
         """Send no more; what was sent is in Kafka."""
@@ -85,7 +86,7 @@ class Stream:
         producer = AIOKafkaProducer(bootstrap_servers=KAFKA, enable_idempotence=True, linger_ms=20)
         await producer.start()
         while self._goes_on:
-            rows, self._burst = FEW + self._burst, 0
+            rows = FEW + (0 if self._bursts.empty() else self._bursts.get())
             await self._send_at_once(producer, range(self.sent, self.sent + rows))
             await asyncio.sleep(EVERY_S)
         await producer.stop()

@@ -258,6 +258,8 @@ BEFORE_ALL = "  given: {{flights: [{{row: {{plane: N1}}, {}}}]}}"
         ("fires: {}", "  given: {flight: []}", "flight is no source or table; there are: flights"),
         ("fires: {}", BEFORE_ALL.format("from: -9, until: 40"), "from -9 until 40: say from 0 on"),
         ("fires: {}", BEFORE_ALL.format("until: 0"), "from 0 until 0: say from 0 on"),
+        ("fires: {}", BEFORE_ALL.format("from: null"), "from None until"),
+        ("fires: {}", BEFORE_ALL.format("until: soon"), "from 0 until soon: say from 0 on"),
     ],
 )
 def test_a_case_that_does_not_fit_the_resources_is_refused(

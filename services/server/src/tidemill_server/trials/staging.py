@@ -70,7 +70,7 @@ def given_rows(stored: Stored, rows: Iterable[Mapping[str, Any]]) -> list[GivenR
             found.append(GivenRow(row))
             continue
         start, end = row.get("from", 0), row.get("until", END)
-        if not 0 <= start < end:
+        if not (type(start) is type(end) is int and 0 <= start < end):
             raise UsageError(
                 f"a row is present from {start} until {end}: say from 0 on, where tables begin, "
                 "and until a later instant",

@@ -104,6 +104,26 @@ async def read_damaged(folder: Path, name: str, data: bytes, scratch: Path) -> s
     return await read_all(at(scratch))
 
 
+async def test_a_damaged_key_refuses_its_own_writes_alone(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    store = SqliteConsensus(file)
+    for key in "abc":
+        assert await store.compare_and_set(key, None, Version(0, b"first"))
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("update heads set number = 7 where key = 'b'")
+    tried = (store.compare_and_set(key, 0, Version(1, b"second")) for key in "abc")
+    first, damaged, last = await asyncio.gather(*tried, return_exceptions=True)
+    assert (first, last) == (True, True)
+    assert isinstance(damaged, Corrupt)
+    assert [version.number for version in await store.scan("c", 0)] == [0, 1]
+    # Together with a write that has lost, it is damaged as well.
+    tried = (store.compare_and_set(key, 0, Version(1, b"third")) for key in "ab")
+    lost, damaged = await asyncio.gather(*tried, return_exceptions=True)
+    assert lost is False
+    assert isinstance(damaged, Corrupt)
+    await store.close()
+
+
 @pytest.mark.rule("S3", "P1", "P2")
 async def test_a_wrong_byte_in_the_state_file_changes_no_answer(tmp_path: Path) -> None:
     folder, scratch, random = tmp_path / "store", tmp_path / "scratch", Random(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,7 +18,7 @@ import pytest
 import redis
 from obstore.store import MemoryStore
 
-from tidemill.errors import Unavailable
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.shard import (
     Blob,
     Consensus,
@@ -31,6 +32,7 @@ from tidemill.shard import (
 )
 from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_redis import RedisConsensus
+from tidemill.shard.sqlite_file import told_file
 from tidemill.testkit.kits import blob as blob_kit
 from tidemill.testkit.kits import consensus as consensus_kit
 from tidemill.testkit.servers import redis_node
@@ -93,7 +95,7 @@ async def test_what_one_turn_asks_of_sqlite_is_one_commit(
     together: list[int] = []
     decide = SqliteConsensus._decide
 
-    def decided(store: SqliteConsensus, attempts: Sequence[Any]) -> list[bool]:
+    def decided(store: SqliteConsensus, attempts: Sequence[Any]) -> list[bool | TidemillError]:
         together.append(len(attempts))
         return decide(store, attempts)
 
@@ -123,6 +125,75 @@ async def test_closing_decides_what_waits_and_refuses_what_comes_later(tmp_path:
     again = SqliteConsensus(file)
     assert await again.scan("a", 0) == [Version(0, b"first")]
     await again.close()
+
+
+async def test_an_attempt_that_another_loop_takes_while_the_file_is_closed_is_answered(
+    tmp_path: Path,
+) -> None:
+    taking, ended = threading.Event(), threading.Event()
+
+    class Slow(deque[Any]):
+        """Takes an attempt only once the store is closed, if nothing else keeps it open."""
+
+        def append(self, attempt: Any, /) -> None:
+            taking.set()
+            ended.wait(0.5)
+            super().append(attempt)
+
+    async def attempt() -> bool:
+        async with asyncio.timeout(10):
+            return await store.compare_and_set("a", None, Version(0, b"first"))
+
+    store = SqliteConsensus(tmp_path / "log.sqlite")
+    store._attempts = Slow()
+    with ThreadPoolExecutor(1) as other:
+        asked = other.submit(asyncio.run, attempt())
+        taking.wait()
+        await store.close()
+        ended.set()
+        assert await asyncio.wrap_future(asked)
+
+
+async def test_an_attempt_of_a_loop_that_has_ended_is_never_written(tmp_path: Path) -> None:
+    store = SqliteConsensus(tmp_path / "log.sqlite")
+
+    def begun() -> None:
+        loop = asyncio.new_event_loop()
+        attempt = store.compare_and_set("a", None, Version(0, b"dead"))
+        loop.call_soon(attempt.send, None)
+        loop.call_soon(loop.stop)  # before the end of the turn, at which attempts are handed over
+        loop.run_forever()
+        attempt.close()
+        loop.close()
+
+    await asyncio.to_thread(begun)
+    assert await store.compare_and_set("b", None, Version(0, b""))
+    assert await store.head("a") is None
+    assert not store._asking
+    await store.close()
+
+
+async def test_whoever_writes_to_a_file_that_cannot_be_opened_hears_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    told_file(file).mkdir()  # so that it cannot be read, whoever asks
+    store = SqliteConsensus(file)
+    async with asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="Is a directory"):
+            await store.compare_and_set("a", None, Version(0, b""))
+        with pytest.raises(Unavailable, match="Is a directory"):
+            await store.head("a")
+        told_file(file).rmdir()
+        assert await store.compare_and_set("a", None, Version(0, b""))
+    await store.close()
+
+
+async def test_whatever_goes_wrong_with_a_write_is_told_to_whoever_waits(tmp_path: Path) -> None:
+    store = SqliteConsensus(tmp_path / "log.sqlite")
+    async with asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="OverflowError"):
+            await store.compare_and_set("a", None, Version(1 << 63, b""))
+        assert await store.compare_and_set("a", None, Version(0, b""))
+    await store.close()
 
 
 @pytest.mark.server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tidemill.errors import Indeterminate, TidemillError, Unavailable
+from tidemill.errors import Corrupt, Indeterminate, TidemillError, Unavailable
 from tidemill.shard.ports import Version
 from tidemill.shard.sqlite_file import (
     CHECKPOINT_BYTES,
-    DAMAGE,
+    FAILURES,
     LAST_COMMIT_BYTES,
     all_keys,
     as_ours,
@@ -65,7 +66,7 @@ class SqliteConsensus:
 
     All statements run on one thread of their own, so that the event loop never waits for the disk.
     Writes that wait at the same time share one transaction, hence one flush: so do all that one
-    turn of a loop asks for.
+    turn of a loop asks for. A damaged key refuses its own writes alone.
     """
 
     risks: tuple[str, ...] = ()
@@ -91,6 +92,8 @@ class SqliteConsensus:
         self._uncopied = 0
         self._long = False
         self._closed = False
+        self._taking = threading.Lock()
+        """Held while work is taken, so that all that was taken before the end is done before it."""
 
     async def head(self, key: str) -> Version | None:
         """The newest version, None if there is none."""
@@ -106,23 +109,25 @@ class SqliteConsensus:
 
         Attempts that wait together share a commit.
         """
-        if self._closed:
-            raise self._gone()
         loop = asyncio.get_running_loop()
         attempt = _Attempt(key, expected, version, loop, loop.create_future())
-        self._attempts.append(attempt)
-        if loop not in self._asking:
-            self._asking.add(loop)
-            loop.call_soon(self._hand_over, loop)
+        with self._taking:
+            if self._closed:
+                raise self._gone()
+            self._attempts.append(attempt)
+            if loop not in self._asking:
+                self._asking.add(loop)
+                loop.call_soon(self._hand_over, loop)
         return await attempt.outcome
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have all attempts decided that wait now; whoever closed the store has done so."""
-        self._asking.discard(loop)
-        if not self._closed:
-            # It answers by itself: nobody waits for the task of the thread, which would wake the
-            # loop once more.
-            self._thread.submit(self._write_waiting)
+        with self._taking:
+            self._asking.discard(loop)
+            if not self._closed:
+                # It answers by itself: nobody waits for the task of the thread, which would wake
+                # the loop once more.
+                self._thread.submit(self._write_waiting)
 
     async def truncate(self, key: str, before: int) -> None:
         """Delete the versions before number `before`; the newest one stays."""
@@ -142,18 +147,20 @@ class SqliteConsensus:
 
     async def close(self) -> None:
         """Close the file once running commits have ended."""
-        if self._closed:
-            return
-        self._thread.submit(self._write_waiting)
-        closing = self._submit(self._close_connection)
-        self._closed = True
-        await closing
+        with self._taking:
+            if self._closed:
+                return
+            self._closed = True
+            self._thread.submit(self._write_waiting)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._close_connection)
         self._thread.shutdown()
 
     def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        if self._closed:
-            raise self._gone()
-        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+        with self._taking:
+            if self._closed:
+                raise self._gone()
+            return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _gone(self) -> Unavailable:
         return Unavailable(f"the state file {self._file} is closed")
@@ -162,7 +169,7 @@ class SqliteConsensus:
         def translated() -> T:
             try:
                 return statement(self._opened())
-            except DAMAGE as error:
+            except FAILURES as error:
                 raise as_ours(error, self._file) from error
 
         return await self._submit(translated)
@@ -185,22 +192,25 @@ class SqliteConsensus:
 
     def _write_waiting(self) -> None:
         """Decide all attempts that wait, in one transaction."""
-        attempts = []
-        while self._attempts:
-            attempts.append(self._attempts.popleft())
+        attempts = self._take()
         if not attempts:
             return
         try:
-            answers: list[bool] | TidemillError = self._decide(attempts)
-        except DAMAGE as error:
-            answers = as_ours(error, self._file)
-        except TidemillError as error:
-            answers = error
-        given = answers if isinstance(answers, list) else [answers] * len(attempts)
-        self._answer(list(zip(attempts, given, strict=True)))
+            answers = self._decide(attempts)
+        except Exception as error:  # whatever it is, nobody may wait for ever
+            answers = [as_ours(error, self._file)] * len(attempts)
+        self._answer(list(zip(attempts, answers, strict=True)))
         if self._uncopied >= CHECKPOINT_BYTES and self._connection is not None:
             self._uncopied = 0
             copy_log(self._connection)
+
+    def _take(self) -> list[_Attempt]:
+        """The attempts that wait; those of loops that have ended are dropped, as nobody waits."""
+        with self._taking:
+            waiting = [attempt for attempt in self._attempts if not attempt.loop.is_closed()]
+            self._attempts.clear()
+            self._asking = {loop for loop in self._asking if not loop.is_closed()}
+        return waiting
 
     def _answer(self, answers: Sequence[tuple[_Attempt, bool | TidemillError]]) -> None:
         """Answer whoever waits, waking each loop once."""
@@ -214,32 +224,37 @@ class SqliteConsensus:
             with suppress(RuntimeError):  # the loop has ended, and nobody waits
                 loop.call_soon_threadsafe(set_all, loop)
 
-    def _decide(self, attempts: Sequence[_Attempt]) -> list[bool]:
+    def _decide(self, attempts: Sequence[_Attempt]) -> list[bool | TidemillError]:
         connection = self._opened()
         connection.execute("begin immediate")
         try:
             if not self._long:
                 self._long = True
                 lengthen_log(self._file, CHECKPOINT_BYTES + LAST_COMMIT_BYTES)
-            won = [self._inserted(connection, attempt) for attempt in attempts]
+            answers = [self._inserted(connection, attempt) for attempt in attempts]
         except BaseException:
             if connection.in_transaction:
                 connection.execute("rollback")
             raise
+        won = [attempt for attempt, answer in zip(attempts, answers, strict=True) if answer is True]
         try:
-            connection.execute("commit" if any(won) else "rollback")
+            connection.execute("commit" if won else "rollback")
         except sqlite3.Error as error:
             self._close_connection()
             raise Indeterminate(
                 f"the state file {self._file} may have the version: {error}"
             ) from error
-        if any(won):
-            self._tell(attempts[won.index(True)])
-        return won
+        if won:
+            self._tell(won[0])
+        return answers
 
-    def _inserted(self, connection: sqlite3.Connection, attempt: _Attempt) -> bool:
-        if newest_number(connection, attempt.key, self._file) != attempt.expected:
-            return False
+    def _inserted(self, connection: sqlite3.Connection, attempt: _Attempt) -> bool | TidemillError:
+        """Whether the version was appended, or why nobody can know: its key is damaged."""
+        try:
+            if newest_number(connection, attempt.key, self._file) != attempt.expected:
+                return False
+        except Corrupt as error:
+            return error
         insert(connection, attempt.key, attempt.version)
         self._uncopied += log_bytes(attempt.version)
         return True

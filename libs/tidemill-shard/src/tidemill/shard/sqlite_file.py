@@ -72,8 +72,11 @@ _OPEN_LOCK = 128
 REFUSALS_MAX = 100
 """So often may others be in the way while the log is turned on; each time one of them goes on."""
 
-DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 """Errors of reading a damaged file; names in their messages may be no text any more."""
+
+FAILURES = (*_DAMAGE, OSError)
+"""Errors of a file that is damaged, or that cannot be read or written now."""
 
 
 def open_file(file: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
@@ -260,16 +263,18 @@ def copy_log(connection: sqlite3.Connection) -> None:
 
 
 def as_ours(error: Exception, file: Path) -> TidemillError:
-    """An error of SQLite as what the caller does next."""
-    message = f"the state file {file}: {error}"
-    code = getattr(error, "sqlite_errorcode", None)
-    if (
-        isinstance(error, sqlite3.OperationalError)
-        and code is not None
-        and code & 0xFF in _TEMPORARY
-    ):
-        return Unavailable(message)
-    return Corrupt(message, object=str(file))
+    """An error before the end of a transaction, as what the caller does next.
+
+    An error that is neither SQLite's nor damage is Unavailable.
+    """
+    if isinstance(error, TidemillError):
+        return error
+    message = f"the state file {file}: {error if isinstance(error, FAILURES) else repr(error)}"
+    code = getattr(error, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR
+    passes = isinstance(error, sqlite3.OperationalError) and code & 0xFF in _TEMPORARY
+    if isinstance(error, _DAMAGE) and not passes:
+        return Corrupt(message, object=str(file))
+    return Unavailable(message)
 
 
 def _seal(key: str, number: int, data: bytes) -> int:

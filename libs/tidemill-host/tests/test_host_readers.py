@@ -5,6 +5,7 @@ when it moves.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,18 +15,21 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import Unavailable, UsageError
+from tidemill.errors import DeadlinePassed, Unavailable, UsageError
+from tidemill.host.feeds import Feeds
 from tidemill.host.peers import Peers
 from tidemill.host.readers import Readers
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import CREDIT, ServiceClient
 from tidemill.rpc.identity import OneRun, Open
-from tidemill.rpc.messages import Delivered
-from tidemill.rpc.server import ServiceHandlers, serve
+from tidemill.rpc.messages import Delivered, Work
+from tidemill.rpc.server import Server, ServiceHandlers, serve
+from tidemill.rpc.tls import ServerCredentials, TlsFiles
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.log import Entry, LogRecord
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard.claims import Claiming
+from tidemill.testkit.certificates import Certificates
 from tidemill_ingest.driver import Deliver, Share, SourceBroken, SourceReader
 from tidemill_ingest.settings import IngestSettings
 
@@ -173,6 +177,111 @@ async def test_runs_that_follow_each_other_at_one_place_share_a_connection() -> 
     peers.client(f"{place}#6")
     assert dialer.made == [place] * 2  # what was lost is made anew
     await peers.close()
+
+
+async def test_a_connection_is_given_up_by_those_alone_who_called_over_it() -> None:
+    dialer = Counting()
+    peers = Peers(unclaimed, dialer)
+    first = peers.client("127.0.0.1:1#1")
+    await peers.forget(first)
+    second = peers.client("127.0.0.1:1#1")
+    await peers.forget(first)
+    assert peers.client("127.0.0.1:1#1") is second, "it is not the one that failed"
+    peers.client("127.0.0.1:1#2")  # over the same connection
+    await peers.forget(second)
+    peers.client("127.0.0.1:1#2")
+    assert len(dialer.made) == 3
+    await peers.close()
+
+
+async def test_a_peer_that_is_slow_to_tell_of_its_work_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its deliveries would end with that, and begin anew."""
+
+    async def late(self: ServiceClient) -> Sequence[Work]:
+        raise DeadlinePassed("the deadline passed before the answer came")
+
+    monkeypatch.setattr(ServiceClient, "work", late)
+    peers = Peers(unclaimed, Dialer())
+    client = peers.client("127.0.0.1:1#1")
+    assert await peers.work(["127.0.0.1:1#1"]) == []
+    assert peers.client("127.0.0.1:1#1") is client
+    await peers.close()
+
+
+async def test_a_peer_is_away_while_certificates_cannot_be_used(tmp_path: Path) -> None:
+    authority = tmp_path / "authority.pem"
+    peers = Peers(unclaimed, Dialer(TlsFiles(authority=authority)))
+    with pytest.raises(Unavailable, match=r"authority\.pem"):
+        peers.client("127.0.0.1:1#1")
+    shutil.copy(Certificates.of(tmp_path, "ours").authority, authority)
+    peers.client("127.0.0.1:1#1")
+    await peers.close()
+
+
+class Claimed(Peers):
+    """One process has claimed every source."""
+
+    by = ""
+
+    async def owner(self, role: str, item: str) -> str | None:
+        return self.by
+
+
+@pytest.mark.parametrize(
+    ("call", "run"), [("probe", 1), ("probe", 2), ("commit", 2), ("deliver", 2)]
+)
+async def test_a_peer_is_reached_again_after_the_certificates_were_replaced(
+    tmp_path: Path, call: str, run: int
+) -> None:
+    """A connection has those of the time when it was made, and tries them for ever."""
+    source, readers = Endless(), Readers()
+    readers.offer("Source/s", source, source.commit)
+    authority = tmp_path / "authority.pem"
+
+    async def start(address: str, name: str, run: int) -> Server:
+        certificates = Certificates.of(tmp_path, name)
+        shutil.copy(certificates.authority, authority)
+        return await serve(
+            address,
+            services=lambda _: ServiceHandlers(ingest=readers),
+            authenticator=OneRun(str(run), Open()),
+            credentials=ServerCredentials(certificates.issued(f"server-{name}")).credentials(),
+        )
+
+    server = await start("127.0.0.1:0", "first", 1)
+    place = f"127.0.0.1:{server.port}"
+    peers = Claimed(unclaimed, Dialer(TlsFiles(authority=authority)))
+    feed = Feeds(Readers(), peers, SystemClock()).of("Source/s", 1)
+    peers.by = f"{place}#1"
+    assert await feed.probe() == {0: 10, 3: 7}
+    await server.stop(0)
+    server = await start(place, "second", run)
+    peers.by = f"{place}#{run}"
+    try:
+        if call == "probe":
+            assert await feed.probe() == {0: 10, 3: 7}
+        elif call == "commit":
+            with pytest.raises(Unavailable):
+                await feed.commit({0: 4})
+            await feed.commit({0: 4})
+            assert source.committed == {0: 4}
+        else:
+            found = asyncio.get_running_loop().create_future()
+
+            async def take(delivered: Delivered) -> None:
+                if not found.done():
+                    found.set_result(delivered.positions)
+
+            following = asyncio.create_task(feed.deliver_from({0: 5}, take))
+            await asyncio.wait((found, following), return_when=asyncio.FIRST_COMPLETED)
+            assert found.done()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+    finally:
+        await peers.close()
+        await server.stop(0)
 
 
 async def test_an_address_that_was_given_to_another_program_is_away() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from tidemill.errors import DeadlinePassed, Unavailable
@@ -86,7 +86,8 @@ class _PeerFeed:
         """The offsets that `probe` gives, tried once."""
         if self._readers.reads(self.item):
             return dict(await self._readers.probe(self.item))
-        return await self._ask(await self._reader(), answer_s)
+        async with self._reader() as reader:
+            return await self._ask(reader, answer_s)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         reached = dict(starts)
@@ -107,7 +108,8 @@ class _PeerFeed:
                         async for delivered in deliveries:
                             await take(delivered)
                 else:
-                    await self._follow(await self._reader(), reached, take, patience.renew)
+                    async with self._reader() as reader:
+                        await self._follow(reader, reached, take, patience.renew)
             except (Unavailable, DeadlinePassed) as error:
                 self._refuse_own(error)
                 await patience.again(error, self._readers, [self.item])
@@ -121,7 +123,8 @@ class _PeerFeed:
         if self._readers.reads(self.item):
             await self._readers.commit(self.item, offsets)
         else:
-            await (await self._reader()).commit(self.item, offsets)
+            async with self._reader() as reader:
+                await reader.commit(self.item, offsets)
 
     async def _follow(
         self,
@@ -187,7 +190,8 @@ class _PeerFeed:
         if owner != reader.address:
             raise Unavailable(f"{self.item} is read elsewhere", reason=ELSEWHERE)
 
-    async def _reader(self) -> ServiceClient:
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[ServiceClient]:
         """The process that has claimed the source. Raises: Unavailable."""
         address = await self._peers.owner("ingest", self.item)
         if address is None:
@@ -195,7 +199,8 @@ class _PeerFeed:
                 f"no process reads {self.item}: start one with --role ingest, or wait for it",
                 reason=ELSEWHERE,
             )
-        return self._peers.client(address)
+        async with self._peers.called(address) as client:
+            yield client
 
 
 class _SharedFeed:

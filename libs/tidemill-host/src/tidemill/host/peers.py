@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 
-from tidemill.errors import DeadlinePassed, Unavailable
+from tidemill.errors import Unavailable, UsageError
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import ServiceClient
-from tidemill.rpc.identity import ELSEWHERE, place_and_run
+from tidemill.rpc.identity import place_and_run
 from tidemill.rpc.messages import Work
+from tidemill.rpc.status import UNREACHABLE
 from tidemill.shard.claims import Claiming, Owned
 
 
@@ -25,16 +27,34 @@ class Peers:
     def client(self, address: str) -> ServiceClient:
         """Calls of the process at `address`; runs that follow each other share a connection.
 
-        Raises: UsageError for certificates that cannot be used.
+        Raises: Unavailable while certificates cannot be used: somebody may be replacing them.
         """
         place, _ = place_and_run(address)
         known = self._clients.get(place)
         if known is None:
-            known = ServiceClient(address, self._dialer)
+            try:
+                known = ServiceClient(address, self._dialer)
+            except UsageError as error:
+                raise Unavailable(error.message, reason="tls") from error
         elif known.address != address:
             known = known.of_run(address)
         self._clients[place] = known
         return known
+
+    @asynccontextmanager
+    async def called(self, address: str) -> AsyncIterator[ServiceClient]:
+        """Calls of the process at `address`. After one that does not reach it, whoever calls
+        connects anew, with the certificates of then.
+
+        Raises: Unavailable, as `client` does.
+        """
+        client = self.client(address)
+        try:
+            yield client
+        except Unavailable as error:
+            if error.details.get("reason") == UNREACHABLE:
+                await self.forget(client)
+            raise
 
     async def owner(self, role: str, item: str) -> str | None:
         """The address of the process that has claimed an item; None if no process has."""
@@ -57,23 +77,20 @@ class Peers:
 
     async def _ask(self, address: str) -> Sequence[Work]:
         try:
-            return await self.client(address).work()
-        except (Unavailable, DeadlinePassed) as error:
-            if (
-                error.details.get("reason") != ELSEWHERE
-            ):  # else the connection is that of a run after
-                await self.forget(address)
-            return ()
+            async with self.called(address) as client:
+                return await client.work()
         except Exception:  # whatever one process answers, the others are told of
             return ()
 
-    async def forget(self, address: str) -> None:
-        """Connect anew at the next call, with the certificates of then."""
-        client = self._clients.pop(place_and_run(address)[0], None)
-        if client is not None:
-            await client.close()
+    async def forget(self, failed: ServiceClient) -> None:
+        """Connect anew at the next call, unless that has been done since this one was made."""
+        place, _ = place_and_run(failed.address)
+        known = self._clients.get(place)
+        if known is not None and known.shares_connection(failed):
+            del self._clients[place]
+            await known.close()
 
     async def close(self) -> None:
         """End all connections."""
-        for address in list(self._clients):
-            await self.forget(address)
+        for client in list(self._clients.values()):
+            await self.forget(client)

@@ -50,6 +50,10 @@ class ServiceClient:
         other.address, other._run = address, ((RUN_KEY, place_and_run(address)[1]),)
         return other
 
+    def shares_connection(self, other: ServiceClient) -> bool:
+        """Whether the calls of both go over one connection."""
+        return self._channel is other._channel
+
     async def close(self) -> None:
         """Cancel running calls and close the connection, also those of other runs."""
         await self._channel.close()

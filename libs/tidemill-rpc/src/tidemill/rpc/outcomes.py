@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 
 from tidemill.errors import TidemillError, Unavailable
-from tidemill.rpc.status import DETAILS_KEY, away, from_status
+from tidemill.rpc.status import DETAILS_KEY, UNREACHABLE, away, from_status
 
 CALL_S = 30.0
 """The deadline of a call whose caller names none."""
@@ -88,7 +88,7 @@ def _asked_to_end() -> bool:
 
 async def _explain(error: TidemillError, explain: Explain) -> TidemillError:
     """The error, or one that says more."""
-    if error.details.get("reason") != "unreachable":
+    if error.details.get("reason") != UNREACHABLE:
         return error
     says = await explain()
     return (

@@ -72,6 +72,9 @@ STATUSES: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
 NOT_OFFERED = "call"
 """Reason of a call that a server does not know."""
 
+UNREACHABLE = "unreachable"
+"""Reason of an Unavailable without a connection: none was made, or it broke."""
+
 _CLASSES = {reason: error for error, reason, _ in STATUSES}
 
 
@@ -142,7 +145,7 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
             if writes and "failed to connect" not in text.lower():
                 return Indeterminate(f"the connection broke during the call: {text}")
             cause = text.rpartition(": ")[2]
-            return Unavailable(f"the server is not reachable: {cause}", reason="unreachable")
+            return Unavailable(f"the server is not reachable: {cause}", reason=UNREACHABLE)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             if writes:
                 return Indeterminate("the deadline passed before the answer came")

@@ -143,7 +143,8 @@ async def on_thread(work: Callable[[], T]) -> T:
 async def let_go_beside(*many: Things) -> None:
     """Free many things, beside the event loop; not behind other work of the caller.
 
-    One thread frees for all: each one that does so has a share of the interpreter.
+    One thread frees for all, since each one that does so has a share of the interpreter: a call may
+    wait behind what others free.
     """
 
     def free() -> None:

@@ -27,11 +27,12 @@ SET, CREATE, UPDATE, DELETE = 0, 1, 2, 3
 """Kinds of changes."""
 EXISTS, LACKS, DIFFERS = 1, 2, 3
 """Reasons why a change does not follow from what is held; 0 if it does."""
-KEYS, LIVE, USED, WASTE, TIME, TOUCHED, BEGUN, ROWS = 0, 1, 2, 3, 4, 5, 6, 7
+KEYS, LIVE, USED, WASTE, TIME, TOUCHED, BEGUN, ROWS, HELD = 0, 1, 2, 3, 4, 5, 6, 7, 8
 """Places in `counts`. Keys in the table, those with a row, bytes in use, and those of no use.
 Then the present time, the keys that changed at it, bytes of their rows before, and rows told.
+The last one is the size of a held row for which `begun` has no room, else 0.
 """
-COUNTS = 8
+COUNTS = 9
 
 
 @inlined
@@ -156,13 +157,14 @@ def _put(
 
 @inlined
 def _refusal(
-    kind: Number, before: Bytes, first: Number, size: Number, after: Bytes, after_first: Number,
-    after_size: Number, data: Bytes, place: Number, held: Number,
+    kind: Number, before: Bytes, first: Number, size: Number, data: Bytes, place: Number,
+    held: Number,
 ) -> int:  # fmt: skip
-    """Why a change does not follow from the held row; sizes below zero are of no row."""
-    if kind == SET or (
-        after_size == held and (held < 0 or _same(after, after_first, data, place, held))
-    ):
+    """Why a change that has not happened does not follow from the held row.
+
+    Sizes below zero are of no row.
+    """
+    if kind == SET:
         return 0
     if kind == CREATE:
         return 0 if held < 0 else EXISTS
@@ -212,8 +214,10 @@ def take_changes(
 ) -> int:  # fmt: skip
     """Take changes in from place `begin` of `order` on; the place at which there is no more room.
 
-    It is one more than there are changes when the last time has been told too.
+    It is one more than there are changes when the last time has been told too. A change to what
+    is held already touches nothing.
     """
+    counts[HELD] = 0
     for at in range(begin, order.size):
         row = order[at]
         if counts[TIME] != np.int64(times[row]):
@@ -236,16 +240,18 @@ def take_changes(
         slot = _find(mine, keys, first, key_size, data, starts, key_sizes, hashes, slots)
         number = np.int64(slots[slot]) - 1
         held = np.int64(-1) if number < 0 else np.int64(sizes[number])
-        if held > begun.size - counts[BEGUN]:
-            return at
         place = np.int64(0) if number < 0 else starts[number] + key_size
+        if after_size == held and (held < 0 or _same(after, after_stops[row], data, place, held)):
+            continue
         before_size = _size(before_stops, before_nulls, row)
         refused[row] = _refusal(
-            kinds[row], before, before_stops[row], before_size, after, after_stops[row],
-            after_size, data, place, held,
+            kinds[row], before, before_stops[row], before_size, data, place, held
         )  # fmt: skip
-        if refused[row] != 0 or (number < 0 and after_size < 0):
+        if refused[row] != 0:
             continue
+        if held > begun.size - counts[BEGUN]:
+            counts[HELD] = held
+            return at
         if number < 0:
             number = counts[KEYS]
             counts[KEYS] += 1

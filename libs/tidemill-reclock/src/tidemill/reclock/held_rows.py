@@ -24,6 +24,7 @@ from tidemill.reclock.held_row_loops import (
     COUNTS,
     CREATE,
     DELETE,
+    HELD,
     KEYS,
     LIVE,
     ROWS,
@@ -42,6 +43,9 @@ _MORE = 8
 """A table that is full grows by one part in so many."""
 _WASTE_SHARE = 4
 """Bytes of use to nobody are given back when they are one part in so many."""
+_SPARSE = 4
+"""Then the columns are made anew where less than one part in so many of them is in use."""
+_COLUMNS = "_starts", "_key_sizes", "_sizes", "_hashes", "_latest"
 _KINDS = {"set": SET, "read": SET, "create": CREATE, "update": UPDATE, "delete": DELETE}
 
 
@@ -62,7 +66,9 @@ class Taken:
 class HeldRows:
     """Packed rows by their packed keys.
 
-    Cost: some 45 bytes a key beside both; O(bytes) a change, and other threads may compute.
+    Cost: some 45 bytes a key beside both; O(bytes) a change, and other threads may compute. A
+    later `take` gives bytes that deletions leave back once they are a quarter of all. With them
+    goes memory by key of which three quarters have no use.
     Source: twin `tidemill.testkit.twins.keyed`.
     """
 
@@ -75,13 +81,19 @@ class HeldRows:
         self._latest: npt.NDArray[np.int32] = zeros((_KEYS_FIRST,), np.int32)
         self._slots: npt.NDArray[np.int32] = zeros((2 * _KEYS_FIRST,), np.int32)
         self._counts = np.zeros(COUNTS, np.int64)
+        self._begun_size = _BYTES_FIRST
+        """Room for the rows before, with which the last `take` ended."""
 
     def __len__(self) -> int:
         """Number of keys that have a row."""
         return int(self._counts[LIVE])
 
     def take(self, changes: pa.Table) -> Taken:
-        """Take changes in, as `KeyedRows.apply` says. Raises: Exhausted for two billion keys."""
+        """Take changes in, as `KeyedRows.apply` says. Raises: Exhausted for two billion keys.
+
+        Cost: O(bytes of the changes and of the rows they replace), and of all while it grows or
+        gives back.
+        """
         count = changes.num_rows
         names = (TIME_COLUMN, "_partition", "_offset")
         by_place = [(name, "ascending") for name in names]
@@ -93,7 +105,7 @@ class HeldRows:
         before, after = _bytes_of(changes["_before"]), _bytes_of(changes["_after"])
         came = int(after[1][-1] - after[1][0])
         told: Bytes = np.empty(2 * came + _BYTES_FIRST, np.uint8)
-        begun: Bytes = np.empty(_BYTES_FIRST, np.uint8)
+        begun: Bytes = np.empty(self._begun_size, np.uint8)
         of_keys = (
             np.empty(count, np.int64),
             np.zeros(count + 1, np.int64),
@@ -113,14 +125,14 @@ class HeldRows:
                 diffs, refused, self._counts,
             )  # fmt: skip
             if begin > count:
-                rows = int(self._counts[ROWS])
+                rows, self._begun_size = int(self._counts[ROWS]), len(begun)
                 return Taken(told, stops[: rows + 1], times[:rows], diffs[:rows], order, refused)
             row = order[min(begin, count - 1)]
             needed = int(key_stops[row + 1] - key_stops[row] + after[1][row + 1] - after[1][row])
             self._make_room(needed)
-            used, longest = int(self._counts[BEGUN]), int(self._sizes.max())
+            used = int(self._counts[BEGUN])
             told = _larger(told, int(stops[self._counts[ROWS]]), used + came)
-            begun = _larger(begun, used, longest)
+            begun = _larger(begun, used, int(self._counts[HELD]))
 
     def _make_room(self, size: int) -> None:
         """Have room for one more key, and for so many bytes."""
@@ -130,22 +142,38 @@ class HeldRows:
         if used + size > len(self._data):
             grow(self, "_data", used + max(used // _MORE, _BYTES_FIRST) + size, used)
         if keys == len(self._starts):
-            for name in ("_starts", "_key_sizes", "_sizes", "_hashes", "_latest"):
+            for name in _COLUMNS:
                 grow(self, name, keys + max(keys // _MORE, _KEYS_FIRST), keys)
         if 4 * keys + 4 > 3 * len(self._slots):
             self._slots = zeros((2 * len(self._slots),), np.int32)
             fill_slots(self._hashes, keys, self._slots)
 
     def _give_back(self) -> None:
-        """Forget bytes of use to nobody, once they are many."""
+        """Forget bytes of use to nobody, once they are many, and then columns that are sparse."""
         used, waste = int(self._counts[USED]), int(self._counts[WASTE])
         if waste > _BYTES_FIRST + used // _WASTE_SHARE:
             kept = zeros((used - waste + _BYTES_FIRST,), np.uint8)
             columns = self._starts, self._key_sizes, self._sizes, self._hashes
             keep_living(self._data, *columns, kept, self._counts)
             self._data = kept
+            keys = int(self._counts[KEYS])
+            if _SPARSE * keys < len(self._starts):
+                self._make_columns_anew(keys)
             self._slots[:] = 0
-            fill_slots(self._hashes, int(self._counts[KEYS]), self._slots)
+            fill_slots(self._hashes, keys, self._slots)
+
+    def _make_columns_anew(self, keys: int) -> None:
+        """Have columns and slots of the size that so many keys need, the slots all free."""
+        room = keys + max(keys // _MORE, _KEYS_FIRST)
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            fitting = zeros((room,), column.dtype)
+            fitting[:keys] = column[:keys]
+            setattr(self, name, fitting)
+        size = 2 * _KEYS_FIRST
+        while 4 * room > 3 * size:
+            size *= 2
+        self._slots = zeros((size,), np.int32)
 
 
 def _larger(array: Bytes, used: int, more: int) -> Bytes:

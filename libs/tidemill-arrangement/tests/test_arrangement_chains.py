@@ -177,6 +177,39 @@ def test_a_fact_whose_start_was_cut_past_a_dead_one_is_found() -> None:
     assert merged.spare.living().tolist() == [[1, 7, 50, 0, 0, 8, 9]]
 
 
+def fact(key: int, start: int, end: int, diff: int) -> list[int]:
+    return [0, key, END_WORD, 0, start, end, diff]
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("more", [0, 2])
+def test_rows_go_that_meet_nothing_beside_one_added_that_meets_a_fact(
+    place: int, more: int
+) -> None:
+    merged = Merged(4, KEY, 2)
+    merged.take(np.array([fact(key, 1, END_WORD, 1) for key in range(4)], np.int64))
+    change = [fact(key, 1, END_WORD, -1) for key in range(3)]
+    change.insert(place, fact(3, 1, 9, 1))
+    change += [fact(7 + at, 5, 9, 1) for at in range(more)]
+    told = merged.take(np.array(change, np.int64)).tolist()
+    assert sorted(told) == sorted(row for row in change if row[1] != 3)
+    facts = [fact(3, 1, END_WORD, 1), *change[4:]]
+    assert sorted(merged.facts.living().tolist()) == [row[:-1] for row in facts]
+    assert merged.spare.living().tolist() == [fact(3, 1, 9, 1)[:-1]]
+
+
+@pytest.mark.parametrize("added_first", [True, False])
+def test_a_fact_that_ends_sooner_goes_from_there_on_alone(added_first: bool) -> None:
+    """The fact does not go as a whole and come back in part, though all else is plain."""
+    merged = Merged(4, KEY, 2)
+    merged.take(np.array([fact(key, 1, END_WORD, 1) for key in range(2)], np.int64))
+    change = [fact(0, 1, END_WORD, -1), fact(1, 1, END_WORD, -1), fact(1, 1, 9, 1)]
+    told = merged.take(np.array(change[::-1] if added_first else change, np.int64)).tolist()
+    assert sorted(told) == [fact(0, 1, END_WORD, -1), fact(1, 9, END_WORD, -1)]
+    assert merged.facts.living().tolist() == [fact(1, 1, 9, 1)[:-1]]
+    assert len(merged.spare.living()) == 0
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_derivations_that_come_and_go_are_facts_and_spares_of_every_instant(seed: int) -> None:
     """Of a fact the one with the greatest expiry is shown, and of these one with fewest nulls."""

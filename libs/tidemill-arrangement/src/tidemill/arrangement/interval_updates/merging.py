@@ -449,7 +449,7 @@ class Merged:
             self.facts.append(change[:, :-1])
             return change
         added, cut = self._take_plain(change)
-        if cut == len(change):
+        if added == cut == len(change):
             return change
         adds = change[:, -1] > 0
         done = np.arange(len(change)) < np.where(adds, added, cut)
@@ -457,9 +457,12 @@ class Merged:
         return self._merged(change[done], rest)
 
     def _take_plain(self, change: Change) -> tuple[int, int]:
-        """Take in what meets nothing else, up to a row that is added and one that is taken away.
+        """Take in what meets nothing else: rows that are added, and then rows taken away.
 
-        Of both the number of rows where no row ends this.
+        Returns the row that ends this for rows that are added, and the one for rows taken away, or
+        the number of rows. NB: after a row that ends adding no row is taken away here. Facts would
+        be the same, but one that ends sooner would go as a whole and come back in part. To add the
+        rest before costs small changes more than it saves large ones.
         """
         facts, spare, done = self.facts, self.spare, np.zeros(2, np.int64)
         facts.reserve(len(change) + _ROOM)

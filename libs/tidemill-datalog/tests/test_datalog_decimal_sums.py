@@ -5,13 +5,21 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tidemill.arrangement.interval_updates import END_WORD, SUM, SUM_WORDS, merged_stretches
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    SUM,
+    SUM_WORDS,
+    Change,
+    merged_stretches,
+)
 from tidemill.arrangement.looks import LOOK
 from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.spelling import spelled
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.operators import reducing
@@ -72,18 +80,15 @@ def test_sums_of_decimals_are_those_of_fractions(seed: int) -> None:
             assert sums is None
 
 
-PROGRAM = check(
-    parse(
-        "paid(k) @sum(d) @count(d) @max(i) @min(x) := cost(k, d, i, x);"
-        "mean(k) @average(d) @sum(x) := cost(k, d, i, x);"
-    ),
-    InputSchemas({
-        "cost": InputSchema(
-            "cost", "relation",
-            (("k", "int"), ("d", "decimal(38,18)"), ("i", "int"), ("x", "float")),
-        )
-    }),
-)  # fmt: skip
+def checked(text: str) -> CheckedProgram:
+    columns = (("k", "int"), ("d", "decimal(38,18)"), ("i", "int"), ("x", "float"))
+    return check(parse(text), InputSchemas({"cost": InputSchema("cost", "relation", columns)}))
+
+
+PROGRAM = checked(
+    "paid(k) @sum(d) @count(d) @max(i) @min(x) := cost(k, d, i, x);"
+    "mean(k) @average(d) @sum(x) := cost(k, d, i, x);"
+)
 
 
 @pytest.mark.parametrize("piece", [1, 5, 1 << 15])
@@ -110,3 +115,27 @@ def test_groups_are_read_in_pieces_with_a_look_before_each(
     assert held.errors() == set(twin.errors) != set()
     groups = len({row[0] for row in rows})
     assert len(looks) >= 2 * (groups if piece == 1 else 1)
+
+
+def test_rows_without_decimals_are_merged_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside them floats below zero, whose words are turned in place."""
+    copied = list[bool]()
+
+    def merged(rows: Change, *given: Any) -> Change:  # Any: the arguments of a compiled loop
+        copied.append(bool(rows.flags.owndata))
+        return merged_stretches(rows, *given)
+
+    monkeypatch.setattr(reducing, "merged_stretches", merged)
+    rows = [(i % 5, Decimal(i), i, x) for i, x in enumerate((1.5, -2.0, -0.5, 0.0) * 5)]
+    given = {"cost": [Presence(Record("cost", row)) for row in rows]}
+    for text, has_decimals in (
+        ("most(k) @max(i) @min(x) @sum(x) := cost(k, _, i, x);", False),
+        ("most(k) @max(i) @min(x) @sum(d) := cost(k, d, i, x);", True),
+    ):
+        copied.clear()
+        program = checked(text)
+        held = Held(program)
+        held.feed(given)
+        held.step(1)
+        assert set(held.texts("most")) == set(answers(program, given, 0, 1)[-1].records["most"])
+        assert set(copied) == {has_decimals}

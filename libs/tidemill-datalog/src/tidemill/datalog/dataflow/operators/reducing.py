@@ -156,7 +156,7 @@ class Reduction:
         return gone, come[0] if len(come) == 1 else np.concatenate(come)
 
     def _look(self, found: Sequence[Change]) -> None:
-        """Before each piece of groups. Raises: as `look`, and `Allowance.require`."""
+        """Before each piece of groups: `found` has room. Raises: as `look`, `Allowance.require`."""
         look()
         self._matches.allowance.require(sum(part.nbytes for part in found))
 
@@ -309,7 +309,7 @@ class Reduction:
     def _read_again(self, touched: Touched) -> Change:
         parts: list[Change] = []
         for piece in touched.pieces(PIECE_ROWS):
-            self._look(parts)
+            self._look([*parts, piece.rows] if self._decimals else parts)  # which are copied
             together = self._read_together(piece) if self._together else None
             parts.append(self._read_one_by_one(piece) if together is None else together)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -340,7 +340,9 @@ class Reduction:
                 if base is None:
                     return None
                 bases[at] = base
-        rows = in_two_words(rows, [self._groups + 2 + at for at in self._decimals], self._texts)
+        if self._decimals:  # else nothing reads the rows again, and they are turned in place
+            columns = [self._groups + 2 + at for at in self._decimals]
+            rows = in_two_words(rows, columns, self._texts)
         for at in floats:
             if lattices[at][0] in _EXTREMES:
                 rows[:, self._groups + 2 + at] = _turned(rows[:, self._groups + 2 + at])

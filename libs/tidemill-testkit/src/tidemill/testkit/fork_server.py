@@ -96,7 +96,11 @@ def serve() -> None:
         if "status" in wanted:
             answer = ended.get(wanted["status"])
         else:
+            # A number is used again: the end of the process that had it before is not its end.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             answer = os.fork()
+            ended.pop(answer, None)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             if answer == 0:
                 os.environ.clear()  # noqa: TID251  it is a process of the caller from here on
                 os.environ.update(wanted["environment"])  # noqa: TID251

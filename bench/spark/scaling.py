@@ -255,9 +255,11 @@ def _about(stages: Sequence[Stage], fixed: Fixed, rows: int, first: str) -> list
     reading = [each for stage in stages for each in stage.reading]
     work, given = (sum(sum(getattr(s, name)) for s in stages) for name in ("work", "bytes"))
     return [
-        f"* a history of {rows:,} updates in {len(stages)} fragments; first bottleneck: {first}",
-        f"* set-up, as the same job over {FEW:,} updates has it beside its tasks: {fixed.job_s:.2f} s,",
-        f"  {fixed.job_cpu_s:.2f} s of a processor; {1000 * fixed.commit_s:.0f} ms to append what it wrote",
+        f"* a history of {rows:,} updates in {len(stages)} fragments",
+        f"* first bottleneck: {first}",
+        f"* set-up, by the same job over {FEW:,} updates: {fixed.job_s:.2f} s,",
+        f"  {fixed.job_cpu_s:.2f} s of a processor",
+        f"* to append what it wrote: {1000 * fixed.commit_s:.0f} ms",
         f"* seconds of a processor: {sum(reading):.1f} to read {len(reading)} parts, {work:.1f} in ranges",
         f"* the same to hand {given / 1e6:.0f} MB on: {fixed.byte_s * given:.1f}; to start a task: "
         f"{1000 * fixed.task_s:.0f} ms;",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from threading import Thread
-from types import TracebackType
 from typing import Self
 
 from bench.pipeline.system import Metrics, System
@@ -42,18 +41,13 @@ class Killing:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         self._over = True
         if self._stage:
             self._thread.join()
             if self._failed is not None:
                 raise self._failed
-            if error is None:
+            if kind is None:
                 self._require_more()
 
     def _require_more(self) -> None:

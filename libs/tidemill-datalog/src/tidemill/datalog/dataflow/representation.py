@@ -136,7 +136,7 @@ class Representation:
             told = isinstance(asked, Variable) and known.get(asked.name) == kind
             if not (told or isinstance(asked, Constant)):
                 return False
-        rules = self._rules.get(atom.predicate, [rule])
+        rules = self._rules.get(atom.predicate, ())
         if len(rules) == 1 and rules[0].head.aggregates and not rules[0].head.time:
             return True
         times = [terms[0] for name, terms in atom.lattices if name == "time"]

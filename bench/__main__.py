@@ -66,7 +66,7 @@ def main() -> None:
     chosen = parser.parse_args()
     crates = {WORKLOADS[name].crate for name in chosen.only if name in WORKLOADS}
     for crate in sorted({*crates, "differential"} if BATCHES.keys() & chosen.only else crates):
-        build = ["cargo", "build", "--release", "--quiet"]
+        build = ["cargo", "build", "--release"]
         subprocess.run(build, cwd=PEERS / crate, check=True)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for name in chosen.only:

@@ -33,7 +33,7 @@ def peers_ready(wanted: set[str], without: set[str]) -> None:
     for peer in wanted & set(BINARIES):
         target = ["--target-dir", str(BINARIES[peer].parents[1].resolve())]
         manifest = ["--manifest-path", f"bench/peers/{peer}/Cargo.toml"]
-        subprocess.run(["cargo", "build", "--release", "--quiet", *manifest, *target], check=True)
+        subprocess.run(["cargo", "build", "--release", *manifest, *target], check=True)
     if not any(COMMANDS[peer][0] == PYTHON for peer in wanted):
         return
     stamp = ENVIRONMENT / "installed.txt"

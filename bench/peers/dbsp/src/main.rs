@@ -5,6 +5,7 @@
 //! `HELD` rows are loaded as one batch. Each round replaces the oldest `BATCH` rows by fresh ones.
 //! The digest is added up from all changes that the circuit gives, within the timed sections.
 
+#[allow(dead_code)] // another peer uses all of it
 #[path = "../../differential/src/inputs.rs"]
 mod inputs;
 #[allow(dead_code)] // another peer uses all of it

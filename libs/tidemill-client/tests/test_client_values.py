@@ -8,6 +8,7 @@ import io
 import json
 import math
 import sys
+import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -21,7 +22,7 @@ from tidemill.arrangement.column_types import arrow_type
 from tidemill.client import Client
 from tidemill.client.formats import Rows
 from tidemill.client.rendering import print_rows
-from tidemill.client.rows import read_rows, table_of
+from tidemill.client.rows import parse_row, read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
 from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc.messages import ColumnInfo
@@ -124,6 +125,47 @@ def test_typed_values_are_shown_as_text_and_json_as_it_is(
         assert capsys.readouterr().out.split("\n")[1].strip() == (shown or json_value)
 
 
+@pytest.mark.parametrize(
+    "text", ["1e400", "1.0000000000000000001", '{"a":[1e-9,12345678901234567890]}']
+)
+def test_documents_are_written_with_the_digits_that_they_have(text: str, capsys: Any) -> None:
+    table = pa.table({"x": pa.array([text], arrow_type("json"))})
+    print_rows(table, Rows.json, 5, {})
+    assert f'"rows": [{{"x": {text}}}]' in capsys.readouterr().out
+
+
+def test_what_sql_makes_that_is_no_number_is_null_in_json(capsys: Any) -> None:
+    print_rows(select("select 'nan'::double a, [1, '-inf'::double] b", {}), Rows.json, 5, {})
+    assert json.loads(capsys.readouterr().out)["rows"] == [{"a": None, "b": [1.0, None]}]
+
+
+def test_sql_tells_days_and_hours_in_utc_wherever_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    at = pa.array([datetime(2026, 1, 1, tzinfo=UTC)], arrow_type("timestamp"))
+    try:
+        text = "select date_trunc('day', t) d, t::date e, hour(t) h, t::varchar v from o"
+        (row,) = select(text, {TableName("", "o"): pa.table({"t": at})}).to_pylist()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert row["d"].astimezone(UTC) == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (row["e"], row["h"], row["v"]) == (date(2026, 1, 1), 0, "2026-01-01 00:00:00+00")
+
+
+def test_intervals_of_sql_are_durations_and_months_are_refused(capsys: Any) -> None:
+    span = pa.array([timedelta(seconds=-90, days=1), None], arrow_type("duration"))
+    tables = {TableName("", "o"): pa.table({"s": span})}
+    print_rows(select("select s, s * 2 d, interval 1 day e from o", tables), Rows.json, 5, {})
+    first, second = json.loads(capsys.readouterr().out)["rows"]
+    assert first == {"s": "23h58m30s", "d": "1d23h57m", "e": "1d"}
+    assert second == {"s": None, "d": None, "e": "1d"}
+    with pytest.raises(UsageError, match="an interval of months or years has no length"):
+        select("select interval 1 month from o", tables)
+
+
 def test_sums_of_whole_numbers_by_sql_are_numbers_and_decimals_are_texts(capsys: Any) -> None:
     table = pa.table(
         {"n": [1 << 62] * 4, "p": pa.array([Decimal("1.50")] * 4, arrow_type("decimal(5,2)"))}
@@ -137,7 +179,11 @@ def test_sums_of_whole_numbers_by_sql_are_numbers_and_decimals_are_texts(capsys:
 def test_rows_of_a_table_with_other_types_are_left_to_the_server() -> None:
     columns = [ColumnInfo("p", "decimal128(5, 2)"), ColumnInfo("j", "large_string")]
     rows = read_rows(io.BytesIO(b'{"p": "1.50", "j": {"a": 1}}\n{"j": [2]}\n'), "jsonl", columns)
-    assert rows.to_pylist() == [{"p": "1.50", "j": '{"a": 1}'}, {"p": None, "j": "[2]"}]
+    assert rows.to_pylist() == [{"p": "1.50", "j": '{"a":1}'}, {"p": None, "j": "[2]"}]
+    long = "12345678901234567890.123456789012345678"
+    rows = read_rows(io.BytesIO(f'{{"p": {long}, "j": [{long}]}}'.encode()), "jsonl", columns)
+    assert rows.to_pylist() == [{"p": Decimal(long), "j": f"[{long}]"}]
+    assert table_of([parse_row(f'{{"p": {long}}}')]).to_pylist() == [{"p": Decimal(long)}]
     rows = read_rows(io.BytesIO(b"p,j\n1.50,2\n"), "csv", columns)
     assert rows.to_pylist() == [{"p": "1.50", "j": "2"}]
 

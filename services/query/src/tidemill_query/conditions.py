@@ -9,8 +9,11 @@ from operator import and_, eq, ge, gt, le, lt, ne
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.column_types import column_type
+from tidemill.catalog.typed_rows import read_cell
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Comparison, Condition
+from tidemill.time import normal
 
 CONDITIONS_MAX = 1_000
 """Conditions of a filter: Arrow evaluates it on its stack, in quadratic time.
@@ -26,6 +29,7 @@ _COMPARED = {
     Comparison.GREATER: gt,
     Comparison.GREATER_OR_EQUAL: ge,
 }
+_BY_EQUALITY = (Comparison.EQUAL, Comparison.NOT_EQUAL)
 
 
 def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expression | None:
@@ -84,18 +88,31 @@ def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
 
 
 def _scalar(condition: Condition, kind: pa.DataType) -> pa.Scalar[pa.DataType]:
-    """The value as one of the column's type, exactly."""
-    value = condition.value
-    fits = (
-        isinstance(value, bool) == pa.types.is_boolean(kind)
-        and isinstance(value, bool | int | float | str)
-    )  # fmt: skip
+    """The value as one of the column's type, exactly.
+
+    It is written as in rows: times, durations, UUIDs, bytes in base64 and JSON as text.
+    """
+    value, name = condition.value, column_type(kind)
+    if name == "json" and condition.comparison not in _BY_EQUALITY:
+        raise UsageError(
+            f"filter refused: {condition.column} is json, which has no order: write == or !=",
+            reason="Value",
+        )
+    truth = isinstance(value, bool) == pa.types.is_boolean(kind)
+    fits = (truth or name == "json") and isinstance(value, bool | int | float | str)
     try:
         if not fits:
             raise pa.ArrowInvalid("it is of another type")
-        return pa.scalar(value).cast(kind)
+        if name is None or name in ("int", "float", "text", "bool"):
+            text = normal(value) if name == "text" and isinstance(value, str) else value
+            return pa.scalar(text).cast(kind)
+        cell = read_cell(name, value)
+        if cell is None:
+            raise pa.ArrowInvalid("it is not written as one")
+        return pa.scalar(cell, kind)
     except (ValueError, TypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise UsageError(
-            f"filter refused: {value!r} is no value of {condition.column}, which is {kind}: {error}",
+            f"filter refused: {value!r} is no value of {condition.column}, which is "
+            f"{name or kind}: {error}",
             reason="Value",
         ) from error

@@ -73,6 +73,8 @@ def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
     if not (fits(array.type) or pt.is_null(array.type)):
         raise refused(table, field.name, f"is {array.type}, not {word}")
     try:
+        if pt.is_decimal(array.type) and field.type == pa.float64():
+            array = array.cast(pa.string())  # NB: Arrow rounds decimals twice on the way to a float
         # A whole number beyond 2^53 becomes the nearest float, as in every column of floats.
         return array.cast(field.type, safe=field.type != pa.float64())
     except pa.ArrowInvalid as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from tidemill.arrangement.column_types import arrow_type, column_type
-from tidemill.errors import UsageError
 from tidemill.shard.incoming import refused
 from tidemill.time.typed import (
     BYTES_MAX,
@@ -44,10 +42,9 @@ def typed_column(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
         array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
     if pt.is_duration(array.type) and array.type.unit == "ns":
         array = array.cast(pa.duration("us"), safe=False)
-    read = _READ[kind.partition("(")[0]]
     found = []
     for at, value in enumerate(_values(array, field, table), 1):
-        cell = None if value is None else read(value)
+        cell = None if value is None else read_cell(kind, value)
         if cell is None and value is not None:
             raise refused(table, field.name, f"is not {kind} in row {at}: {_brief(value)}")
         found.append(cell)
@@ -55,6 +52,11 @@ def typed_column(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
         return pa.array(found, wanted)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise refused(table, field.name, f"is not {kind}: {error}") from error
+
+
+def read_cell(kind: str, value: Any) -> Any:
+    """A value of the type, or a text that writes one, as Arrow takes it; None for all else."""
+    return _READ[kind.partition("(")[0]](value)
 
 
 def _values(array: pa.Array, field: pa.Field, table: str) -> list[Any]:
@@ -123,16 +125,3 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "timestamp": _instant, "date": _date, "duration": _span, "decimal": _decimal, "bytes": _bytes,
     "uuid": _uuid, "json": _json,
 }  # fmt: skip
-
-
-def nested_as_text(values: list[Any]) -> list[Any]:
-    """Values of JSON in which objects and lists are texts, as a column of JSON takes them.
-
-    Raises: UsageError for a value that is none of JSON.
-    """
-    try:
-        return [json.dumps(v, default=str) if isinstance(v, dict | list) else v for v in values]
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"rows refused: a value is none of JSON: {error}", reason="rows"
-        ) from error

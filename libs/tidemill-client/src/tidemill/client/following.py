@@ -14,7 +14,7 @@ import pyarrow.csv
 from tidemill.arrangement.column_types import shown_as_text
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
-from tidemill.client.rendering import binary_output, cell, flat, row_objects
+from tidemill.client.rendering import binary_output, cell, flat, row_texts
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import Changes, Event, Progress
 from tidemill.time import Frontier
@@ -127,8 +127,8 @@ def _print_lines(table: pa.Table) -> None:
 def _print_json(event: Event) -> None:
     match event:
         case Changes(table):
-            for row in row_objects(table):
-                print(json.dumps(row, ensure_ascii=False))
+            for row in row_texts(table):
+                print(row)
             sys.stdout.flush()
         case Progress(upper):
             print(json.dumps({"progress": list(upper)}), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -90,15 +91,15 @@ def print_rows(
             _print_table(table)
             _print_footer(table.num_rows, as_of, frontiers)
         case Rows.json:
-            answer = {
+            head = {
                 "as_of": as_of,
                 "frontiers": {
                     name: {"since": list(since), "upper": list(upper)}
                     for name, (since, upper) in frontiers.items()
                 },
-                "rows": row_objects(table),
             }
-            print(json.dumps(answer, ensure_ascii=False))
+            rows = ", ".join(row_texts(table))
+            print(f'{json.dumps(head, ensure_ascii=False)[:-1]}, "rows": [{rows}]}}')
         case Rows.csv:
             pa.csv.write_csv(flat(table), binary_output())
             _print_footer(table.num_rows, as_of, frontiers)
@@ -117,26 +118,29 @@ def write_arrow(table: pa.Table) -> None:
     output.flush()
 
 
-def row_objects(table: pa.Table) -> list[dict[str, Any]]:
+def row_texts(table: pa.Table) -> Iterator[str]:
     """Rows as objects of JSON: UUIDs as text, JSON as it is, the others as `plain` has them.
 
     Whole numbers that SQL adds up are numbers. They come as decimals that no column can have.
     """
-    rows: list[dict[str, Any]] = shown_as_text(table, "uuid", "bytes").to_pylist()
-    for field in table.schema:
-        if field.type == _SUMS:
-            for row in rows:
-                row[field.name] = None if row[field.name] is None else int(row[field.name])
-    rows = plain(rows)
-    for field in table.schema:
-        if column_type(field.type) == "json":
-            for row in rows:
-                row[field.name] = row[field.name] and json.loads(row[field.name])
-    return rows
+    sums = {field.name for field in table.schema if field.type == _SUMS}
+    documents = {field.name for field in table.schema if column_type(field.type) == "json"}
+
+    def written(name: str, value: Any) -> str:
+        if value is None or name in documents:
+            return value or "null"  # the text of a document has all the digits of its numbers
+        return json.dumps(int(value) if name in sums else plain(value), ensure_ascii=False)
+
+    for row in shown_as_text(table, "uuid", "bytes").to_pylist():
+        cells = (f"{json.dumps(n, ensure_ascii=False)}: {written(n, v)}" for n, v in row.items())
+        yield "{" + ", ".join(cells) + "}"
 
 
 def plain(value: object) -> Any:
-    """`value` as JSON can hold it: dates as ISO-8601, bytes and decimals as text."""
+    """`value` as JSON can hold it: dates as ISO-8601, bytes and decimals as text.
+
+    A float that is no number is null.
+    """
     match value:
         case dict():
             return {str(key): plain(inner) for key, inner in value.items()}
@@ -150,6 +154,8 @@ def plain(value: object) -> Any:
             return write_instant(value.astimezone(UTC))
         case datetime() | date() | time():
             return value.isoformat()
+        case float() if not math.isfinite(value):
+            return None
         case bytes():
             return value.decode(errors="backslashreplace")
         case _:
@@ -158,7 +164,7 @@ def plain(value: object) -> Any:
 
 def cell(value: object) -> str:
     """A value as a person reads it."""
-    match plain(value):
+    match value if isinstance(value, float) else plain(value):
         case None:
             return "null"
         case bool() as flag:

@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from tidemill.arrangement.json_cells import json_column, numeral
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import ColumnInfo
 
@@ -48,7 +49,7 @@ def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
 def _column(name: str, values: Sequence[object]) -> pa.Array:
     try:
         # An object or a list is a value of JSON: rows need not have the same members.
-        return pa.array([json.dumps(v) if isinstance(v, dict | list) else v for v in values])
+        return json_column(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise UsageError(f"the column {name} fits no type: {error}", reason="rows") from error
 
@@ -149,7 +150,7 @@ def _types(columns: Sequence[ColumnInfo]) -> dict[str, pa.DataType]:
 def parse_row(text: str) -> dict[str, object]:
     """A row written as a JSON object. Raises UsageError if it is not one."""
     try:
-        row = json.loads(text)
+        row = json.loads(text, parse_float=numeral)
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise UsageError(f"the row {_brief(text)} is not JSON: {error}", reason="row") from error
     if not isinstance(row, dict):

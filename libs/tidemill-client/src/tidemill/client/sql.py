@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import duckdb
@@ -53,7 +54,8 @@ def tables_named(text: str) -> list[TableName]:
 def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB") -> pa.Table:
     """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
 
-    Raises: UsageError with DuckDB's message if the query does not fit the tables. UsageError for
+    Instants are in UTC, whatever the zone of the machine. Raises: UsageError with DuckDB's message
+    if the query does not fit the tables, or selects an interval of months. UsageError for
     tables, or columns of one table, that SQL cannot tell apart. Exhausted if it needs more than
     `memory`, none of which goes to disk.
     """
@@ -71,6 +73,7 @@ def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB")
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name.schema)}")
             place = ".".join(_quoted(part) for part in (name.schema, name.table) if part)
             connection.execute(f"CREATE VIEW {place} AS SELECT * FROM {prefix}{number}")
+        connection.execute("SET TimeZone = 'UTC'")  # days and hours of instants, wherever one asks
         connection.execute("SET enable_external_access = false")
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET lock_configuration = true")
@@ -83,7 +86,26 @@ def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB")
             ) from error
         except duckdb.Error as error:
             raise UsageError(str(error), reason="sql") from error
-        return found
+        return _with_durations(found)
+
+
+def _with_durations(table: pa.Table) -> pa.Table:
+    """The table with intervals of SQL as durations. Raises: as `_span_of`."""
+    for at, field in enumerate(table.schema):
+        if field.type == pa.month_day_nano_interval():
+            spans = [None if v is None else _span_of(v) for v in table[at].to_pylist()]
+            table = table.set_column(at, field.name, pa.array(spans, pa.duration("us")))
+    return table
+
+
+def _span_of(value: pa.MonthDayNano) -> timedelta:
+    """Raises: UsageError for months, which have no length."""
+    if value.months:
+        raise UsageError(
+            "an interval of months or years has no length: select it ::varchar, or add it to a time",
+            reason="sql",
+        )
+    return timedelta(days=value.days, microseconds=value.nanoseconds // 1_000)
 
 
 def _limit(connection: duckdb.DuckDBPyConnection, memory: str) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
-from tidemill.catalog.typed_rows import nested_as_text
+from tidemill.arrangement.json_cells import json_column, numeral
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.identity import caller
@@ -28,7 +28,8 @@ from tidemill_query.web.reading import Name, Nothing, frontier_of, said
 OBJECTS = frozenset({"application/json", "application/x-ndjson", "application/jsonl"})
 """Content types of rows that are objects of JSON."""
 
-_LINES = msgspec.json.Decoder(dict[str, Any])
+_LINES = msgspec.json.Decoder(dict[str, Any], float_hook=numeral)
+_ARRAY = msgspec.json.Decoder(list[dict[str, Any]], float_hook=numeral)
 
 SERVICE = "/tidemill.catalog.v1.CatalogService/"
 TOKEN_HEADER = "idempotency-key"
@@ -209,10 +210,7 @@ def table_of_json(body: bytes, rows_max: int) -> pa.Table:
     Raises: UsageError with the line, or the column, that fits nothing.
     """
     try:
-        if body.lstrip()[:1] == b"[":
-            rows = msgspec.json.decode(body, type=list[dict[str, Any]])
-        else:
-            rows = _LINES.decode_lines(body)
+        rows = _ARRAY.decode(body) if body.lstrip()[:1] == b"[" else _LINES.decode_lines(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         says = f"rows refused: the body is no objects of JSON: {error}"
         raise UsageError(says, reason="json") from None
@@ -220,7 +218,7 @@ def table_of_json(body: bytes, rows_max: int) -> pa.Table:
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         try:
-            columns[name] = pa.array(nested_as_text([row.get(name) for row in rows]))
+            columns[name] = json_column([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             says = f"rows refused: the values of {name} have no common type: {error}"
             raise UsageError(says, reason="rows") from None

@@ -207,9 +207,9 @@ async def get_contents(on: Handlers, asked: Asked) -> HttpReply:
     """The rows of a collection as of an instant: JSON, NDJSON, CSV or Arrow by `Accept`.
 
     Each `where` is a condition that all rows meet, such as `delay>=30`, `plane=="N2"`,
-    `gate==null`. The instant and the frontiers are in the headers `Tidemill-As-Of`,
-    `Tidemill-Since` and `Tidemill-Upper`. The answer as of a number or a date never changes, and is
-    `immutable` to caches.
+    `gate==null`. Values are written as in pushed rows; JSON has no order. The instant and the
+    frontiers are in the headers `Tidemill-As-Of`, `Tidemill-Since` and `Tidemill-Upper`. The answer
+    as of a number or a date never changes, and is `immutable` to caches.
     """
     of: Contents = asked.of
     where = conditions_of(of.where)

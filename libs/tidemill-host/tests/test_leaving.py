@@ -20,7 +20,9 @@ from tidemill.host.claimed_work import ClaimedWork
 from tidemill.host.settings import ProcessSettings, ServicesSettings
 from tidemill.runtime.resources import load_resources
 from tidemill.shard import MemoryConsensus
-from tidemill.shard.claims import Claimant, KeptClaimant
+from tidemill.shard.claims import LEASE_S, Claimant, KeptClaimant
+from tidemill.shard.claims.working import RENEWALS_PER_LEASE
+from tidemill.shard.offloading import first_of
 from tidemill.testkit.faults.virtual_loop import LoopClock, VirtualLoop
 
 T = TypeVar("T")
@@ -36,16 +38,20 @@ SETTINGS = ProcessSettings(
 )
 
 
-class Unchanged:
-    """A catalog that nobody changes."""
+class Told:
+    """A catalog whose replicas hear of a change at once."""
 
     upper = 1
 
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
-        self.stored = [
-            Stored(load_resources(TABLE.replace("NAME", name), "test.yaml")[0], 0) for name in NAMES
-        ]
+        self._changed = asyncio.Event()
+        self.stored = [table(name) for name in NAMES]
+
+    def add(self, name: str) -> None:
+        self.stored.append(table(name))
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def live(self) -> list[Stored]:
         return self.stored
@@ -57,7 +63,11 @@ class Unchanged:
         return False
 
     async def until_changed(self, timeout_s: float) -> None:
-        await self._clock.sleep(timeout_s)
+        await first_of((self._clock.sleep(timeout_s), self._changed.wait()))
+
+
+def table(name: str) -> Stored:
+    return Stored(load_resources(TABLE.replace("NAME", name), "test.yaml")[0], 0)
 
 
 class Place:
@@ -69,6 +79,7 @@ class Place:
         self.fails: dict[tuple[str, str], Exception] = {}
         self.begun: list[tuple[str, str]] = []
         """Process and resource, try after try."""
+        self.catalog = Told(self.clock)
         self._consensus = MemoryConsensus()
         self._numbers = itertools.count()
         self._working: list[ClaimedWork] = []
@@ -84,7 +95,7 @@ class Place:
         kept = KeptClaimant(claimant, there, self.clock)
         context: Any = SimpleNamespace(
             clock=self.clock, settings=SETTINGS, catalog=Catalog(), tried=None, discover=_nothing,
-            store=Unchanged(self.clock),
+            store=self.catalog,
         )  # fmt: skip
 
         def make(stored: Stored, role: str, share: int | None, confirm: object) -> Tries:
@@ -185,5 +196,17 @@ def test_a1_a_part_that_fails_with_everybody_goes_to_and_fro_ever_more_rarely(pl
         place.fails.clear()
         await place.clock.sleep(30)
         assert worked(one, two)["t1"][1] == "Running"
+
+    place.run(story)
+
+
+def test_what_is_applied_is_claimed_before_the_next_renewal(place: Place) -> None:
+    async def story() -> None:
+        one, two = place.replica("one"), place.replica("two")
+        await place.clock.sleep(60.1)
+        for number in range(4):  # a renewal would find them together
+            place.catalog.add(f"new{number}")
+            await place.clock.sleep(LEASE_S / RENEWALS_PER_LEASE / 8)
+            assert f"new{number}" in worked(one, two)
 
     place.run(story)

@@ -246,10 +246,18 @@ class ClaimedWork:
                 await self._not_read(error)
 
     async def _follow_catalog(self) -> None:
+        """Read the catalog whenever it changes; new work is claimed at once, not at the next
+        renewal.
+        """
+        seen = self._claimable()
         while True:
             try:
                 await self._store.until_changed(LOOK_S)
                 await self.refresh()
+                now = self._claimable()
+                for role in {role for role, _ in now - seen}:
+                    await self._tasks[role].renew()
+                seen = now
             except Exception as error:
                 await self._not_read(error)
 
@@ -275,6 +283,10 @@ class ClaimedWork:
             if role in roles_for(stored.resource)
             for item in _items_of(role, stored)
         }
+
+    def _claimable(self) -> set[tuple[str, str]]:
+        """Each role of this process, with each of its items."""
+        return {(role, item) for role in self._claimants for item in self._items(role)}
 
     def _left(self, role: str) -> list[str]:
         """Items that others are to have, while there are any: their work has failed here for some

@@ -4,7 +4,8 @@
 
 Both sides read the same topics of a real broker, in turn, each in processes of its own. Answers are
 compared before a time is shown, and a difference stops the run. A job with `-roles` is the same
-workload by processes with some roles each, over Redis, a bucket and Kafka.
+workload by processes with some roles each, over Redis, a bucket and Kafka. `apart` has two views
+by one process of compute, and by two.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.pipeline import freshness, records, sides, table
+from bench.pipeline import apart, freshness, records, sides, table
 from bench.pipeline.killing import MEMBERS
 from bench.pipeline.peers import flink_ready
 from bench.pipeline.sides import Options, Run
@@ -29,7 +30,8 @@ from tidemill.testkit.servers import kafka_server
 
 ROLES = "-roles"
 BACKLOGS = ("hot", "resample", "join")
-JOBS = (*WORKLOADS, "freshness", *(name + ROLES for name in BACKLOGS))
+APART = "apart"
+JOBS = (*WORKLOADS, "freshness", APART, *(name + ROLES for name in BACKLOGS))
 PARTITIONS = 4
 PER_S = 20_000
 WARM_RECORDS = 100_000
@@ -54,6 +56,11 @@ def compare(name: str, answers: pa.Table, expected: pa.Table) -> None:
         raise SidesDiffer(f"{name}: {shown}, {other}")
 
 
+def shown(run: Run) -> str:
+    """The figures of a run for people: a thousandth is enough."""
+    return " ".join(f"{name}={figure:.3f}" for name, figure in run.figures.items())
+
+
 def medians(runs: list[Run]) -> dict[str, float]:
     """The median of each figure that every run has."""
     names = set.intersection(*(set(run.figures) for run in runs))
@@ -66,19 +73,27 @@ def backlog(name: str, options: Options, chosen: argparse.Namespace) -> dict[str
     mine: list[Run] = []
     theirs: list[Run] = []
     last = sides.last_compared(workload, options.count)
-    expected = workload.rows and workload.answers.ours(workload.rows(options.count), 0, last)
+    expected: Run | None = None
+    if workload.rows:
+        expected = Run({}, workload.answers.ours(workload.rows(options.count), 0, last))
     warm_up(name, options)
-    for _ in range(chosen.repetitions):
-        mine.append(one(name, workload, options))
-        tell(f"{name}: ours {mine[-1].figures}")
+    if expected is None and (chosen.kill or chosen.steady):
+        expected = one(name.removesuffix(ROLES), workload, replace(options, per_s=0))
+        tell(f"{name}: unharmed, of a backlog, in one process {shown(expected)}")
+    for number, stage in enumerate(chosen.repetitions * (chosen.kill or [""])):
+        prefix = f"steady-{name}-{number}-" if chosen.steady else ""
+        mine.append(one(name, workload, replace(options, kill=stage, prefix=prefix)))
+        tell(f"{name}: ours {f'{stage} killed ' if stage else ''}{shown(mine[-1])}")
         if workload.rows is None and "flink" not in chosen.without:
             theirs.append(sides.flink(name.removesuffix(ROLES), workload, options))
-            tell(f"{name}: Flink {theirs[-1].figures}")
-            expected = theirs[-1].answers
+            tell(f"{name}: Flink {shown(theirs[-1])}")
+            expected = theirs[-1]
         if expected is not None:
-            compare(name, mine[-1].answers, since(expected, mine[-1].first, workload))
-            tell(f"{name}: {mine[-1].answers.num_rows:,} answers are equal")
-    found = {"ours": medians(mine), "stages": mine[-1].stages}
+            first = max(mine[-1].first, expected.first)
+            ours = since(mine[-1].answers, first, workload)
+            compare(name, ours, since(expected.answers, first, workload))
+            tell(f"{name}: {ours.num_rows:,} answers are equal")
+    found: dict[str, Any] = {"ours": medians(mine), "stages": mine[-1].stages}
     found |= {"stage_rows": mine[-1].stage_rows, "runs": len(mine)}
     return found | ({"flink": medians(theirs)} if theirs else {})
 
@@ -86,7 +101,7 @@ def backlog(name: str, options: Options, chosen: argparse.Namespace) -> dict[str
 def warm_up(name: str, options: Options) -> None:
     """A short run of ours that is not counted: it compiles the kernels that were never compiled."""
     workload = WORKLOADS[name.removesuffix(ROLES)]
-    short = replace(options, count=WARM_RECORDS, profile=None, prefix=f"warm-{name}-", kill="")
+    short = replace(options, count=WARM_RECORDS, profile=None, prefix=f"warm-{name}-", per_s=0)
     sending = records.send(
         options.bootstrap, workload.records, WARM_RECORDS, PARTITIONS, short.prefix
     )
@@ -116,6 +131,24 @@ def fresh(options: Options, chosen: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def two_views(options: Options, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Two views by one process of compute and by two, in turns. Raises: SidesDiffer."""
+    together: list[Run] = []
+    alone: list[Run] = []
+    for _ in range(chosen.repetitions):
+        for processes, runs in ((1, together), (2, alone)):
+            runs.append(apart.views(options, processes))
+            tell(f"{APART}: by {processes} of compute {shown(runs[-1])}")
+        first = max(together[-1].first, alone[-1].first)
+        ours = since(alone[-1].answers, first, apart.RESAMPLE)
+        compare(APART, ours, since(together[-1].answers, first, apart.RESAMPLE))
+        tell(f"{APART}: {ours.num_rows:,} answers are equal")
+    both, one_each = medians(together), medians(alone)
+    for name in ("answers_s", "most_processor_s"):
+        tell(f"{APART}: one by two, {name}: {both[name] / one_each[name]:.2f}")
+    return {"ours": one_each, "stages": {}, "runs": len(alone), "one process": both}
+
+
 def main() -> None:
     """Fill the topics, measure, write the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
@@ -130,7 +163,14 @@ def main() -> None:
     )
     parser.add_argument("--profile", type=Path, help="a folder for sampled stacks of our side")
     parser.add_argument(
-        "--kill", choices=MEMBERS, default="", help="a process of ROLES, at a stage"
+        "--kill", nargs="+", choices=MEMBERS, default=[], help="a process of ROLES, at each stage"
+    )
+    parser.add_argument(
+        "--steady",
+        type=int,
+        default=0,
+        metavar="N",
+        help="records of each topic come while ours runs, N a second, instead of before",
     )
     parser.add_argument("--keep", action="store_true", help=f"write {table.RESULTS}")
     chosen = parser.parse_args()
@@ -138,28 +178,30 @@ def main() -> None:
         parser.error(f"--records is at least {WARM_RECORDS:,}: five seconds of event time")
     if chosen.kill and not all(name.endswith(ROLES) for name in chosen.only):
         parser.error(f"--kill is for jobs that end in {ROLES}: name them by --only")
-    if chosen.kill and chosen.keep:
-        parser.error(
-            "--keep writes what runs take in one piece, and --kill breaks them: choose one"
-        )
+    if (chosen.kill or chosen.steady) and chosen.keep:
+        parser.error("--keep writes what backlogs take in one piece: choose it, --kill or --steady")
+    if chosen.steady and "flink" not in chosen.without:
+        parser.error("--steady is a load of ours alone: say --without flink")
     if "flink" not in chosen.without:
         flink_ready()
     sent: set[str] = set()
     with kafka_server("bench-pipeline") as kafka:
         options = Options(
             kafka.address, chosen.records, chosen.limit_s, chosen.checkpoint_s, chosen.profile,
-            kill=chosen.kill,
+            per_s=chosen.steady,
         )  # fmt: skip
         for name in chosen.only:
             if name == "freshness":
                 found = {**fresh(options, chosen), "count": PER_S}
             else:
-                kind = WORKLOADS[name.removesuffix(ROLES)].records
+                workload = apart.RESAMPLE if name == APART else WORKLOADS[name.removesuffix(ROLES)]
+                kind = workload.records
                 if kind not in sent:
                     tell(f"{kind}: {chosen.records:,} records into each topic")
                     asyncio.run(records.send(kafka.address, kind, chosen.records, PARTITIONS))
                     sent.add(kind)
-                found = {**backlog(name, options, chosen), "count": chosen.records}
+                measured = two_views(options, chosen) if name == APART else None
+                found = {**(measured or backlog(name, options, chosen)), "count": chosen.records}
             print(table.line_of(name, found), *table.stages_of(name, found), sep="\n", flush=True)
             if chosen.keep:
                 table.write(name, found, table.about_this_run(vars(chosen)))

@@ -24,14 +24,14 @@ class NotKilled(Exception):
 
 
 class Killing:
-    """Kills the process of a stage once it has rows of the stage and more are to come.
+    """Kills the process of a stage once it has `at` rows of the stage and more are to come.
 
     `rows` are those that the process had had at that stage. Without a `stage` nothing is killed.
     """
 
-    def __init__(self, system: System, stage: str) -> None:
+    def __init__(self, system: System, stage: str, at: int = 1) -> None:
         self.rows = 0
-        self._system, self._stage = system, stage
+        self._system, self._stage, self._at = system, stage, at
         self._over = False
         self._failed: BaseException | None = None
         self._thread = Thread(target=self._run)
@@ -70,7 +70,7 @@ class Killing:
             with self._system.looking:
                 self._system.read(member, found)
                 rows = found.total(STAGE_ROWS.name, stage=self._stage)
-                if rows:
+                if rows >= self._at:
                     self._system.kill(member)
                     self.rows = int(rows)
                     return

@@ -20,16 +20,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.pipeline import records
+from bench.pipeline.fifths import Fifths
 from bench.pipeline.killing import Killing
 from bench.pipeline.peers import PEER, PYTHON, connector
 from bench.pipeline.stages import Profile, stages_of
-from bench.pipeline.system import System, running
+from bench.pipeline.steady import steady
+from bench.pipeline.system import ROLES, Metrics, System, running
 from bench.pipeline.usage import Usage
 from bench.pipeline.workloads import CLOCK_MS, RESOURCES, SKEW_MS, Workload
 from tidemill.client import Client
 from tidemill.errors import BeforeSince
 from tidemill.rpc.messages import Changes, ResourceDocument
-from tidemill.runtime.metrics import STAGE_ROWS, STAGE_SECONDS
+from tidemill.runtime.metrics import (
+    COLLECTION_UPPER,
+    SOURCE_OFFSET_COMMITTED,
+    STAGE_ROWS,
+    STAGE_SECONDS,
+)
 from tidemill.testkit.schema_registry import schema_registry
 
 LOOK_S = 0.5
@@ -40,6 +47,8 @@ A subscriber says when the answers are definite, as Flink says itself when it ha
 LOOK_AT_ROWS_S = 0.1
 """The same where nobody subscribes: the last look is the figure."""
 ASKED_MAX = 5
+KILLED_BEFORE = 5
+"""While records come, a process dies once a stage has had so large a part of them."""
 CALL_S = 600.0
 """Longest call of ours; a machine with other work may stand still for long."""
 
@@ -70,6 +79,13 @@ class Options:
     """Text before the names of topics."""
     kill: str = ""
     """The stage at which a process is killed, of a system with roles."""
+    per_s: int = 0
+    """Records of each topic that come each second; 0: all are there before anything begins."""
+
+    @property
+    def kill_at(self) -> int:
+        """The rows of a stage from which on its process is killed: records are to be on the way."""
+        return self.count // KILLED_BEFORE if self.per_s else 1
 
 
 class NotDone(Exception):
@@ -83,14 +99,16 @@ def ours(name: str, workload: Workload, options: Options, roles: bool = False) -
         (folder / "wide.binpb").write_bytes(records.descriptors().SerializeToString())
         text = (RESOURCES / f"{name}.yaml").read_text().replace("@REGISTRY@", address)
         text = text.replace("topic: ", f"topic: {options.prefix}")
-        with running(folder, options.bootstrap, roles) as system:
+        with running(folder, options.bootstrap, ROLES if roles else ()) as system:
             with (
                 Usage(lambda: system.pids) as usage,
                 Profile(system.pids, options.profile) as profile,
-                Killing(system, options.kill) as killing,
+                Killing(system, options.kill, options.kill_at) as killing,
+                steady(workload.records, options) as sending,
             ):
-                figures = caught_up(system, text, workload, options)
+                figures = caught_up(system, usage, text, workload, options)
                 metrics = system.metrics()
+                figures |= {"sent_per_s": sending.per_s()} if options.per_s else {}
             figures |= {"processor_s": usage.processor_s, "peak_mb": usage.peak_mb}
             figures |= {"killed_at": killing.rows} if options.kill else {}
             with Client(system.grpc(), timeout_s=CALL_S) as client:
@@ -99,28 +117,29 @@ def ours(name: str, workload: Workload, options: Options, roles: bool = False) -
     return Run(figures, answers, first, seconds, stages_of(metrics, STAGE_ROWS.name))
 
 
-def caught_up(system: System, text: str, workload: Workload, options: Options) -> dict[str, float]:
+def caught_up(
+    system: System, usage: Usage, text: str, workload: Workload, options: Options
+) -> dict[str, float]:
     """Seconds from apply to the instants at which records are durable, and answers definite."""
     total, last = options.count * workload.topics, records.event_end(options.count)
     figures: dict[str, float] = {}
-    fifths: dict[int, float] = {}
+    fifths = Fifths()
     with Client(system.grpc(), timeout_s=CALL_S) as client, ThreadPoolExecutor(1) as threads:
         began = time.perf_counter()
         client.apply(ResourceDocument(text, "bench.yaml"))
         answers = threads.submit(definite, client, workload.view, last - SKEW_MS - CLOCK_MS - 1)
         try:
             while (passed := time.perf_counter() - began) < options.limit_s:
-                durable = system.metrics().total("tidemill_source_offset_committed")
-                fifths.setdefault(int(5 * durable / total), passed)
+                metrics = system.metrics()
+                durable = metrics.total(SOURCE_OFFSET_COMMITTED.name)
+                done = durable >= total and answers.done()
+                share = 1.0 if done else share_of(metrics, workload, options.count, durable / total)
+                fifths.look(share, passed, usage.processor_s, usage.peak_since())
                 if durable >= total:
                     figures.setdefault("durable_s", passed)
-                if durable >= total and answers.done():
-                    if {1, 4, 5} <= fifths.keys():
-                        first, after = fifths[1], fifths[5] - fifths[4]
-                        figures["last_by_first"] = first / after
-                    return figures | {
-                        "answers_s": (answers.result() or time.perf_counter()) - began
-                    }
+                if done:
+                    ended = answers.result() or time.perf_counter()
+                    return figures | fifths.figures() | {"answers_s": ended - began}
                 if answers.done():
                     time.sleep(LOOK_AT_ROWS_S if workload.view is None else LOOK_S)
                 wait((answers,), LOOK_S)
@@ -129,6 +148,14 @@ def caught_up(system: System, text: str, workload: Workload, options: Options) -
     raise NotDone(
         f"{durable:,.0f} of {total:,} records are durable after {options.limit_s:g} s, {figures}"
     )
+
+
+def share_of(metrics: Metrics, workload: Workload, count: int, durable: float) -> float:
+    """The share of the answers that is definite: of the time of events, or of durable records."""
+    if workload.view is None:
+        return durable
+    reached = metrics.most(COLLECTION_UPPER.name, collection=workload.view) - records.START
+    return min(max(reached * records.PER_MS / count, 0.0), durable, 1.0)
 
 
 def definite(client: Client, view: str | None, at: int) -> float | None:

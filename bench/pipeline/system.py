@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,8 +134,8 @@ def launched(own: Path) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def running(folder: Path, bootstrap: str, roles: bool = False) -> Iterator[System]:
-    """A new system over the broker, gone at the end: one process, or one for each of `ROLES`."""
+def running(folder: Path, bootstrap: str, roles: Sequence[str] = ()) -> Iterator[System]:
+    """A new system over the broker, gone at the end: one process, or one for each of `roles`."""
     settings: dict[str, Any] = {
         "log": f"kafka:{bootstrap}", "grpc": "127.0.0.1:0", "http_port": 0,
         "places": {
@@ -156,7 +156,11 @@ def running(folder: Path, bootstrap: str, roles: bool = False) -> Iterator[Syste
                 "access_key": "test", "secret_key_file": str(folder / "secret"),
             }  # fmt: skip
             services = {"address": "127.0.0.1:0"}
-            parts = [{"name": r, "role": r.split(","), "services": services} for r in ROLES]
+            names = [f"{r}-{n}" if roles.count(r) > 1 else r for n, r in enumerate(roles)]
+            parts = [
+                {"name": name, "role": role.split(","), "services": services}
+                for name, role in zip(names, roles, strict=True)
+            ]
         system = System()
         try:
             for part in parts:
@@ -170,7 +174,7 @@ def running(folder: Path, bootstrap: str, roles: bool = False) -> Iterator[Syste
                 stop(member.process)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[Any]) -> None:
     """End a process, by force if it does not end by itself."""
     process.send_signal(signal.SIGTERM)
     try:

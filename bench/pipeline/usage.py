@@ -27,6 +27,7 @@ class Usage:
         """Resident memory at each look, in MB."""
         self._roots = roots
         self._before = 0.0
+        self._told = 0
         self._ended = Event()
         self._thread = Thread(target=self._watch, daemon=True)
 
@@ -44,6 +45,11 @@ class Usage:
         self._ended.set()
         self._thread.join()
         self._look()
+
+    def peak_since(self) -> float:
+        """The greatest memory, in MB, since this was asked last; the last known, if none is new."""
+        told, self._told = self._told, max(len(self.looks), 1)
+        return max(self.looks[max(told - 1, 0) :], default=0.0)
 
     def _watch(self) -> None:
         while not self._ended.wait(EACH_S):

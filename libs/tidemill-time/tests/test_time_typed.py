@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,9 +16,13 @@ from tidemill.time.typed import (
     SPAN_MAX,
     fitting,
     json_of,
+    json_of_tree,
+    json_tree,
     json_value,
     read_decimal,
     read_instant,
+    read_json,
+    read_json_slowly,
     write_typed,
 )
 
@@ -94,6 +99,38 @@ def test_equal_json_has_one_text(value: Any) -> None:
     found = json_of(value)
     if found is not None:
         assert json_of(json_value(found)) == found
+
+
+_MARKED = st.text(alphabet='aé"\\/\n\t\x7fe\u0301ü~\u0000\ud800', max_size=3)
+_WRITTEN_NUMBER = st.sampled_from([
+    "0", "-0", "-0.0", "5.0", "12.50", "-0.5", "1e5", "1E400", "15e-1", "0.00000001", "0.0000001", "1e20", "1e21", "1.25e21",
+    "100.5", "123456789012345678901234567890", "0.1000000000000000055511151231257827", "1e99999999999999999999", "01", "1.",
+])  # fmt: skip
+_WRITTEN = st.recursive(
+    _WRITTEN_NUMBER | st.builds(json.dumps, _MARKED, ensure_ascii=st.booleans())
+    | st.sampled_from(["true", "false", "null", "NaN", '"\\ud800"', '"a\tb"', '"\\x"', "[]", "{}"]),
+    lambda inner: st.lists(inner, max_size=3).map(lambda held: f"[ {','.join(held)}]")
+    | st.lists(st.tuples(_MARKED.map(json.dumps), inner), max_size=3).map(
+        lambda held: "{" + ",\n".join(f"{name} :{each}" for name, each in held) + "}"
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(_WRITTEN)
+def test_json_is_read_fast_as_it_is_read_slowly(text: str) -> None:
+    found = read_json(text)
+    assert found == read_json_slowly(text)
+    if found is not None:
+        assert json_of_tree(json_tree(found)) == found
+        assert repr(json_value(found)) == repr(json.loads(found.text, parse_float=Decimal))
+
+
+@pytest.mark.parametrize("inner", ["", "1", "{}"])
+@pytest.mark.parametrize("levels", [99, 100, 101, 102])
+def test_levels_of_json_are_counted_alike(levels: int, inner: str) -> None:
+    text = "[[],[]," + "[" * (levels - 1) + inner + "]" * levels
+    assert read_json(text) == read_json_slowly(text)
 
 
 def test_instants_are_of_one_zone() -> None:

@@ -27,7 +27,8 @@ from tidemill.time.typed import (
     READ,
     SCALE_MAX,
     Json,
-    json_of,
+    json_of_tree,
+    json_tree,
     json_value,
     read_decimal,
 )
@@ -135,11 +136,11 @@ def _unbase64(text: Value) -> Value:
 _ABSENT = object()
 
 
-def _at(x: Value, path: Value) -> Any:
-    """The value at a path as Python has it, `_ABSENT` where there is none. Raises: Failed."""
+def _at(x: Value, path: Value, read: Callable[[Json], Any] = json_value) -> Any:
+    """The value at a path as `read` has it, `_ABSENT` where there is none. Raises: Failed."""
     if not isinstance(x, Json):
         raise Failed(WRONG_TYPE)
-    found, steps = json_value(x), text_of(path)
+    found, steps = read(x), text_of(path)
     for step in steps[1:].split("/") if steps.startswith("/") else [steps] if steps else []:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(found, dict) and name in found:
@@ -152,12 +153,9 @@ def _at(x: Value, path: Value) -> Any:
 
 
 def _json_get(json: Value, path: Value) -> Value:
-    """The part of a JSON value at a path; null where there is none.
-
-    A path is the name of a member, or a JSON pointer such as `/items/0/price`.
-    """
-    found = _at(json, path)
-    return None if found is _ABSENT else json_of(found)
+    """The part of a JSON value at a path, `name` or `/items/0/price`; null where there is none."""
+    found = _at(json, path, json_tree)
+    return None if found is _ABSENT else json_of_tree(found)
 
 
 def _typed(json: Value, path: Value, kinds: tuple[type, ...]) -> Any:

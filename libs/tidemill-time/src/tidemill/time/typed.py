@@ -9,15 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from tidemill.errors import UsageError
-from tidemill.time.texts import normal
+from tidemill.time.texts import is_normal, normal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_OF_EPOCH = EPOCH.date().toordinal()
@@ -196,9 +198,24 @@ def read_hex(text: str) -> bytes | None:
 
 
 def read_json(text: str) -> Json | None:
-    """The JSON value of a text, None if it is none, or has too many characters or levels."""
+    """The JSON value of a text, None if it is none, or has too many characters or levels.
+
+    Cost: O(length), a microsecond for a hundred characters; ten times that for a text with names or
+    texts that are not in normal form. Source: twin `read_json_slowly`.
+    """
     if len(text) > JSON_CHARS_MAX:
         return None
+    try:
+        value = _TREES.decode(text)
+        found = json_of_tree(value)
+    except _NOT_READ:
+        return read_json_slowly(text)
+    fits = len(found.text) <= JSON_CHARS_MAX and is_normal(found.text) and _is_flat(value, text)
+    return found if fits else read_json_slowly(text)
+
+
+def read_json_slowly(text: str) -> Json | None:
+    """The same as `read_json` of a text that is not too long, by one rule for each value."""
     try:
         return json_of(json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant))
     except (ValueError, ArithmeticError, RecursionError):
@@ -217,7 +234,54 @@ def json_of(value: Any) -> Json | None:
 
 def json_value(value: Json) -> Any:
     """The value as Python has it: numbers with a point or an exponent are decimal numbers."""
-    return json.loads(value.text, parse_float=Decimal)
+    try:
+        return _VALUES.decode(value.text)
+    except _NOT_READ:
+        return json.loads(value.text, parse_float=Decimal)
+
+
+def json_tree(value: Json) -> Any:
+    """The value as Python has it, but for numbers with a point: they are kept as they are written.
+
+    `json_of_tree` writes it, and each part of it.
+    """
+    return _TREES.decode(value.text)
+
+
+def json_of_tree(value: Any) -> Json:
+    """The value of which this is the tree, or a part of one."""
+    return Json(_WRITER.encode(value).decode())
+
+
+def _kept_number(text: str) -> msgspec.Raw:
+    """A number with a point or an exponent, as it is written."""
+    bare = text.removeprefix("-")
+    plain = bare[-1] != "0" and bare.replace(".", "", 1).isdigit()
+    if not plain or bare.startswith("0.0000000"):
+        text = _number_written(Decimal(text))
+    return msgspec.Raw(text.encode())
+
+
+_TREES = msgspec.json.Decoder(float_hook=_kept_number)
+_VALUES = msgspec.json.Decoder(float_hook=Decimal)
+_WRITER = msgspec.json.Encoder(order="sorted")
+_NOT_READ = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
+
+
+def _is_flat(value: Any, text: str) -> bool:
+    """Whether the value of a text has no more levels than it may have."""
+    if text.count("{") + text.count("[") <= JSON_LEVELS_MAX:
+        return True
+    held = [value]
+    for _ in range(JSON_LEVELS_MAX + 1):
+        held = [each for one in held for each in _members(one)]
+    return not held
+
+
+def _members(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _refuse_constant(name: str) -> Any:

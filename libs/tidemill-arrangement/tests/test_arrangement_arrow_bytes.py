@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -50,6 +51,57 @@ def test_a_stream_of_rows_comes_back() -> None:
     table = pa.table({"t": ["a", None], "n": [1, 2], "l": [[1.5], []]})
     assert arrow_bytes.read_stream(stream(table)).equals(table)
     assert arrow_bytes.read_stream(stream(table.slice(0, 0))).equals(table.slice(0, 0))
+
+
+def big_endian(table: pa.Table) -> bytes:
+    """A stream whose schema says that the most significant byte comes first."""
+    plain = table.schema.serialize().to_pybytes()
+    header = bytearray(plain[8:])
+    (root,) = struct.unpack_from("<I", header, 0)
+    found = root + field_of(header, root, 2)
+    schema = found + struct.unpack_from("<I", header, found)[0]
+    described = schema - struct.unpack_from("<i", header, schema)[0]
+    (size,) = struct.unpack_from("<H", header, described)
+    places = bytearray(header[described : described + size])
+    struct.pack_into("<i", header, schema, schema - len(header))
+    struct.pack_into("<H", places, 4, len(header) + size - schema)
+    header += places + struct.pack("<h", 1)
+    header += bytes(-len(header) % 8)
+    return struct.pack("<Ii", 2**32 - 1, len(header)) + header + stream(table)[len(plain) :]
+
+
+def field_of(header: bytes | bytearray, table: int, number: int) -> int:
+    """Where in a table of a flatbuffer a field stands."""
+    described = table - struct.unpack_from("<i", header, table)[0]
+    return int(struct.unpack_from("<H", header, described + 4 + 2 * number)[0])
+
+
+def test_a_stream_whose_bytes_are_in_the_other_order_is_refused() -> None:
+    sent = big_endian(pa.table({"n": [1]}))
+    assert pa.ipc.open_stream(sent).read_all().to_pydict() == {"n": [1 << 56]}
+    with pytest.raises(pa.ArrowInvalid, match="big-endian"):
+        arrow_bytes.read_stream(sent)
+    with pytest.raises(pa.ArrowInvalid, match="big-endian"):
+        arrow_bytes.read_schema(sent)
+
+
+def shared(columns: int) -> bytes:
+    """A stream of so many columns of 1,000 numbers that all lie upon one body of 1,000 numbers."""
+    size = 8_000
+    data = stream(pa.table({f"n{at}": [7] * 1000 for at in range(columns)}))
+    for at in range(columns):
+        data = data.replace(struct.pack("<qq", at * size, size), struct.pack("<qq", 0, size))
+    data = data.replace(struct.pack("<q", columns * size), struct.pack("<q", size))
+    return data[: -8 - (columns - 1) * size] + data[-8:]
+
+
+def test_columns_that_lie_upon_the_same_bytes_are_refused() -> None:
+    """Bytes that stand for a hundred times as many took that memory when the rows were sorted."""
+    sent = shared(100)
+    assert len(sent) < 20_000
+    assert pa.ipc.open_stream(sent).read_all().column("n99").to_pylist() == [7] * 1000
+    with pytest.raises(pa.ArrowInvalid, match="share a body of 8000"):
+        arrow_bytes.read_stream(sent)
 
 
 def message(table: pa.Table, compression: str | None) -> bytes:

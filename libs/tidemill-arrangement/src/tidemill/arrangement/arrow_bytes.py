@@ -29,6 +29,7 @@ STORED = (
 
 _SCHEMA, _ROWS = "schema", "record batch"
 _HEADER_FIELD = 2
+_ORDER_FIELD, _LITTLE = 0, 0
 _BUFFERS_FIELD, _COMPRESSION_FIELD = 2, 3
 _LZ4 = 0
 
@@ -155,9 +156,21 @@ def _only_invalid(work: Callable[[], T]) -> T:
 def _schema_of(message: pa.ipc.Message) -> pa.Schema:
     if message.type != _SCHEMA:  # which Arrow does not ask, and reads whatever it is as one
         raise pa.ArrowInvalid(f"a {message.type} where a schema belongs")
+    _refuse_swapped(message.metadata.to_pybytes())
     schema = pa.ipc.read_schema(message)
     check_columns(schema)
     return schema
+
+
+def _refuse_swapped(header: bytes) -> None:
+    """Raise pa.ArrowInvalid where the most significant byte of a number comes first.
+
+    A reader of single messages takes them as they are.
+    """
+    schema = _table_in(header, _root(header), _HEADER_FIELD)
+    at = None if schema is None else _field(header, schema, _ORDER_FIELD)
+    if at is not None and struct.unpack_from("<h", header, at)[0] != _LITTLE:
+        raise pa.ArrowInvalid("its numbers are big-endian: send them little-endian")
 
 
 def _table_of(data: bytes) -> pa.Table:
@@ -178,6 +191,7 @@ def _rows_of(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
     if message.type != _ROWS:
         raise pa.ArrowInvalid(f"a {message.type} where rows belong")
     header = message.metadata.to_pybytes()
+    _refuse_shared(header, message.body.size)
     codec = _compression_of(header)
     if codec is not None:
         if codec != _LZ4:
@@ -190,6 +204,16 @@ def _rows_of(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
+def _refuse_shared(header: bytes, body_bytes: int) -> None:
+    """Raise pa.ArrowInvalid where buffers lie upon each other.
+
+    A thousand columns of the same bytes take as much memory as any others once they are sorted.
+    """
+    taken = sum(abs(length) for _, length in _buffers(header))
+    if taken > body_bytes:
+        raise pa.ArrowInvalid(f"its buffers of {taken} bytes share a body of {body_bytes}")
+
+
 def _compression_of(header: bytes) -> int | None:
     """The number of the codec that a message of rows says; None if its buffers are as they are."""
     rows = _table_in(header, _root(header), _HEADER_FIELD)
@@ -200,20 +224,27 @@ def _compression_of(header: bytes) -> int | None:
     return _LZ4 if at is None else header[at]
 
 
-def _stated_bytes(header: bytes, body: pa.Buffer) -> int:
-    """The sum of what the compressed buffers of a message say they hold."""
+def _buffers(header: bytes) -> list[tuple[int, int]]:
+    """(offset, length) in the body of each buffer of a message of rows."""
     rows = _table_in(header, _root(header), _HEADER_FIELD)
     buffers = None if rows is None else _table_in(header, rows, _BUFFERS_FIELD)
     if buffers is None:
-        return 0
+        return []
     (count,) = struct.unpack_from("<I", header, buffers)
+    return [
+        struct.unpack_from("<qq", header, at)
+        for at in range(buffers + 4, buffers + 4 + 16 * count, 16)
+    ]
+
+
+def _stated_bytes(header: bytes, body: pa.Buffer) -> int:
+    """The sum of what the compressed buffers of a message say they hold."""
     view = memoryview(body)
-    stated = 0
-    for at in range(buffers + 4, buffers + 4 + 16 * count, 16):
-        offset, length = struct.unpack_from("<qq", header, at)
-        if length >= 8:
-            stated += abs(struct.unpack_from("<q", view, offset)[0])
-    return stated
+    return sum(
+        abs(struct.unpack_from("<q", view, offset)[0])
+        for offset, length in _buffers(header)
+        if length >= 8
+    )
 
 
 # NB: the header of a message is a flatbuffer, of which pyarrow does not tell how rows are

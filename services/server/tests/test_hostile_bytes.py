@@ -104,6 +104,15 @@ def test_s4_c_a_bomb_of_an_insert_is_refused_before_it_is_opened(server: UpProce
     assert still_answers(server)
 
 
+def test_rows_that_take_no_bytes_are_refused_before_they_are_made(server: UpProcess) -> None:
+    """Nulls, and columns that are left out, took a hundred times the memory of their message."""
+    bomb = stream(pa.table({"flag": pa.repeat(True, 20_000_000)}))
+    assert len(bomb) < 3_000_000
+    said = refused(server, "numbers", bomb)
+    assert "20000000 rows for numbers take 320000000 bytes as columns" in said
+    assert still_answers(server)
+
+
 async def test_s4_d_and_v2_columns_that_do_not_come_back_are_refused_at_create(
     server: UpProcess,
 ) -> None:

@@ -24,6 +24,12 @@ _FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
 floats.
 """
 
+FITTED_BYTES_MAX = 256 << 20
+"""Bytes of the rows of one insert as columns, eight for each value and each multiplicity.
+
+A null, or a column that is left out, takes none in a message.
+"""
+
 
 def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.Array]:
     """(rows as the columns of a table, multiplicity of each).
@@ -31,8 +37,15 @@ def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.
     A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into
     normal form C, a zero loses its sign. Raises: UsageError with the name of a wrong column. It is
     missing, has another type or a forbidden null, an infinite float, a text with too many marks, or
-    a large `_diff`.
+    a large `_diff`. The rows may also be too many.
     """
+    size = rows.num_rows * (len(schema) + 1) * 8
+    if size > FITTED_BYTES_MAX:
+        raise UsageError(
+            f"{rows.num_rows} rows for {table} take {size} bytes as columns, more than "
+            f"{FITTED_BYTES_MAX}: insert fewer at once",
+            reason="rows",
+        )
     missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
     if missing:
         raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")

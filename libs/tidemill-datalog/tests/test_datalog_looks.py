@@ -14,6 +14,7 @@ import pytest
 from tidemill.arrangement.looks import LOOK, THINGS_A_LOOK
 from tidemill.datalog.check import check
 from tidemill.datalog.dataflow import DataflowEngine
+from tidemill.datalog.dataflow.evaluating import presences_of
 from tidemill.datalog.dataflow.schema import rows_of_presences
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
@@ -107,6 +108,32 @@ def test_a3_many_rows_are_the_same_change_made_in_parts() -> None:
     assert whole.shape == (COUNT, schema.columns + 3)
     assert (whole[:: COUNT // 50] == np.concatenate(alone)).all()
     assert rows_of_presences(schema, [], engine.texts).shape == (0, schema.columns + 3)
+
+
+@pytest.mark.parametrize("end", [9, math.inf])
+def test_a3_stretches_are_drawn_in_no_large_container_that_is_young(end: float) -> None:
+    """The garbage collector goes through a young one as a whole: 5 ms for 200,000 records, twice."""
+    changes = [(0, each.record, 1) for each in FACTS]
+    changes += [] if end == math.inf else [(9, each.record, -1) for each in FACTS]
+    sizes: list[int] = []
+
+    def look() -> None:
+        for generation in (0, 1):
+            young = gc.get_objects(generation)
+            sizes.extend(len(each) for each in young if type(each) in (dict, list, set))
+            del young
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1_000, 2, 7_000)  # of a server
+    token = LOOK.set(look)
+    try:
+        found = presences_of(changes)
+    finally:
+        LOOK.reset(token)
+        gc.set_threshold(*thresholds)
+    assert found == [Presence(each.record, 0, end) for each in FACTS]
+    assert max(sizes) < COUNT / 2
 
 
 def left_by(work: Callable[[], object]) -> int:

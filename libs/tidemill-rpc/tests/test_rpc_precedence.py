@@ -49,6 +49,17 @@ def test_a3_work_is_interrupted_by_calls_of_others_and_of_nobody_else() -> None:
     assert work.looks() == 0
 
 
+def test_a3_the_end_of_the_last_long_work_is_told() -> None:
+    """Then little is held, and the garbage collector may look at all of it."""
+    precedence, work, told = Precedence(), Work(), list[bool]()
+    precedence.idle = lambda: told.append(not precedence._works)
+    with precedence.work("eve", work.interrupt, lambda: work.now_s):
+        with precedence.work("ann", work.interrupt, lambda: work.now_s):
+            pass
+        assert not told
+    assert told == [True]
+
+
 class Waits(threading.Condition):
     """Ends no wait before its time, and moves the clock of the work to its end."""
 

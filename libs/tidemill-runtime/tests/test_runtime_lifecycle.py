@@ -17,6 +17,7 @@ from mmap import mmap
 import pytest
 
 from tidemill.errors import Unavailable, UsageError
+from tidemill.runtime import lifecycle
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.lifecycle import (
     GROWN_BYTES,
@@ -28,6 +29,7 @@ from tidemill.runtime.lifecycle import (
     Stopped,
     Supervisor,
     closing,
+    collect_if_due,
     collect_rarely,
     exit_code,
     give_back_at_rest,
@@ -254,6 +256,33 @@ def test_a3_the_collector_looks_at_few_young_objects_at_a_time() -> None:
         gc.set_threshold(*thresholds)
     assert seen
     assert max(seen) < 30_000
+
+
+def test_a3_a_full_look_that_is_due_waits_for_a_moment_at_which_little_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A question that reasons holds 1.3 million objects: 150 ms, in which nobody has an answer."""
+
+    def full_looks() -> int:
+        return int(gc.get_stats()[2]["collections"])
+
+    monkeypatch.setattr(lifecycle, "FULL_LOOK_DUE", 50)
+    thresholds = gc.get_threshold()
+    try:
+        collect_rarely()
+        gc.collect()
+        before = full_looks()
+        collect_if_due()
+        held = [[at] for at in range(400_000)]
+        assert len(held) == 400_000
+        assert full_looks() == before
+        del held
+        collect_if_due()
+        assert full_looks() == before + 1
+        collect_if_due()
+        assert full_looks() == before + 1
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_a3_the_collector_never_looks_at_what_is_loaded() -> None:

@@ -46,6 +46,8 @@ class Precedence:
         """The last pause of the work of each user; long ago, if it is not here."""
         self.contended: Callable[[bool], None] = lambda contended: None
         """Hears whether there is long work of a user, or calls of several."""
+        self.idle: Callable[[], None] = lambda: None
+        """Called on the thread of the last long work, as it ends: little is held then."""
         self._contended = False
 
     @contextmanager
@@ -62,7 +64,10 @@ class Precedence:
         finally:
             with self._lock:
                 self._works.remove(work)
+                last = not self._works
                 self._tell()
+            if last:
+                self.idle()
 
     def begin(self, user: str) -> None:
         """A call of a user begins: the long work of others pauses."""

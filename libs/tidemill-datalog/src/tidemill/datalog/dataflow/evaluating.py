@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.arrangement.looks import with_looks
+from tidemill.arrangement.looks import let_go, with_looks
 from tidemill.datalog.allowance import Allowance, found_bytes
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.engine import DataflowEngine
@@ -59,18 +59,22 @@ def undeclared(checked: CheckedProgram, inputs: Mapping[str, Sequence[Presence]]
     for name, presences in inputs.items():
         known = checked.inputs.get(name)
         names = {lattice for lattice, _ in known.lattices} if known is not None else set()
-        if any({each for each, _ in p.record.parafacts} != names for p in presences):
+        if any({each for each, _ in p.record.parafacts} != names for p in with_looks(presences)):
             found.add(name)
     return found
 
 
 def presences_of(changes: Iterable[tuple[Instant, Record, int]]) -> list[Presence]:
     """The stretches that the changes of one predicate draw, those of each record by instant."""
+    # NB: the garbage collector goes through a container that is young twice, and at once. These are
+    # old soon: each presence that is made for them counts for its next look.
     found: list[Presence] = []
-    begun: dict[Record, Instant] = {}
+    begun: dict[Record, Presence] = {}
     for at, record, diff in with_looks(changes):
         if diff > 0:
-            begun[record] = at
+            begun[record] = Presence(record, at, END)
         else:
-            found.append(Presence(record, begun.pop(record), at))
-    return found + [Presence(record, start, END) for record, start in with_looks(begun.items())]
+            found.append(Presence(record, begun.pop(record).start, at))
+    found.extend(with_looks(begun.values()))
+    let_go(begun)
+    return found

@@ -43,15 +43,18 @@ class OutputChanges:
 
         Opposite changes of records that show the same are none.
         """
-        carrying, sums = self.schema.carrying, dict[tuple[object, ...], int]()
+        if not self.schema.carrying:
+            for move in self._rows():
+                yield instant_of(move[-2]), record_of(self.schema, move, self.texts), move[-1]
+            return
+        sums = dict[tuple[object, ...], int]()
         moves = list(self._rows())
         records = [record_of(self.schema, move, self.texts) for move in with_looks(moves)]
-        if carrying:
-            keys = [self._shown(*each) for each in zip(moves, records, strict=True)]
-            for key, move in zip(keys, moves, strict=True):
-                sums[key] = sums.get(key, 0) + move[-1]
-        for at, (move, record) in enumerate(zip(moves, records, strict=True)):
-            if not carrying or sums[keys[at]]:
+        keys = [self._shown(*each) for each in zip(moves, records, strict=True)]
+        for key, move in zip(keys, moves, strict=True):
+            sums[key] = sums.get(key, 0) + move[-1]
+        for key, move, record in zip(keys, moves, records, strict=True):
+            if sums[key]:
                 yield instant_of(move[-2]), record, move[-1]
 
     def _rows(self) -> Iterator[list[int]]:

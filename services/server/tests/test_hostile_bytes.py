@@ -109,7 +109,7 @@ def test_rows_that_take_no_bytes_are_refused_before_they_are_made(server: UpProc
     bomb = stream(pa.table({"flag": pa.repeat(True, 20_000_000)}))
     assert len(bomb) < 3_000_000
     said = refused(server, "numbers", bomb)
-    assert "20000000 rows for numbers take 320000000 bytes as columns" in said
+    assert "20000000 rows for numbers take 320000000 bytes as 1 columns" in said
     assert still_answers(server)
 
 
@@ -123,6 +123,22 @@ async def test_s4_d_and_v2_columns_that_do_not_come_back_are_refused_at_create(
             with pytest.raises(UsageError, match="no collection holds"):
                 await client.storage.create(f"wrong-{number}", shape)
     assert still_answers(server)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\0b", "a\nb", "a\x1b[2J", "a\u202eb", "e\u0301", "../x", "a/./b", "a/", "a//b", " ", "a~2"],
+)
+async def test_a_collection_whose_name_is_not_what_it_looks_like_is_refused(
+    server: UpProcess, name: str
+) -> None:
+    """It would move the terminals of those who list it, or pass for another one."""
+    shape = CollectionShape(pa.schema([("v", pa.int64())]), user_writable=True, kind="table")
+    async with AsyncClient(server.address("grpc")) as client:
+        with pytest.raises(UsageError, match="is refused: write one of characters"):
+            await client.storage.create(name, shape)
+        listed = [each.id for each in await client.collections()]
+    assert name not in listed
 
 
 @pytest.mark.parametrize("diff", [2**31 + 1, 2**62, 2**63 - 1])

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from tidemill.catalog.names import refuse_disguised
 from tidemill.errors import Exhausted, UsageError
 from tidemill.rpc.messages import (
     Appended,
@@ -116,6 +117,7 @@ class StorageDriver:
         """
         if not collection:
             raise UsageError("a collection needs a name", reason="NoName")
+        refuse_disguised(collection)
         if self._names is not None:
             self._names.refuse_taken(collection)
         description = Description(

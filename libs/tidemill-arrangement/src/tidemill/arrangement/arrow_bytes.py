@@ -20,6 +20,8 @@ T = TypeVar("T")
 NESTING_MAX = 8
 EXPANSION_MAX = 255
 """A block of LZ4 cannot become more bytes for each of its own."""
+SCHEMA_BYTES_MAX = 256 << 10
+"""Bytes of a schema: some 5,000 columns, which are read in a hundredth of a second."""
 
 STORED = (
     "null, bool, whole numbers of 8 to 64 bits, floats of 32 and 64, decimals of a scale from 0, "
@@ -156,7 +158,10 @@ def _only_invalid(work: Callable[[], T]) -> T:
 def _schema_of(message: pa.ipc.Message) -> pa.Schema:
     if message.type != _SCHEMA:  # which Arrow does not ask, and reads whatever it is as one
         raise pa.ArrowInvalid(f"a {message.type} where a schema belongs")
-    _refuse_swapped(message.metadata.to_pybytes())
+    header = message.metadata.to_pybytes()
+    if len(header) > SCHEMA_BYTES_MAX:
+        raise pa.ArrowInvalid(f"its schema has {len(header)} bytes, of {SCHEMA_BYTES_MAX} at most")
+    _refuse_swapped(header)
     schema = pa.ipc.read_schema(message)
     check_columns(schema)
     return schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
@@ -29,6 +30,22 @@ def meant(name: str, known: Collection[str]) -> str:
     compared = dict.fromkeys(each.rpartition("/")[2] for each in seen) | dict.fromkeys(seen)
     close = get_close_matches(name, compared, n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def refuse_disguised(name: str) -> None:
+    """Raise UsageError for the name of a new collection that is not what a reader takes it for.
+
+    Such are names with characters that are not shown, among them those that move a terminal, with
+    marks that a normal form joins, with empty parts or parts of dots, and with the `~` of what was
+    made anew under one name.
+    """
+    normal = name.isprintable() and unicodedata.is_normalized("NFC", name)
+    if not normal or "~" in name or any(part.strip(" .") == "" for part in name.split("/")):
+        raise UsageError(
+            f"the name {name[:64]!r} is refused: write one of characters that are shown, in normal "
+            "form C, without ~, with no part empty or of dots alone between its slashes",
+            reason="Name",
+        )
 
 
 def resource_of(name: str) -> str:

@@ -327,6 +327,8 @@ async def test_rows_are_inserted_and_removed_by_objects_of_json(tmp_path: Path) 
             (b"[" * 5_000, "no objects of JSON"),
             (b'[{"plane": 1, "delay": 1}, {"plane": "a", "delay": 1}]', "no common type"),
             (b'[{"plane": "a", "delay": 99999999999999999999}]', "no common type|delay"),
+            # each row has its own column, which all others have as well: 100 million values
+            (b"".join(b'{"x%d": 1}\n' % n for n in range(10_000)), "10000 rows .* 10000 columns"),
         ):
             refused = await insert(body)
             assert refused.status == 400, refused.body

@@ -39,19 +39,24 @@ def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.
     missing, has another type or a forbidden null, an infinite float, a text with too many marks, or
     a large `_diff`. The rows may also be too many.
     """
-    size = rows.num_rows * (len(schema) + 1) * 8
-    if size > FITTED_BYTES_MAX:
-        raise UsageError(
-            f"{rows.num_rows} rows for {table} take {size} bytes as columns, more than "
-            f"{FITTED_BYTES_MAX}: insert fewer at once",
-            reason="rows",
-        )
+    refuse_many_values(rows.num_rows, len(schema), table)
     missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
     if missing:
         raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")
     columns = [_column(rows, field, table) for field in schema]
     data = pa.Table.from_arrays(columns, schema=schema) if columns else rows.select([])
     return data, _diffs(rows, table)
+
+
+def refuse_many_values(rows: int, columns: int, table: str) -> None:
+    """Raise UsageError where so many rows of so many columns are too much memory."""
+    size = rows * (columns + 1) * 8
+    if size > FITTED_BYTES_MAX:
+        raise UsageError(
+            f"{rows} rows for {table} take {size} bytes as {columns} columns, more than "
+            f"{FITTED_BYTES_MAX}: insert fewer at once",
+            reason="rows",
+        )
 
 
 def _diffs(rows: pa.Table, table: str) -> pa.Array:

@@ -11,6 +11,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from tidemill.arrangement.json_cells import json_column, numeral
+from tidemill.arrangement.looks import look, with_looks
+from tidemill.catalog.table_rows import refuse_many_values
 from tidemill.errors import UsageError
 from tidemill.rpc.admission import throttle_rows_of_call
 from tidemill.rpc.identity import caller
@@ -198,16 +200,17 @@ async def insert_rows(on: Handlers, asked: Asked) -> HttpReply:
     a row that is there. With a header `Idempotency-Key` a repeated call writes nothing.
     """
     token, body = _token(asked.request), asked.request.body
-    table = await beside(len(body), lambda: table_of_json(body, on.push_rows))
+    table = await beside(len(body), lambda: table_of_json(body, on.push_rows, asked.of.name))
     await throttle_rows_of_call(table.num_rows)
     inserted = await on.catalog.insert(asked.of.name, table, token)
     return said(Written(inserted.time, inserted.rows))
 
 
-def table_of_json(body: bytes, rows_max: int) -> pa.Table:
+def table_of_json(body: bytes, rows_max: int, table: str) -> pa.Table:
     """The objects of a body as columns, of the types that their values have.
 
-    Raises: UsageError with the line, or the column, that fits nothing.
+    Raises: UsageError with the line, or the column, that fits nothing, and for too many values. A
+    row has one for each column that any row has.
     """
     try:
         rows = _ARRAY.decode(body) if body.lstrip()[:1] == b"[" else _LINES.decode_lines(body)
@@ -215,8 +218,11 @@ def table_of_json(body: bytes, rows_max: int) -> pa.Table:
         says = f"rows refused: the body is no objects of JSON: {error}"
         raise UsageError(says, reason="json") from None
     refuse_many_rows(len(rows), rows_max)
+    names = dict.fromkeys(name for row in with_looks(rows) for name in row)
+    refuse_many_values(len(rows), len(names), table)
     columns = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
+    for name in names:
+        look()
         try:
             columns[name] = json_column([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError, UnicodeError) as error:

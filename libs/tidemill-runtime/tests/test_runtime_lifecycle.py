@@ -25,11 +25,11 @@ from tidemill.runtime.lifecycle import (
     KEPT_BYTES,
     REST_S,
     Failed,
+    FullLooks,
     Scope,
     Stopped,
     Supervisor,
     closing,
-    collect_if_due,
     collect_rarely,
     exit_code,
     give_back_at_rest,
@@ -258,31 +258,37 @@ def test_a3_the_collector_looks_at_few_young_objects_at_a_time() -> None:
     assert max(seen) < 30_000
 
 
-def test_a3_a_full_look_that_is_due_waits_for_a_moment_at_which_little_is_held(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("cycles", [False, True])
+def test_a3_a_full_look_is_put_off_until_what_is_held_has_grown(
+    monkeypatch: pytest.MonkeyPatch, cycles: bool
 ) -> None:
     """A question that reasons holds 1.3 million objects: 150 ms, in which nobody has an answer."""
 
     def full_looks() -> int:
         return int(gc.get_stats()[2]["collections"])
 
+    def reason() -> None:
+        held = [list[object]([at]) for at in range(400_000)]
+        if cycles:
+            for each in held:
+                each.append(each)
+
     monkeypatch.setattr(lifecycle, "FULL_LOOK_DUE", 50)
+    monkeypatch.setattr(lifecycle, "GROWN_BLOCKS", 1_200_000)
     thresholds = gc.get_threshold()
     try:
         collect_rarely()
         gc.collect()
-        before = full_looks()
-        collect_if_due()
-        held = [[at] for at in range(400_000)]
-        assert len(held) == 400_000
-        assert full_looks() == before
-        del held
-        collect_if_due()
-        assert full_looks() == before + 1
-        collect_if_due()
-        assert full_looks() == before + 1
+        looks, before = FullLooks(), full_looks()
+        for _ in range(4):
+            reason()
+            assert sys.getallocatedblocks() < looks._blocks + 2_400_000
+            looks.put_off()
+        assert full_looks() - before == (2 if cycles else 0)
+        assert gc.get_count()[2] < 50
     finally:
         gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def test_a3_the_collector_never_looks_at_what_is_loaded() -> None:

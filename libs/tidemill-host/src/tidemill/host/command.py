@@ -22,7 +22,7 @@ from tidemill.rpc.turns import PRECEDENCE, looks_beside
 from tidemill.runtime import logs, settings
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.lifecycle import (
-    collect_if_due,
+    FullLooks,
     collect_rarely,
     forget_overloads,
     give_way_often,
@@ -154,12 +154,12 @@ def _run(
         collect_rarely()
         give_way_often()
         PRECEDENCE.contended = give_way_often
-        PRECEDENCE.idle = collect_if_due
         BESIDE.set(looks_beside(SystemClock().monotonic_s))
         keep_freed_memory()
         forget_overloads()
         leave_pandas_out()
         keep_loaded()
+        PRECEDENCE.idle = FullLooks().put_off
         return asyncio.run(run_process(chosen, offered(chosen), files, config))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

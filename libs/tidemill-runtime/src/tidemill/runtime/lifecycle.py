@@ -82,6 +82,11 @@ FULL_LOOK_DUE, FULL_LOOKS_APART = 2_000, 7_000
 after which there is one at any moment.
 """
 
+GROWN_BLOCKS = 2_000_000
+"""Pieces of memory of the interpreter, some 80 bytes each: by so many more the garbage is looked
+for.
+"""
+
 
 def collect_rarely() -> None:
     """Make the garbage collector of this process look at few objects at a time, and at old ones
@@ -90,22 +95,35 @@ def collect_rarely() -> None:
     Engines make many objects that stay, and hardly any cycles. With the interpreter's own
     thresholds a third of a backlog's time went into looking at them again. Objects outside of
     cycles are freed at once as ever. For the main function of a process. Cost: cycles among old
-    objects wait until 28 million objects more were made than freed, or for `collect_if_due` after
-    eight million. All threads wait during a look: 1,000 objects are looked at when they are new,
+    objects wait until 28 million objects more were made than freed, or as `FullLooks` says. All threads wait during a look: 1,000 objects are looked at when they are new,
     and 3,000 once more, a millisecond each.
     """
     gc.set_threshold(1_000, 2, FULL_LOOKS_APART)
 
 
-def collect_if_due() -> None:
-    """Have the garbage collector look at all objects, if a full look is due.
+class FullLooks:
+    """Full looks of the garbage collector, put off while hardly anything is garbage.
 
-    For moments at which little is held, such as the end of a question. A look while a question
-    reasons goes through its objects, too: 150 ms for 1.3 million. A process without such moments
-    has a full look at the threshold of `collect_rarely`. Cost: 60 ns, if none is due.
+    A full look while a question reasons takes 150 ms for its 1.3 million objects. With the programs
+    that a server remembers it takes as long at any other time. What is held when little is held
+    stays without a look, until it has grown by `GROWN_BLOCKS`.
     """
-    if gc.get_count()[2] >= FULL_LOOK_DUE:
-        gc.collect()
+
+    def __init__(self) -> None:
+        self._blocks = sys.getallocatedblocks()
+
+    def put_off(self) -> None:
+        """Put off the full look that is due, at a moment such as the end of the last question.
+
+        Cost: 60 ns if none is due, else a millisecond. After growth it is a full look.
+        """
+        if gc.get_count()[2] < FULL_LOOK_DUE:
+            return
+        if sys.getallocatedblocks() > self._blocks + GROWN_BLOCKS:
+            gc.unfreeze()
+            gc.collect()
+            self._blocks = sys.getallocatedblocks()
+        gc.freeze()
 
 
 def keep_loaded() -> None:

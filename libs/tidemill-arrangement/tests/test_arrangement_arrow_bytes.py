@@ -107,9 +107,9 @@ def test_columns_that_lie_upon_the_same_bytes_are_refused() -> None:
 def test_a_schema_of_columns_without_end_is_refused_before_it_is_read() -> None:
     """To look at 200,000 columns held the interpreter for half a second."""
     wide = pa.schema([(f"c{at}", pa.int64()) for at in range(10_000)])
-    with pytest.raises(pa.ArrowInvalid, match="its schema has [0-9]+ bytes"):
+    with pytest.raises(pa.ArrowInvalid, match="its schema has"):
         arrow_bytes.read_schema(wide.serialize().to_pybytes())
-    with pytest.raises(pa.ArrowInvalid, match="its schema has [0-9]+ bytes"):
+    with pytest.raises(pa.ArrowInvalid, match="its schema has"):
         arrow_bytes.read_stream(stream(wide.empty_table()))
     some = pa.schema([(f"c{at}", pa.int64()) for at in range(1_000)])
     assert arrow_bytes.read_schema(some.serialize().to_pybytes()) == some

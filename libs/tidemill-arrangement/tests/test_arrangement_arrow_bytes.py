@@ -71,7 +71,7 @@ def big_endian(table: pa.Table) -> bytes:
 
 
 def field_of(header: bytes | bytearray, table: int, number: int) -> int:
-    """Where in a table of a flatbuffer a field stands."""
+    """The place of a field in a table of a flatbuffer."""
     described = table - struct.unpack_from("<i", header, table)[0]
     return int(struct.unpack_from("<H", header, described + 4 + 2 * number)[0])
 

@@ -235,7 +235,10 @@ def test_a1_credentials_of_machines_are_out_of_reach_although_everything_is_open
 
 @pytest.mark.parametrize(
     "address",
-    ["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:0:4136:e378:8000:63bf:5601:5601", "::ffff:a9fe:a9fe"],
+    [
+        "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1", "::ffff:a9fe:a9fe",
+        "2001:0:4136:e378:8000:63bf:5601:5601", "::ffff:0:a9fe:a9fe", "::a9fe:a9fe",
+    ],
 )  # fmt: skip
 def test_a1_an_address_within_another_one_is_what_it_leads_to(address: str) -> None:
     """A1: gateways of IPv6 make the address of credentials of these, and some call them public."""
@@ -244,6 +247,13 @@ def test_a1_an_address_within_another_one_is_what_it_leads_to(address: str) -> N
     with pytest.raises(UsageError, match="credentials"):
         Egress().check_name(f"[{address}]", 80)
     Egress().check_address("somewhere.example.org", 80, "64:ff9b::808:808")
+
+
+@pytest.mark.parametrize("address", ["fec0::1", "5f00::1", "3fff::1", "::7f00:1", "::ffff:0:a00:1"])
+def test_a1_addresses_that_lead_to_no_public_place_are_refused(address: str) -> None:
+    """A1: of a site, of segments, of documents, and two forms of addresses of IPv4."""
+    with pytest.raises(EgressRefused, match="does not name that address"):
+        Egress((host_rule("*"),)).check_address("somewhere.example.org", 80, address)
 
 
 async def test_a1_a_name_that_turns_after_it_was_checked_is_refused_when_it_connects(

@@ -105,8 +105,8 @@ class FullLooks:
     """Full looks of the garbage collector, put off while hardly anything is garbage.
 
     A full look while a question reasons takes 150 ms for its 1.3 million objects. With the programs
-    that a server remembers it takes as long at any other time. What is held when little is held
-    stays without a look, until it has grown by `GROWN_BLOCKS`.
+    that a server remembers it takes as long at any other time. Objects that are there when little
+    is held stay without a look, until they have grown by `GROWN_BLOCKS`.
     """
 
     def __init__(self) -> None:

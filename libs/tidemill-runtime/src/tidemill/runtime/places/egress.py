@@ -17,8 +17,15 @@ _METADATA = frozenset((ip_address("fd00:ec2::254"), ip_address("100.100.100.200"
 """Addresses at which clouds hand out credentials of machines, beside 169.254.0.0/16."""
 
 
-_TRANSLATED = ip_network("64:ff9b::/96")
-"""Addresses of IPv4 as IPv6 (RFC 6052)."""
+_TRANSLATED = tuple(
+    map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96"))
+)
+"""Addresses of IPv4 as IPv6: RFC 6052, RFC 8215, RFC 2765, RFC 4291."""
+
+_HERE = tuple(map(ip_network, ("::/127", "fec0::/10", "5f00::/16", "3fff::/20")))
+"""Addresses of IPv6 that are never public: unspecified, loopback, of a site (RFC 3879), of
+segments (RFC 9602), of documents (RFC 9637).
+"""
 
 
 class EgressRefused(OSError):
@@ -48,7 +55,7 @@ class HostRule:
         if self.network is not None:
             return literal is None or literal in ip_network(self.network)
         if self.host == "*":
-            return literal is None or literal.is_global
+            return literal is None or _is_public(literal)
         if self.host.startswith("*."):
             return host.lower().endswith(self.host[1:])
         return host.lower() == self.host
@@ -63,7 +70,7 @@ class HostRule:
             return address in ip_network(self.network)
         if not self.names(host, port):
             return False
-        return address.is_global or not self.host.startswith("*")
+        return _is_public(address) or not self.host.startswith("*")
 
 
 def host_rule(text: str) -> HostRule:
@@ -176,7 +183,13 @@ def _within(address: Address) -> Address:
     for known in (address.ipv4_mapped, address.sixtofour, (address.teredo or (None, None))[1]):
         if known is not None:
             return known
-    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in _TRANSLATED else address
+    if any(address in network for network in _TRANSLATED) and address not in _HERE[0]:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not any(address in network for network in _HERE)
 
 
 def _never(address: Address) -> str:

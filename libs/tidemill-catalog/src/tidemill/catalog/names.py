@@ -35,9 +35,8 @@ def meant(name: str, known: Collection[str]) -> str:
 def refuse_disguised(name: str) -> None:
     """Raise UsageError for the name of a new collection that is not what a reader takes it for.
 
-    Such are names with characters that are not shown, among them those that move a terminal, with
-    marks that a normal form joins, with empty parts or parts of dots, and with the `~` of what was
-    made anew under one name.
+    Some characters are not shown, and move a terminal; some marks are joined by a normal form. An
+    empty part, or one of dots, names a folder. `~` stands in names of what was made anew.
     """
     normal = name.isprintable() and unicodedata.is_normalized("NFC", name)
     if not normal or "~" in name or any(part.strip(" .") == "" for part in name.split("/")):

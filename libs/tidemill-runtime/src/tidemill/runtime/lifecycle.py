@@ -78,8 +78,8 @@ Outcome: TypeAlias = Stopped | Failed
 
 
 FULL_LOOK_DUE, FULL_LOOKS_APART = 2_000, 7_000
-"""Looks at young objects, 4,000 each, after which a full look is due at the next good moment, and
-after which there is one at any moment.
+"""Looks at young objects, 4,000 each, between two full looks: one that can wait for a good moment,
+and one that cannot.
 """
 
 GROWN_BLOCKS = 2_000_000

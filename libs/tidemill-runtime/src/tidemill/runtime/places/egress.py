@@ -17,9 +17,7 @@ _METADATA = frozenset((ip_address("fd00:ec2::254"), ip_address("100.100.100.200"
 """Addresses at which clouds hand out credentials of machines, beside 169.254.0.0/16."""
 
 
-_TRANSLATED = tuple(
-    map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96"))
-)
+_TRANSLATED = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")))
 """Addresses of IPv4 as IPv6: RFC 6052, RFC 8215, RFC 2765, RFC 4291."""
 
 _HERE = tuple(map(ip_network, ("::/127", "fec0::/10", "5f00::/16", "3fff::/20")))

@@ -112,7 +112,7 @@ def test_a3_many_rows_are_the_same_change_made_in_parts() -> None:
 
 @pytest.mark.parametrize("end", [9, math.inf])
 def test_a3_stretches_are_drawn_in_no_large_container_that_is_young(end: float) -> None:
-    """The garbage collector goes through a young one as a whole: 5 ms for 200,000 records, twice."""
+    """The garbage collector goes through a young one at once, twice: 5 ms for 200,000 records."""
     changes = [(0, each.record, 1) for each in FACTS]
     changes += [] if end == math.inf else [(9, each.record, -1) for each in FACTS]
     sizes: list[int] = []

@@ -95,8 +95,9 @@ def collect_rarely() -> None:
     Engines make many objects that stay, and hardly any cycles. With the interpreter's own
     thresholds a third of a backlog's time went into looking at them again. Objects outside of
     cycles are freed at once as ever. For the main function of a process. Cost: cycles among old
-    objects wait until 28 million objects more were made than freed, or as `FullLooks` says. All threads wait during a look: 1,000 objects are looked at when they are new,
-    and 3,000 once more, a millisecond each.
+    objects wait until 28 million objects more were made than freed, or as `FullLooks` says. All
+    threads wait during a look: 1,000 objects are looked at when they are new, and 3,000 once more,
+    a millisecond each.
     """
     gc.set_threshold(1_000, 2, FULL_LOOKS_APART)
 

@@ -145,7 +145,7 @@ async def test_an_attempt_that_another_loop_takes_while_the_file_is_closed_is_an
             return await store.compare_and_set("a", None, Version(0, b"first"))
 
     store = SqliteConsensus(tmp_path / "log.sqlite")
-    store._attempts = Slow()
+    store._waiting = Slow()
     with ThreadPoolExecutor(1) as other:
         asked = other.submit(asyncio.run, attempt())
         taking.wait()

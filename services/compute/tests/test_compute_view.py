@@ -15,6 +15,7 @@ from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.faults.fuse import Fuse
+from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.testkit.faults.overtaken import Overtaken
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow, table
 from tidemill.time import frontier, sole_time
@@ -40,10 +41,21 @@ async def test_a_view_with_more_columns_than_the_dataflow_takes_says_the_same(
     await live_and_die(name, seed)
 
 
-async def live_and_die(name: str, seed: int) -> None:
+@pytest.mark.rule("C1", "C4", "MV3", "MV5", "D2")
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_view_that_writes_a_step_at_once_and_dies_says_what_the_twin_says(
+    name: str, seed: int
+) -> None:
+    groups = MemoryGroups()
+    await live_and_die(name, seed, groups)
+    assert groups.landed > 3
+
+
+async def live_and_die(name: str, seed: int, groups: MemoryGroups | None = None) -> None:
     """Many lives of a process that keeps a view, most of which end at a write."""
     random = Random(f"{name} {seed}")
-    world = World(PROGRAMS[name], seed)
+    world = World(PROGRAMS[name], seed, groups=groups)
     await world.create()
     fed = deaths = 0
     while fed < END:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidemill.errors import Corrupt, Indeterminate, TidemillError, Unavailable
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import Attempt, Version
 from tidemill.shard.sqlite_file import (
     CHECKPOINT_BYTES,
     FAILURES,
@@ -39,12 +39,10 @@ BUSY_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One compare-and-set that waits for its transaction, and who waits for its outcome."""
+class _Waiting:
+    """Attempts that are decided as one, and who waits for their outcome."""
 
-    key: str
-    expected: int | None
-    version: Version
+    attempts: Sequence[Attempt]
     loop: asyncio.AbstractEventLoop
     outcome: asyncio.Future[bool]
 
@@ -86,7 +84,7 @@ class SqliteConsensus:
         self._thread = ThreadPoolExecutor(1, "consensus")
         self._connection: sqlite3.Connection | None = None
         self._told: int | None = None
-        self._attempts: deque[_Attempt] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._asking: set[asyncio.AbstractEventLoop] = set()
         """The loops that hand their attempts over at the end of their turn."""
         self._uncopied = 0
@@ -109,16 +107,20 @@ class SqliteConsensus:
 
         Attempts that wait together share a commit.
         """
+        return await self.compare_and_set_all((Attempt(key, expected, version),))
+
+    async def compare_and_set_all(self, attempts: Sequence[Attempt]) -> bool:
+        """Append the versions of all attempts, or of none."""
         loop = asyncio.get_running_loop()
-        attempt = _Attempt(key, expected, version, loop, loop.create_future())
+        waiting = _Waiting(attempts, loop, loop.create_future())
         with self._taking:
             if self._closed:
                 raise self._gone()
-            self._attempts.append(attempt)
+            self._waiting.append(waiting)
             if loop not in self._asking:
                 self._asking.add(loop)
                 loop.call_soon(self._hand_over, loop)
-        return await attempt.outcome
+        return await waiting.outcome
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have all attempts decided that wait now; whoever closed the store has done so."""
@@ -192,51 +194,51 @@ class SqliteConsensus:
 
     def _write_waiting(self) -> None:
         """Decide all attempts that wait, in one transaction."""
-        attempts = self._take()
-        if not attempts:
+        waiting = self._take()
+        if not waiting:
             return
         try:
-            answers = self._decide(attempts)
+            answers = self._decide(waiting)
         except Exception as error:  # whatever it is, nobody may wait for ever
-            answers = [as_ours(error, self._file)] * len(attempts)
-        self._answer(list(zip(attempts, answers, strict=True)))
+            answers = [as_ours(error, self._file)] * len(waiting)
+        self._answer(list(zip(waiting, answers, strict=True)))
         if self._uncopied >= CHECKPOINT_BYTES and self._connection is not None:
             self._uncopied = 0
             copy_log(self._connection)
 
-    def _take(self) -> list[_Attempt]:
+    def _take(self) -> list[_Waiting]:
         """The attempts that wait; those of loops that have ended are dropped, as nobody waits."""
         with self._taking:
-            waiting = [attempt for attempt in self._attempts if not attempt.loop.is_closed()]
-            self._attempts.clear()
+            waiting = [each for each in self._waiting if not each.loop.is_closed()]
+            self._waiting.clear()
             self._asking = {loop for loop in self._asking if not loop.is_closed()}
         return waiting
 
-    def _answer(self, answers: Sequence[tuple[_Attempt, bool | TidemillError]]) -> None:
+    def _answer(self, answers: Sequence[tuple[_Waiting, bool | TidemillError]]) -> None:
         """Answer whoever waits, waking each loop once."""
 
         def set_all(loop: asyncio.AbstractEventLoop) -> None:
-            for attempt, answer in answers:
-                if attempt.loop is loop:
-                    attempt.set(answer)
+            for waiting, answer in answers:
+                if waiting.loop is loop:
+                    waiting.set(answer)
 
-        for loop in {attempt.loop for attempt, _ in answers}:
+        for loop in {waiting.loop for waiting, _ in answers}:
             with suppress(RuntimeError):  # the loop has ended, and nobody waits
                 loop.call_soon_threadsafe(set_all, loop)
 
-    def _decide(self, attempts: Sequence[_Attempt]) -> list[bool | TidemillError]:
+    def _decide(self, waiting: Sequence[_Waiting]) -> list[bool | TidemillError]:
         connection = self._opened()
         connection.execute("begin immediate")
         try:
             if not self._long:
                 self._long = True
                 lengthen_log(self._file, CHECKPOINT_BYTES + LAST_COMMIT_BYTES)
-            answers = [self._inserted(connection, attempt) for attempt in attempts]
+            answers = [self._inserted(connection, each.attempts) for each in waiting]
         except BaseException:
             if connection.in_transaction:
                 connection.execute("rollback")
             raise
-        won = [attempt for attempt, answer in zip(attempts, answers, strict=True) if answer is True]
+        won = [each for each, answer in zip(waiting, answers, strict=True) if answer is True]
         try:
             connection.execute("commit" if won else "rollback")
         except sqlite3.Error as error:
@@ -245,21 +247,25 @@ class SqliteConsensus:
                 f"the state file {self._file} may have the version: {error}"
             ) from error
         if won:
-            self._tell(won[0])
+            self._tell(won[0].attempts[0])
         return answers
 
-    def _inserted(self, connection: sqlite3.Connection, attempt: _Attempt) -> bool | TidemillError:
-        """Whether the version was appended, or why nobody can know: its key is damaged."""
+    def _inserted(
+        self, connection: sqlite3.Connection, attempts: Sequence[Attempt]
+    ) -> bool | TidemillError:
+        """Whether all versions were appended, or why nobody can know: a key is damaged."""
         try:
-            if newest_number(connection, attempt.key, self._file) != attempt.expected:
-                return False
+            for attempt in attempts:
+                if newest_number(connection, attempt.key, self._file) != attempt.expected:
+                    return False
         except Corrupt as error:
             return error
-        insert(connection, attempt.key, attempt.version)
-        self._uncopied += log_bytes(attempt.version)
+        for attempt in attempts:
+            insert(connection, attempt.key, attempt.version)
+            self._uncopied += log_bytes(attempt.version)
         return True
 
-    def _tell(self, attempt: _Attempt) -> None:
+    def _tell(self, attempt: Attempt) -> None:
         """Leave a witness of what is about to be acknowledged; without one less damage is
         noticed.
         """

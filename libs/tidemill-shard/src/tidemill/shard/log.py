@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidemill.errors import Corrupt, Indeterminate, TidemillError, Unavailable, UnknownCollection
 from tidemill.shard.encoding import (
@@ -49,6 +49,14 @@ class KnownVersion:
     number: int
     state: State
     rollup: tuple[str, int] | None
+
+
+class Planned(NamedTuple):
+    """A version that is to follow the known one."""
+
+    known: KnownVersion
+    after: State
+    version: Version
 
 
 class Paces(Protocol):
@@ -101,7 +109,8 @@ class CollectionLog:
         self._followed: tuple[KnownVersion, Frontier, Shown] | None = None
         self._read_at_s = 0.0
         self._reads_begun = self._read_last = 0
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held by whoever commits or looks."""
 
     @property
     def written(self) -> KnownVersion | None:
@@ -122,7 +131,7 @@ class CollectionLog:
 
     async def create(self, state: State) -> bool:
         """Write version 0; False if the collection exists. Durable on return."""
-        async with self._turn:
+        async with self.turn:
             won = await self._write(None, first_entry(self._unique(), state))
             if won:
                 self._known = KnownVersion(0, state, None)
@@ -139,7 +148,7 @@ class CollectionLog:
         if (recent := await self._recent(age_s_max)) is not None:
             return recent
         asked_after = self._reads_begun
-        async with self._turn:
+        async with self.turn:
             age_s = self._clock.monotonic_s() - self._read_at_s
             read_since = self._read_last > asked_after
             known = self._known
@@ -188,7 +197,7 @@ class CollectionLog:
         Durable on return. An error of the transition is about the newest state, and nothing was
         written. Raises: Unavailable (nothing happened), Indeterminate (it may have).
         """
-        async with self._turn:
+        async with self.turn:
             known = self._known or await self._catch_up()
             while True:
                 known, seen = await self._show(known)
@@ -258,7 +267,7 @@ class CollectionLog:
         Data that was kept in the log is gone from it then. Without a tombstone nothing happens.
         Cost: a commit, once.
         """
-        async with self._turn:
+        async with self.turn:
             known = await self._catch_up()
             if not known.state.closed:
                 return
@@ -316,13 +325,42 @@ class CollectionLog:
         if not won:
             await self._forget_rollup(known, rollup)
             return False
-        self._known = KnownVersion(known.number + 1, after, rollup)
-        self._read_at_s = self._clock.monotonic_s()
-        self.commits += 1
+        self._advance(known, after, rollup)
         if rollup is not None and rollup != known.rollup:
             with suppress(Unavailable, Indeterminate):
                 await self._consensus.truncate(self.collection, rollup[1] + 1)
         return True
+
+    def _advance(self, known: KnownVersion, after: State, rollup: tuple[str, int] | None) -> None:
+        """Know a version that was appended behind another one."""
+        self._known = KnownVersion(known.number + 1, after, rollup)
+        self._read_at_s = self._clock.monotonic_s()
+        self.commits += 1
+
+    def plan(self, transition: Transition[object]) -> Planned | None:
+        """The version behind the known one, for whoever has the turn; None if it needs a look.
+
+        So it does where nothing is known, or the version follows a pace. So it does where a rollup
+        is due, and where the transition is refused or changes nothing.
+        """
+        known = self._known
+        if known is None or known.state.pace or _rollup_due(known):
+            return None
+        try:
+            _, after = transition(known.state)
+        except TidemillError:
+            return None
+        if after is known.state:
+            return None
+        entry = next_entry(self._unique(), known.rollup, known.state, after)
+        return Planned(known, after, Version(known.number + 1, encode_entry(entry)))
+
+    def settle(self, planned: Planned, landed: bool | None) -> None:
+        """A planned version has landed or not; None: nobody knows, and the next look tells."""
+        if landed is None:
+            self._known = None
+        elif landed:
+            self._advance(planned.known, planned.after, planned.known.rollup)
 
     async def _rollup(self, known: KnownVersion, due: bool) -> tuple[str, int] | None:
         """The rollup that the entry behind `known` names: a new one if it is due, or if its turn
@@ -332,9 +370,7 @@ class CollectionLog:
         object that no version names may be reaped once it is old, and a log without its rollup
         cannot be opened.
         """
-        covered = 0 if known.rollup is None else known.rollup[1]
-        behind = known.number - covered
-        if not due and (behind == 0 or behind % ROLLUP_EVERY):
+        if not due and not _rollup_due(known):
             return known.rollup
         key = f"{folder_of(self.collection)}/rollup-{known.number:012d}-{self._unique()}"
         try:
@@ -424,3 +460,9 @@ class CollectionLog:
                 f"the rollup {rollup[0]} of {self.collection} is missing", object=rollup[0]
             )
         return decode_rollup(data, f"the rollup {rollup[0]}")
+
+
+def _rollup_due(known: KnownVersion) -> bool:
+    """Whether the entry behind a version is to name a new rollup."""
+    behind = known.number - (0 if known.rollup is None else known.rollup[1])
+    return behind > 0 and behind % ROLLUP_EVERY == 0

@@ -132,8 +132,8 @@ def sorted_updates(updates: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _by_distinct_numbers(updates: pa.Table, key: Sequence[str]) -> pa.Table | None:
-    """The updates sorted by a first column of whole numbers that are all different; None if they
-    are not.
+    """The updates sorted by a first column of whole numbers that are all different, or one update;
+    else None.
 
     Then no two are of one record, and nothing has to be compared or added. Floats are left to
     `consolidate`, which writes each value in one way.
@@ -142,12 +142,12 @@ def _by_distinct_numbers(updates: pa.Table, key: Sequence[str]) -> pa.Table | No
     first = key[:1] or sort_key(updates.schema, key)[:1]
     if not first or any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in kinds):
         return None
-    column = updates.column(first[0])
-    if not pa.types.is_integer(column.type) or column.null_count:
-        return None
     present = np.asarray(updates.column(DIFF).to_numpy()) != 0
     if len(present) == 1:
         return updates if present[0] else updates.slice(0, 0)
+    column = updates.column(first[0])
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return None
     numbers = column.to_numpy()
     if _ascends(numbers):
         return updates if bool(present.all()) else updates.filter(pa.array(present))

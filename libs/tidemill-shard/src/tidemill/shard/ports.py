@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 TIMEOUT_S = 10.0
 """A store at the other end of a connection is given up after so long a silence."""
@@ -66,6 +66,27 @@ class Consensus(Protocol):
 
     async def close(self) -> None:
         """Release what the store holds on this machine; again is fine."""
+        ...
+
+
+class Attempt(NamedTuple):
+    """A compare-and-set: `version` follows `expected` in the log of `key`."""
+
+    key: str
+    expected: int | None
+    version: Version
+
+
+@runtime_checkable
+class GroupConsensus(Protocol):
+    """A Consensus with transactions over several keys."""
+
+    async def compare_and_set_all(self, attempts: Sequence[Attempt]) -> bool:
+        """All of the attempts, each of another key, in one transaction, or none of them.
+
+        The outcomes are those of one compare-and-set: durable when it returns True, nothing has
+        happened when it returns False. Raises: Unavailable, Indeterminate, for all of them.
+        """
         ...
 
 

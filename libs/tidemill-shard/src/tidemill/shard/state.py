@@ -214,8 +214,7 @@ class State:
 
     def inline_bytes(self) -> int:
         """Bytes of the updates that are in the log."""
-        batches = sum(batch.inline_bytes for batch in self.batches)
-        return batches + _inline_bytes(self.staged_parts())
+        return _inline_bytes((*self.parts(), *self.staged_parts()))
 
 
 def _inline_bytes(parts: Iterable[Part]) -> int:

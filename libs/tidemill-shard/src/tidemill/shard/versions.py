@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,8 +11,9 @@ from tidemill.shard import transitions
 from tidemill.shard.leases import Leases
 from tidemill.shard.log import Answer, CollectionLog, KnownVersion, Transition
 from tidemill.shard.part_store import PartGone, PartStore
-from tidemill.shard.ports import Blob, Clock, Consensus
+from tidemill.shard.ports import Blob, Clock, Consensus, GroupConsensus
 from tidemill.shard.state import State
+from tidemill.shard.together import commit_together
 from tidemill.shard.waking import Wakeups
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class Versions:
         self, consensus: Consensus, blob: Blob, clock: Clock, ids: Callable[[], str]
     ) -> None:
         self._consensus = consensus
+        self._groups = consensus if isinstance(consensus, GroupConsensus) else None
         self._blob = blob
         self._clock = clock
         self._ids = ids
@@ -98,10 +100,35 @@ class Versions:
         log = self.log(collection)
         answer, made = await log.commit(lambda state: transition(self.expired(collection, state)))
         if made:
-            self.wakeups.changed(collection)
-            if log.cached is not None:
-                self._leases.over(collection, log.cached.state)
+            self._made(collection)
         return answer, made
+
+    @property
+    def groups(self) -> bool:
+        """Whether the store has transactions over several collections."""
+        return self._groups is not None
+
+    async def commit_together(self, transitions: Mapping[str, Transition[object]]) -> bool:
+        """Whether all transitions were committed in one transaction; see `commit_together`."""
+        if self._groups is None:
+            return False
+
+        def current(collection: str, transition: Transition[object]) -> Transition[object]:
+            return lambda state: transition(self.expired(collection, state))
+
+        commits = [(self.log(each), current(each, made)) for each, made in transitions.items()]
+        done = await commit_together(self._groups, commits)
+        if done:
+            for collection in transitions:
+                self._made(collection)
+        return done
+
+    def _made(self, collection: str) -> None:
+        """This process has made a version."""
+        self.wakeups.changed(collection)
+        log = self.log(collection)
+        if log.cached is not None:
+            self._leases.over(collection, log.cached.state)
 
     def expired(self, collection: str, state: State) -> State:
         """A version with the leases ended that are over."""

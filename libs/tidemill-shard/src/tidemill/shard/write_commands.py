@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -66,6 +67,56 @@ class WriteCommands:
             span,
             lambda write: lambda state: append(state, expected, new, write, writer, token, now_ms),
         )
+
+    async def append_all(
+        self,
+        lower: Frontier,
+        upper: Frontier,
+        updates: Mapping[str, pa.Table],
+        *,
+        writer: str,
+    ) -> bool:
+        """Append [lower, upper) of several collections in one transaction; whether that was done.
+
+        If not, the store has no such transactions, a collection stands elsewhere or is in use, or
+        updates are too many for the log. Nothing has happened then, unless the answer was lost;
+        `compare_and_append` of each finds out. Raises: UsageError as it does. Cost: one commit.
+        """
+        if not self._core.versions.groups:
+            return False
+        transitions, rows, now_ms = {}, 0, self._core.clock.now_ms()
+        for collection, table in updates.items():
+            span = _span(table)
+            check_bounds(lower, upper, span)
+            parts = await self._inline_parts(collection, table)
+            if parts is None:
+                return False
+            write = Write(parts, span, self._core.ids())
+            transitions[collection] = partial(
+                append, expected=lower, new=upper, write=write, writer=writer, now_ms=now_ms
+            )
+            rows += table.num_rows
+        with self._core.parts.stages.timed("commit", rows):
+            return await self._core.versions.commit_together(transitions)
+
+    async def _inline_parts(self, collection: str, updates: pa.Table) -> tuple[Part, ...] | None:
+        """Parts that need no object, None if there are none."""
+        known = self._core.versions.cached(collection)
+        if known is None:
+            return None
+        if not updates.num_rows:
+            return ()
+        store, description = self._core.parts, known.state.description
+        few = has_at_most(updates, store.limits.inline_bytes_max)
+        if not few or self._inline.of(collection, known.state) >= INLINE_TOTAL_MAX:
+            return None
+        schema, limits = description.update_schema(), store.limits
+        conforming = admitted(updates, schema, limits.row_bytes_max, limits.diff_max)
+        parts = await store.write(collection, description, conforming)
+        if any(part.key for part in parts):
+            await store.discard(parts)
+            return None
+        return parts
 
     async def append_parts(
         self,

@@ -24,6 +24,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Blob
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.faults.groups import MemoryGroups, MortalGroups
 from tidemill.testkit.turns import PAUSE_S
 from tidemill.testkit.twins.outputs import presences_of, written
 from tidemill.time import frontier, sole_time
@@ -164,10 +165,15 @@ def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table]) -> dict[st
 class World:
     """The stores, which outlive every process, and the inputs that somebody else writes."""
 
-    def __init__(self, text: str, seed: int, blob: Blob | None = None) -> None:
+    def __init__(
+        self, text: str, seed: int, blob: Blob | None = None, groups: MemoryGroups | None = None
+    ) -> None:
         self.clock = ManualClock(0)
         self.ids = map(str, itertools.count())
-        self.stores: tuple[MemoryConsensus, Blob] = MemoryConsensus(), blob or MemoryBlob()
+        self._groups = groups
+        self.stores: tuple[MemoryConsensus, Blob] = (
+            MemoryConsensus() if groups is None else groups, blob or MemoryBlob()
+        )  # fmt: skip
         self.program = checked(text)
         self.history = history(seed)
         self.now = self.process(Fuse(None))
@@ -176,7 +182,8 @@ class World:
         self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
 
     def process(self, fuse: Fuse, made: type[Collections] = Collections) -> Collections:
-        consensus = MortalConsensus(self.stores[0], fuse)
+        groups, alone = self._groups, self.stores[0]
+        consensus = MortalConsensus(alone, fuse) if groups is None else MortalGroups(groups, fuse)
         return made(consensus, self.stores[1], self.clock, self.ids.__next__)
 
     def view(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
+
+import pyarrow as pa
 
 from tidemill.arrangement.looks import looking
 from tidemill.catalog.schemas import STATE_SCHEMA
@@ -55,9 +57,10 @@ class ViewDriver:
     """At each instant below upper, output = program(inputs), exactly.
 
     Work is cut into steps. The state, the outputs and the errors are written from the same lower to
-    the same upper, the state first. A restart goes on from the least of them with the state as of
-    then, and writes the missing parts. In a backlog a step is evaluated while the one before it is
-    written; at most one of them is half written.
+    the same upper. A small step is one transaction where the store has such, else the state comes
+    first. A restart goes on from the least of them with the state as of then, and writes the
+    missing parts. In a backlog a step is evaluated while the one before it is written; at most one
+    of them is half written.
     """
 
     def __init__(
@@ -425,16 +428,20 @@ class ViewDriver:
         self, step: Step, lower: int, taken: int, began_at: float, held: tuple[int, int]
     ) -> bool:
         """Write what a step gave; false if the maintainer has to begin again."""
-        # IMPORTANT: the state first: a restart takes it as of what the least output has.
+        # IMPORTANT: the state first, or all at once: a restart takes it as of what the least output
+        # has.
         updates = step.made() if step.state is None else await self._compute(step.made)
-        state, *rest = updates
-        alone = await self._append_state(state, lower, step.upper)
-        if alone is None:
-            return False
-        appends = (self._append(update, step.upper) for update in rest)
-        for failed in await asyncio.gather(*appends, return_exceptions=True):
-            if failed is not None:
-                raise failed
+        alone = True
+        if not await self._append_all(updates, lower, step.upper):
+            state, *rest = updates
+            fits = await self._append_state(state, lower, step.upper)
+            if fits is None:
+                return False
+            alone = fits
+            appends = (self._append(update, step.upper) for update in rest)
+            for failed in await asyncio.gather(*appends, return_exceptions=True):
+                if failed is not None:
+                    raise failed
         self.progress.lower, self._begun = step.upper, True
         self.progress.taken += taken
         self.progress.steps += 1
@@ -474,6 +481,17 @@ class ViewDriver:
         done = partial(copy_context().run, looking, partial(work, *given))
         working = asyncio.get_running_loop().run_in_executor(self._shared.threads, done)
         return await until_ended(working, lambda: self._call_off())
+
+    async def _append_all(
+        self, updates: Sequence[tuple[str, Updates]], lower: int, upper: int
+    ) -> bool:
+        """Whether all that a step gave was written in one transaction; it then is nobody else's."""
+        tables = {each: table for each, table in updates if isinstance(table, pa.Table)}
+        if len(tables) < len(updates):
+            return False
+        return await self._collections.append_all(
+            frontier(lower), frontier(upper), tables, writer=self._target.name
+        )
 
     async def _append_state(
         self, update: tuple[str, Updates], lower: int, upper: int

@@ -16,6 +16,7 @@ from tidemill.arrangement.interval_updates import (
     Merged,
     join,
     long_chains,
+    merging,
     subtract,
 )
 from tidemill.arrangement.interval_updates.long_chains import LONG
@@ -196,6 +197,24 @@ def test_rows_go_that_meet_nothing_beside_one_added_that_meets_a_fact(
     facts = [fact(3, 1, END_WORD, 1), *change[4:]]
     assert sorted(merged.facts.living().tolist()) == [row[:-1] for row in facts]
     assert merged.spare.living().tolist() == [fact(3, 1, 9, 1)[:-1]]
+
+
+def test_a_row_that_meets_a_fact_does_not_hold_up_those_that_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at, merge = [], merging._merge
+
+    def counted(change: Any, *rest: Any) -> int:
+        looked_at.append(len(change))
+        return merge(change, *rest)
+
+    monkeypatch.setattr(merging, "_merge", counted)
+    merged, rows = Merged(4, KEY, 2), [fact(at, 1, END_WORD, 1) for at in range(900)]
+    alike = [rows[0], rows[5]]
+    told = merged.take(np.array(rows[:100] + alike[:1] + rows[100:] + alike[1:], np.int64))
+    assert sorted(told.tolist()) == sorted(rows)
+    assert looked_at == [2]
+    assert sorted(merged.spare.living().tolist()) == [row[:-1] for row in alike]
 
 
 @pytest.mark.parametrize("added_first", [True, False])

@@ -14,7 +14,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.novelty import Novelty
-from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
+from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of, part
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
@@ -36,6 +36,8 @@ _ROOM = 4
 """Rows that one piece of work may add to any array."""
 _DONE, _FULL, _GROW, _NEGATIVE = 0, 1, 2, 3
 _MANY = 1 << 12
+_MET_BITS = 3
+"""One of so many rows, as a power of two, may meet a fact while the others are appended."""
 _BEGIN = np.array([0, -1, 0, 0], np.int64)
 """Taking in begins here: the first row, nothing on the stack, nothing told, no part of its diff."""
 
@@ -135,22 +137,22 @@ def _met(
 @compiled
 def _append_new(
     change: I64Array, columns: I64Array, facts: I64Array, counts: I64Array, slots: I32Array,
-    nexts: I32Array, used: I64Array, done: I64Array,
+    nexts: I32Array, used: I64Array, done: I64Array, aside: I64Array,
 ) -> None:  # fmt: skip
-    """Append the rows that are added to the facts, up to one that meets a fact of its key.
+    """Append the rows that are added to the facts; set aside those that meet a fact of their key.
 
-    `done`: that row, or the one at which the table has to grow, and whether any row before it is
-    taken away. These are left out. There is room for all rows.
+    `done`: the row that ends this, as the table has to grow or there is no more room `aside`. Then
+    the rows before it that are taken away, which are left out, and those set aside. There is room
+    for all rows.
     """
     width, hashes = change.shape[1] - 3, np.empty(BLOCK + 1, np.uint64)
     base, ready = done[0], done[0]
     while done[0] < change.shape[0]:
         i = done[0]
         if change[i, width + 2] < 0:
-            done[0], done[1] = i + 1, 1
+            done[0], done[1] = i + 1, done[1] + 1
             continue
-        plain = change[i, width + 2] == 1 and change[i, width] < change[i, width + 1]
-        if not plain or (crowded(used) and not divide(facts, columns, slots, used)):
+        if done[2] == aside.size or (crowded(used) and not divide(facts, columns, slots, used)):
             return
         if i >= ready:
             last = change.shape[0]
@@ -160,16 +162,20 @@ def _append_new(
             change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used
         )
         row = row_in(slots, slot, used)
-        while row >= 0:
-            met = change[i, width] < facts[row, width + 1]
-            if met and facts[row, width] < min(change[i, width + 1], facts[row, width + 1]):
-                return
+        met = change[i, width + 2] != 1 or change[i, width] >= change[i, width + 1]
+        while row >= 0 and not met:
+            last = min(change[i, width + 1], facts[row, width + 1])
+            met = max(change[i, width], facts[row, width]) < last
             past = is_past(facts, row, change[i, width], END_WORD)
             row = np.int64(-1) if past else np.int64(nexts[row])
-        append_row(
-            change, i, change[i, width], change[i, width + 1], facts, counts, slots, nexts, used,
-            slot, mine, True,
-        )  # fmt: skip
+        if met:
+            aside[done[2]] = i
+            done[2] += 1
+        else:
+            append_row(
+                change, i, change[i, width], change[i, width + 1], facts, counts, slots, nexts,
+                used, slot, mine, True,
+            )  # fmt: skip
         done[0] = i + 1
 
 
@@ -448,54 +454,56 @@ class Merged:
         if self.novelty.admit(change):
             self.facts.append(change[:, :-1])
             return change
-        added, cut = self._take_plain(change)
-        if added == cut == len(change):
+        size, wide = change.shape
+        done, aside = np.zeros(3, np.int64), np.empty((size >> _MET_BITS) + 1, np.int64)
+        cut = self._take_plain(change, done, aside)
+        added, taken_away, met = done.tolist()
+        if added == cut == size:
             return change
-        adds = change[:, -1] > 0
-        done = np.arange(len(change)) < np.where(adds, added, cut)
-        rest = np.concatenate([change[adds & ~done], change[~adds & ~done]])
-        return self._merged(change[done], rest)
+        out = np.empty((size + 2 * _ROOM, wide), np.int64)
+        rest = np.empty((size - added + taken_away + met, wide), np.int64)
+        many = part(change, added, cut, aside[:met], out, rest)
+        return self._merged(out, many, rest[: size - many])
 
-    def _take_plain(self, change: Change) -> tuple[int, int]:
+    def _take_plain(self, change: Change, done: I64Array, aside: I64Array) -> int:
         """Take in what meets nothing else: rows that are added, and then rows taken away.
 
-        Returns the row that ends this for rows that are added, and the one for rows taken away, or
-        the number of rows. NB: after a row that ends adding no row is taken away here. Facts would
-        be the same, but one that ends sooner would go as a whole and come back in part. To add the
-        rest before costs small changes more than it saves large ones.
+        Returns the row that ends this for rows taken away, or the number of rows; `done` and
+        `aside` tell of those that are added (`_append_new`). NB: beside one that meets a fact no
+        row is taken away here. Facts would be the same, but one that ends sooner would go as a
+        whole and come back in part. To add the rest before costs small changes more than it saves
+        large ones.
         """
-        facts, spare, done = self.facts, self.spare, np.zeros(2, np.int64)
-        facts.reserve(len(change) + _ROOM)
+        facts, spare, size = self.facts, self.spare, len(change)
+        facts.reserve(size + _ROOM)
         mine = facts.index(self.key)
         while True:
             _append_new(
                 change, mine.columns, facts.rows, facts.counts, mine.slots, mine.nexts, mine.used,
-                done,
+                done, aside,
             )  # fmt: skip
-            mine.linked, added = len(facts), int(done[0])
-            if added == len(change):
+            mine.linked = len(facts)
+            if done[0] == size:
                 break
-            if not mine.grow_if_crowded(facts.rows, len(change) - added):
-                return added, 0
-        if not done[1]:
-            return added, added
+            if not mine.grow_if_crowded(facts.rows, size - int(done[0])):
+                return 0
+        if done[2] or not done[1]:
+            return 0 if done[2] else size
         other = spare.index(self.key)
-        return added, _cut_known(
+        return _cut_known(
             change, self.expiry, mine.columns, facts.rows, mine.slots, mine.nexts, mine.used,
             spare.rows, other.slots, other.used,
         )  # fmt: skip
 
-    def _merged(self, told: Change, change: Change) -> Change:
-        """Take any change in; what it changes of the facts follows after `told`."""
+    def _merged(self, out: Change, told: int, change: Change) -> Change:
+        """Take any change in; what it changes of the facts follows the rows of `out` told."""
         facts, spare = self.facts, self.spare
         facts.reserve(len(change) + _ROOM)
         spare.reserve(_ROOM)
         mine, other = facts.index(self.key), spare.index(self.key)
         places, stack = self._places, self._stack
         places[:] = _BEGIN
-        places[2] = len(told)
-        out = np.empty((len(told) + len(change) + 2 * _ROOM, change.shape[1]), np.int64)
-        out[: len(told)] = told
+        places[2] = told
         while True:
             said = _merge(
                 change, self.expiry, mine.columns,
@@ -507,7 +515,7 @@ class Merged:
             if said == _DONE:
                 return out[: places[2]]
             if said == _NEGATIVE:
-                raise NegativeRow(len(told) + int(places[0]))
+                raise NegativeRow(told + int(places[0]))
             more = min(len(change) - int(places[0]), _MANY) + _ROOM
             if said == _GROW:
                 mine.grow_if_crowded(facts.rows, len(change) - int(places[0]))

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, inlined
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 BEGIN_WORD, END_WORD = -(1 << 63), (1 << 63) - 1
 """The beginning and the end of all instants as words."""
@@ -85,3 +85,36 @@ def same_columns(
         if left[i, a] != right[j, b] or null_apart:
             same = False
     return same
+
+
+@compiled
+def part(
+    change: I64Array, added: int, cut: int, aside: I64Array, out: I64Array, rest: I64Array
+) -> int:
+    """Write the rows that are taken in already to `out`, how many there are, and others to `rest`.
+
+    These are rows that are added before `added`, but for those set aside, and rows taken away
+    before `cut`. Of the others those that are added are the first.
+    """
+    wide, many, left, at = change.shape[1], 0, 0, 0
+    for i in range(change.shape[0]):
+        if change[i, wide - 1] < 0:
+            taken_in = i < cut
+        else:
+            met = at < aside.size and aside[at] == i
+            taken_in = i < added and not met
+            at += 1 if met else 0
+        if taken_in:
+            for column in range(wide):
+                out[many, column] = change[i, column]
+            many += 1
+        elif change[i, wide - 1] >= 0:
+            for column in range(wide):
+                rest[left, column] = change[i, column]
+            left += 1
+    for i in range(cut, change.shape[0]):
+        if change[i, wide - 1] < 0:
+            for column in range(wide):
+                rest[left, column] = change[i, column]
+            left += 1
+    return many

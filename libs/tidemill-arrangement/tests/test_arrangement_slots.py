@@ -142,7 +142,7 @@ class Holder:
 
 
 def test_an_array_that_grows_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others that refer to it keep what they see."""
+    """Others that refer to it keep what they see. A large one has whole large pages."""
     monkeypatch.setattr(capacity, "MAPPED_BYTES", 1 << 10)
     holder, kept = Holder(), 3
     for rows in (10, 200, 5_000, 6_000, 90_000):
@@ -150,6 +150,8 @@ def test_an_array_that_grows_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> 
         before = None if seen is None else seen.copy()
         capacity.grow(holder, "rows", rows, kept)
         assert holder.rows.shape == (rows, 2)
+        memory = capacity._memory_of(holder.rows)
+        assert memory is None or len(memory) % capacity.PAGE_BYTES == 0
         assert holder.rows[:kept, 0].tolist() == list(range(0, 2 * kept, 2))
         holder.rows[:] = np.arange(2 * rows).reshape(rows, 2)
         kept = rows

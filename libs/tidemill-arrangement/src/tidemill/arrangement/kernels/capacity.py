@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MAPPED_BYTES = 1 << 20
+PAGE_BYTES = 1 << 21
+"""A large page. The system puts memory of whole large pages at the border of one."""
+MAPPED_BYTES = PAGE_BYTES
 """Smaller arrays are copied."""
 _PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
@@ -24,15 +26,15 @@ def grow(holder: object, name: str, rows: int, kept: int) -> None:
     """
     array: npt.NDArray[Any] = getattr(holder, name)
     shape, kind = (rows, *array.shape[1:]), array.dtype
-    size = prod(shape) * kind.itemsize
+    size, row_bytes = prod(shape) * kind.itemsize, prod(shape[1:]) * kind.itemsize
     memory = _memory_of(array)
     if memory is not None:
         setattr(holder, name, array[:0].copy())
         del array
         # Others that refer to the array hold its memory, which then stays as it is.
         with suppress(BufferError, OSError, SystemError, ValueError):
-            memory.resize(size)
-        array = np.frombuffer(memory, kind).reshape(-1, *shape[1:])
+            memory.resize(_whole_pages(size))
+        array = _array_in(memory, (min(size, len(memory)) // row_bytes, *shape[1:]), kind)
     if memory is None or len(array) < rows:
         larger = zeros(shape, kind)
         larger[:kept] = array[:kept]
@@ -45,7 +47,22 @@ def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     size = prod(shape) * np.dtype(kind).itemsize
     if size < MAPPED_BYTES or not _PRIVATE:
         return np.zeros(shape, kind)
-    return np.frombuffer(_mapped(size), kind).reshape(shape)
+    return _array_in(_mapped(_whole_pages(size)), shape, np.dtype(kind))
+
+
+def _array_in(
+    memory: mmap.mmap, shape: tuple[int, ...], kind: np.dtype[Any]
+) -> npt.NDArray[Any]:  # fmt: skip
+    """The array at the beginning of some memory."""
+    return np.frombuffer(memory, kind, prod(shape)).reshape(shape)
+
+
+def _whole_pages(size: int) -> int:
+    """The bytes of the large pages that an array needs.
+
+    NB: memory that begins within a page is in small ones, and so is what was moved there once.
+    """
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def _mapped(size: int) -> mmap.mmap:

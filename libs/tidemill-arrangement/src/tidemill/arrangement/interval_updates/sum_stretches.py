@@ -127,7 +127,7 @@ def _differ(
     for at in range(size):
         for column in (groups, groups + 1):
             found = found or sums[chain[at], column] != sums[chain[0], column]
-        found = found or (last < sums.shape[1] - 3 and sums[chain[at], last] > 0)
+        found = found or not _one_time(sums, chain[at], last)
     return found
 
 
@@ -184,6 +184,28 @@ def _observe(
     return not (doubt and gone >= time)
 
 
+@inlined
+def _one_time(sums: I64Array, row: Word, last: Word) -> bool:
+    """Whether all contributions of a sum have its time."""
+    return bool(last >= sums.shape[1] - 3 or sums[row, last] == 0)
+
+
+@inlined
+def _one(
+    sums: I64Array, row: Word, since: Word, groups: Word, last: Word, out: I64Array, found: Word
+) -> int:
+    """Write the stretch of a group that has one sum; how many there are, one or none."""
+    width, wide = sums.shape[1], out.shape[1]
+    start, end = max(since, sums[row, width - 2]), sums[row, width - 1]
+    if start >= end or sums[row, groups + 2] == 0:
+        return 0
+    for column in range(last):
+        out[found, column] = sums[row, column]
+    out[found, last] = sums[row, width - 3]
+    out[found, wide - 2], out[found, wide - 1] = start, end
+    return 1
+
+
 @compiled
 def sweep(
     sums: I64Array, nexts: I32Array, heads: I64Array, since: I64Array, past: int, groups: int,
@@ -201,6 +223,12 @@ def sweep(
         group = places[0]
         if group >= ready:
             ready = _chains_ahead(sums, nexts, heads, group, chain)
+        if nexts[heads[group]] < 0 and _one_time(sums, heads[group], last):
+            if places[1] == out.shape[0]:
+                return FULL
+            places[1] += _one(sums, heads[group], since[group], groups, last, out, places[1])
+            places[0] += 1
+            continue
         if nexts[heads[group]] >= 0 and not _fold(
             sums, nexts, heads[group], past, groups, last, kinds, words, links, state
         ):

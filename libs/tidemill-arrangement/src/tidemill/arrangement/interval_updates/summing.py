@@ -58,25 +58,24 @@ _LOOKED_AT = 16
 
 @inlined
 def _touch(
-    head: Word, newest: Word, start: Word, numbers: I32Array, heads: I64Array, firsts: I64Array,
-    many: int,
+    head: Word, newest: Word, start: Word, numbers: I32Array, touched: I64Array, many: int
 ) -> int:  # fmt: skip
     """Note a group whose row `head` was the newest; how many are noted. See `_accumulate`."""
     place = np.int64(numbers[head]) if head >= 0 else np.int64(-1)
-    if 0 <= place < many and heads[place] == head:
-        firsts[place] = min(firsts[place], start)
+    if 0 <= place < many and touched[place, 0] == head:
+        touched[place, 1] = min(touched[place, 1], start)
     else:
         place = np.int64(many)
-        firsts[place] = start
+        touched[place, 1] = start
         many += 1
-    heads[place], numbers[newest] = newest, place
+    touched[place, 0], numbers[newest] = newest, place
     return many
 
 
 @compiled
 def _groups_ahead(
     many: int, hashes: U64Array, slots: I32Array, used: I64Array, numbers: I32Array,
-    heads: I64Array, firsts: I64Array, places: I64Array,
+    touched: I64Array, places: I64Array,
 ) -> None:  # fmt: skip
     """Read what `_touch` asks of the next `many` contributions, as `look_ahead` does for rows.
 
@@ -87,8 +86,8 @@ def _groups_ahead(
         word = np.int64(slots[home(hashes[at], used)])
         places[at] = numbers[word & low] if word >= 0 else -1
     for at in range(many):
-        if 0 <= places[at] < heads.size:
-            read ^= heads[places[at]] ^ firsts[places[at]]
+        if 0 <= places[at] < touched.shape[0]:
+            read ^= touched[places[at], 0]
     places[BLOCK] = read
 
 
@@ -96,14 +95,14 @@ def _groups_ahead(
 def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
     counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
-    numbers: I32Array, heads: I64Array, firsts: I64Array, many: int,
+    numbers: I32Array, touched: I64Array, many: int,
     words: I64Array, links: I32Array, state: I64Array,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Take contributions in from row `first` on; the row that is next, and how many groups of
-    `heads` are touched by now.
+    """Take contributions in from row `first` on; the row that is next, and how many groups are
+    touched by now.
 
-    Of each of these `heads` has the newest row, and `firsts` the first instant. `numbers` holds the
-    place of a row among them, and anything for other rows.
+    Of each of these `touched` has the newest row and the first instant. `numbers` holds the place
+    of a row among them, and anything for other rows.
     """
     groups = columns.size
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), first, first
@@ -111,7 +110,7 @@ def _accumulate(
     mine, nulls = groups + 2 + values, sums.shape[1] - 3
     timed = groups + 3 + SUM_WORDS * values < nulls
     for i in range(first, change.shape[0]):
-        if counts[0] >= sums.shape[0] or many >= heads.size:
+        if counts[0] >= sums.shape[0] or many >= touched.shape[0]:
             return FULL, i, many
         if timed and room_in(words, state) < 2:
             return NODES, i, many
@@ -120,7 +119,7 @@ def _accumulate(
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, sums, slots, used, hashes)
-            _groups_ahead(ready - base, hashes, slots, used, numbers, heads, firsts, places)
+            _groups_ahead(ready - base, hashes, slots, used, numbers, touched, places)
         slot = find_slot(
             change, i, columns, mine, hashes[i - base], sums, columns, nulls, slots, used
         )
@@ -131,12 +130,13 @@ def _accumulate(
         start, end = change[i, mine + 1], change[i, mine + 2]
         time, expiry = change[i, groups], change[i, groups + 1]
         found, row, looked = np.int64(-1), head, 0
-        while row >= 0 and looked < _LOOKED_AT and found < 0:
+        while row >= 0 and looked < _LOOKED_AT:
             if alike(sums, row, groups, time, expiry, end, timed):
                 begun = sums[row, nulls + 1]
                 if begun == start or max(begun, start) <= since:
                     found = row
                     sums[row, nulls + 1] = max(begun, start)
+                    break  # to read which row is next would be one more wait for memory
             looked += 1
             row = np.int64(nexts[row])
         newest = head
@@ -147,7 +147,7 @@ def _accumulate(
         if timed:
             add_time(sums, found, groups, words, links, state, time, change[i, mine + 3])
         add_value(sums, found, groups, change, i, values, change[i, mine + 3])
-        many = _touch(head, newest, start, numbers, heads, firsts, many)
+        many = _touch(head, newest, start, numbers, touched, many)
     return DONE, change.shape[0], many
 
 
@@ -160,8 +160,8 @@ class Sums:
     """
 
     __slots__ = (
-        "_firsts", "_groups", "_heads", "_last", "_many", "_numbers", "_past", "_timed", "_times",
-        "_values", "rows",
+        "_groups", "_last", "_many", "_numbers", "_past", "_timed", "_times", "_touched", "_values",
+        "rows",
     )  # fmt: skip
 
     def __init__(self, groups: int, values: int, timed: bool = False) -> None:
@@ -172,7 +172,7 @@ class Sums:
         self.rows = Arrangement(self._last + timed + 1)
         self._times = Multisets()
         self._numbers: I32Array = np.empty(0, np.int32)
-        self._heads, self._firsts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._touched = np.empty((0, 2), np.int64)
         self._many, self._past = 0, BEGIN_WORD
 
     @property
@@ -190,12 +190,11 @@ class Sums:
             index = rows.index(range(self._groups))
             if len(self._numbers) < len(rows.rows):
                 grow(self, "_numbers", len(rows.rows), len(self._numbers))
-            if self._many == len(self._heads):
-                for name in ("_heads", "_firsts"):
-                    grow(self, name, max(more, 2 * self._many), self._many)
+            if self._many == len(self._touched):
+                grow(self, "_touched", max(more, 2 * self._many), self._many)
             said, first, self._many = _accumulate(
                 change, columns, self._values, since, rows.rows, rows.counts, index.slots,
-                index.nexts, index.used, first, self._numbers, self._heads, self._firsts,
+                index.nexts, index.used, first, self._numbers, self._touched,
                 self._many, times.words, times.links, times.state,
             )  # fmt: skip
             index.linked = len(rows)
@@ -205,11 +204,15 @@ class Sums:
                 times.reserve(2 * more)
 
     def touched(self) -> tuple[I64Array, I64Array]:
-        """Of each group that was added to since the last call a row, and the first instant."""
+        """Of each group that was added to since the last call a row, and the first instant.
+
+        Many rows are in the order of memory, which is read so from its front to its back.
+        """
         many, self._many = self._many, 0
-        heads, firsts = self._heads[:many], self._firsts[:many]
-        self._heads, self._firsts = np.empty(0, np.int64), np.empty(0, np.int64)
-        return heads, firsts
+        touched, self._touched = self._touched[:many], np.empty((0, 2), np.int64)
+        if many > BLOCK:
+            touched = touched.take(np.argsort(touched[:, 0]), axis=0)
+        return touched[:, 0].copy(), touched[:, 1].copy()
 
     def stretches(self, heads: I64Array, since: I64Array) -> I64Array:
         """Stretches of the groups, each from an instant of its own on.

@@ -146,7 +146,8 @@ class Reduction:
         heads, starts = self._sums.touched()
         gone = no_change(self._schema.columns)
         if len(facts) or self._failing.some:
-            gone = self._before(self._sums.rows.rows[heads], starts, facts, in_place)
+            groups = self._sums.rows.rows.take(heads, axis=0)
+            gone = self._before(groups, starts, facts, in_place)
         come: list[Change] = []
         for first in range(0, max(len(heads), 1), PIECE_ROWS):
             self._look(come)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +47,9 @@ class Reading:
 
 
 EVERYTHING = Reading()
+
+Bounds: TypeAlias = "tuple[int | float | str | None, int | float | str | None, bool]"
+"""Least and greatest value of a column (None: unknown), and whether there are nulls."""
 
 
 def reading_of(scan: Scan, schema: pa.Schema, arguments: int, *, columns: bool = True) -> Reading:
@@ -99,3 +103,25 @@ def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expr
         return reduce(or_, parts) if parts else pc.scalar(False)
     known = [part for part in parts if part is not None]
     return reduce(and_, known) if known else None
+
+
+def share_of(test: Test | None, names: Sequence[str], bounds: Mapping[str, Bounds]) -> float:
+    """About the share of rows that pass, if numbers lie evenly between the bounds of a column.
+
+    Few rows have one value; what nothing is known of passes.
+    """
+    if test is None:
+        return 1.0
+    if not isinstance(test, Comparison):
+        parts = [share_of(each, names, bounds) for each in test.tests]
+        return (max if isinstance(test, AnyOf) else min)(parts, default=0.0)
+    if test.sign == "==":
+        return 0.0
+    known = None if test.position == TIME_AT else bounds.get(names[test.position - 1])
+    least, greatest, value = *(known or (None, None))[:2], test.value
+    if not (isinstance(least, int | float) and isinstance(greatest, int | float)):
+        return 1.0
+    if not isinstance(value, int | float) or least == greatest:
+        return 1.0
+    below = (value - least) / (greatest - least)
+    return min(1.0, max(0.0, below if test.sign in ("<", "<=") else 1.0 - below))

@@ -115,8 +115,8 @@ class SharedInput:
 class SharedInputs:
     """Inputs of all views of a process, by collection and reading; and one numbering of texts.
 
-    Only equal readings are shared: a view that reads few rows or columns is never made to look at
-    more.
+    Only equal readings are shared. A view that needs nearly all of an input reads all of it, if
+    another one does. One that needs few rows or columns never does.
     """
 
     def __init__(self) -> None:
@@ -136,14 +136,18 @@ class SharedInputs:
 
         `stored` says that changes are read as they are stored, not added up.
         """
-        narrowed = None if scan is None else scan.nameless
-        fields = tuple((field.name, str(field.type)) for field in shape.schema)
-        carried = (shape.lattices, shape.written, shape.sure, shape.marked)
-        key = (collection, fields, shape.arguments, shape.timed, carried, narrowed, stored)
+        key = _key(collection, shape, scan, stored)
         found = self._inputs.get(key)
         if found is None:
             found = self._inputs[key] = SharedInput()
         return found
+
+    def is_read(
+        self, collection: str, shape: PredicateShape, scan: Scan, stored: bool = False
+    ) -> bool:
+        """Whether some view has this reading of a collection now."""
+        found = self._inputs.get(_key(collection, shape, scan, stored))
+        return found is not None and found.readers > 0
 
     def inputs(self) -> list[SharedInput]:
         """Those that any view reads."""
@@ -177,3 +181,11 @@ class SharedInputs:
             self._living_texts = max(self._living_texts, len(texts))
             self._made_texts = max(self._made_texts, texts.made)
             self._begun = self._begun or texts is self._texts
+
+
+def _key(collection: str, shape: PredicateShape, scan: Scan | None, stored: bool) -> Hashable:
+    """Readings with equal keys are one."""
+    narrowed = None if scan is None else scan.nameless
+    fields = tuple((field.name, str(field.type)) for field in shape.schema)
+    carried = (shape.lattices, shape.written, shape.sure, shape.marked)
+    return collection, fields, shape.arguments, shape.timed, carried, narrowed, stored

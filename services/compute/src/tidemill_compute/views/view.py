@@ -31,6 +31,7 @@ from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.engines import Engines
 from tidemill_compute.views.input_rows import Row, rows_of
 from tidemill_compute.views.input_state import InputState, no_rows
+from tidemill_compute.views.readings import MOVED_MAX, all_of, is_near
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticked import TickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
@@ -88,6 +89,8 @@ class ViewDriver:
         self._call_off: Callable[[], None] = lambda: None
         self._scans: Mapping[str, Scan] = {}
         self._readings: dict[str, Reading] = {}
+        self._apart: dict[str, Callable[[], bool]] = {}
+        """Inputs that it reads for itself until others read all of them, and whether they do."""
         self._state_upper = 0
         self._taken = 0
         """The upper of the last step that was evaluated."""
@@ -336,13 +339,21 @@ class ViewDriver:
         """Read the rows and columns of an input that can matter, if no count may be negative."""
         collection, shape = self._target.inputs[predicate]
         scan = self._scans.get(predicate)
-        description = await self._collections.description(collection)
-        if description.allow_negative or not self._maintainer.reads_present:
+        state = await self._collections.state(collection)
+        if state.description.allow_negative or not self._maintainer.reads_present:
             scan = None  # windows find rows as they are stored
+        stored, every = self._maintainer.reads_max is not None, all_of(shape)
+        self._apart.pop(predicate, None)
+        if scan is not None and scan.nameless != every and is_near(scan, shape, state.parts()):
+            if self._shared.is_read(collection, shape, every, stored):
+                scan = every
+            else:
+                self._apart[predicate] = partial(
+                    self._shared.is_read, collection, shape, every, stored
+                )
         self._readings[predicate] = (
             EVERYTHING if scan is None else reading_of(scan, shape.schema, shape.arguments)
         )
-        stored = self._maintainer.reads_max is not None
         self._inputs[predicate].stored = stored
         self._inputs[predicate].share(self._shared.input(collection, shape, scan, stored))
 
@@ -395,7 +406,9 @@ class ViewDriver:
         lower = self._taken
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
-        if self._hands_over() or (self._maintainer.outdated and not await self._go_on()):
+        if self._hands_over() or self._joins():
+            return False
+        if self._maintainer.outdated and not await self._go_on():
             return False
         try:
             step, taken = await self._take_in(lower, common, half_written)
@@ -456,6 +469,12 @@ class ViewDriver:
             changed = any(table.num_rows for _, table in updates)
             await self.rest.follow(frontier(step.upper), changed)
         return alone
+
+    def _joins(self) -> bool:
+        """Whether to begin again with what others read: little is read anew for it."""
+        return any(
+            self._inputs[each].alive <= MOVED_MAX and joins() for each, joins in self._apart.items()
+        )
 
     def _hands_over(self) -> bool:
         """Whether another engine is to go on from here, where everything has one upper."""

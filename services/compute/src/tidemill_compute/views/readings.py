@@ -1,0 +1,36 @@
+"""Choice between the part of an input that a view needs, and all of it, which others read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.catalog.record_rows import PredicateShape
+from tidemill.datalog.logical.scans import Scan
+from tidemill.datalog.pushdown import share_of
+from tidemill.shard.parts import Part
+
+SHARE_MIN = 0.25
+"""A view that needs a smaller share of the rows keeps them for itself."""
+MOVED_MAX = 10_000
+"""A view with more rows of an input goes over to those of others at its next start."""
+
+
+def all_of(shape: PredicateShape) -> Scan:
+    """The scan of all rows and columns."""
+    return Scan("", tuple(range(1, shape.arguments + 1)))
+
+
+def is_near(scan: Scan, shape: PredicateShape, parts: Sequence[Part]) -> bool:
+    """Whether a view that needs a scan keeps as much as all of the input, or nearly.
+
+    The rows that another view keeps then cost it no memory, and little when it looks for some of
+    them. So it is for most of the columns, and a large share of the rows. The store's least and
+    greatest values tell the share. Cost: O(parts).
+    """
+    if 2 * len(scan.columns) <= shape.arguments:
+        return False
+    names, rows = shape.schema.names, sum(part.rows for part in parts)
+    if not rows:
+        return share_of(scan.wanted, names, {}) >= SHARE_MIN
+    passing = sum(part.rows * share_of(scan.wanted, names, part.bounds) for part in parts)
+    return passing >= SHARE_MIN * rows

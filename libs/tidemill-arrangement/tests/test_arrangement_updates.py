@@ -196,6 +196,18 @@ def test_chunks_do_not_matter() -> None:
     assert many.column("_diff").to_pylist() == [3, 3]
 
 
+@given(st.lists(st.tuples(rows, times, st.integers(-2, 2)), min_size=2, max_size=2))
+@settings(max_examples=300, deadline=None)
+def test_two_updates_have_the_order_of_many(pair: list[tuple[Row, int, int]]) -> None:
+    table = table_of(pair).select(["name", "count", "_time", "_diff"])
+    last = table_of([(("\U0010ffff", 0, None, None), 0, 1)]).select(table.column_names)
+    among = consolidate(concatenate([table, last]))
+    greatest = among.column("name").to_pylist().index("\U0010ffff")
+    others = [at for at in range(among.num_rows) if at != greatest]
+    assert rows_of(consolidate(table)) == rows_of(among.take(pa.array(others, pa.int64())))
+    assert consolidate(table).schema == table.schema
+
+
 def test_stamping_and_negating() -> None:
     rows = pa.table({"x": [1, 2]})
     table = stamp(rows, U64_MAX)

@@ -106,9 +106,10 @@ class InputLog:
             return place, []
         found = []
         for batch in self._batches():
-            upper = sole_time(batch.description.upper)
+            upper, updates = sole_time(batch.description.upper), batch.updates
             if upper > place:
-                found.append((upper, between(batch.updates, place, None)))
+                whole = place <= sole_time(batch.description.lower)
+                found.append((upper, updates if whole else between(updates, place, None)))
         return max(place, sole_time(trace.upper)), found
 
     def append(self, lower: int, upper: int, changes: pa.Table) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+from decimal import Decimal
+from uuid import UUID
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Readable
 from tidemill.datalog.goals import goal_over
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record, Value, format_value
 from tidemill.errors import UsageError
+from tidemill.time.typed import EPOCH, Json
 from tidemill_query.goals import row_goal, split_name
 
 
@@ -33,14 +39,28 @@ def test_w12_a_goal_over_columns_that_the_language_lacks_rounds_nothing() -> Non
             row_goal(text, readable).select(rows)
 
 
+LONG = Decimal("12345678901234567890.12")
+LONGER = Decimal("12345678901234567890.120000000000000001")
 KINDS: dict[ColumnType, pa.DataType] = {
-    "int": pa.int64(), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_(),
+    each: arrow_type(each)
+    for each in (
+        "int", "float", "text", "bool", "timestamp", "date", "duration", "decimal(22,2)",
+        "decimal(38,18)", "bytes", "uuid", "json",
+    )
 }  # fmt: skip
 VALUES: dict[ColumnType, st.SearchStrategy[Value]] = {
     "int": st.sampled_from((0, 1, 2**53, 2**53 + 1, -(2**63), None)),
     "float": st.sampled_from((0.0, 1.0, 0.5, 2.0**53, -(2.0**63), None)),
     "text": st.sampled_from(("", "a", "\u00e9", "1", None)),
     "bool": st.sampled_from((True, False, None)),
+    "timestamp": st.sampled_from((EPOCH, EPOCH - timedelta(microseconds=1), None)),
+    "date": st.sampled_from((date(1, 1, 1), date(2026, 3, 1), None)),
+    "duration": st.sampled_from((timedelta(0), timedelta(seconds=-90), None)),
+    "decimal(22,2)": st.sampled_from((Decimal(0), LONG, None)),
+    "decimal(38,18)": st.sampled_from((Decimal(0), LONG, LONGER, None)),
+    "bytes": st.sampled_from((b"", b"\x00\xff", None)),
+    "uuid": st.sampled_from((UUID(int=0), UUID(int=1), None)),
+    "json": st.sampled_from((Json("null"), Json('{"a":[1]}'), Json("1"), None)),
 }
 
 
@@ -55,7 +75,9 @@ def test_w12_a_goal_over_rows_says_what_it_says_of_their_facts(
         for _ in kinds
     ]
     names = [f"c{at}" for at in range(len(kinds))]
-    columns = [pa.array([row[at] for row in held], KINDS[kind]) for at, kind in enumerate(kinds)]
+    columns = [
+        pa.array([_stored(row[at]) for row in held], KINDS[kind]) for at, kind in enumerate(kinds)
+    ]
     rows = pa.table([*columns, pa.array(range(len(held)), pa.int64())], names=[*names, DIFF])
     readable = Readable("r", "r", tuple(zip(names, kinds, strict=True)), len(kinds), lambda _: [])
     text = f"r({', '.join(terms)})"
@@ -69,6 +91,50 @@ def test_w12_a_goal_over_rows_says_what_it_says_of_their_facts(
     ]
     if (where := mine.where) is not None:  # what stores leave out of it is in no answer
         assert mine.select(rows.filter(where))[DIFF].to_pylist() == found
+
+
+def _stored(value: Value) -> object:
+    own = value.bytes if isinstance(value, UUID) else value
+    return own.text if isinstance(own, Json) else own
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_literal_of_each_type_finds_its_rows(kind: ColumnType) -> None:
+    some = [Decimal(0), LONG] if kind.startswith("decimal") else _some(kind)
+    column = pa.array([_stored(each) for each in some], KINDS[kind])
+    rows = pa.table([column, column, range(len(some))], names=["a", "b", DIFF])
+    readable = Readable("r", "r", (("a", kind), ("b", kind)), 2, lambda _: [])
+    assert row_goal(f"r({format_value(some[0])}, _)", readable).select(rows)[DIFF].to_pylist() == [
+        0
+    ]
+    assert row_goal("r(x, x)", readable).select(rows)[DIFF].to_pylist() == [*range(len(some))]
+
+
+def _some(kind: ColumnType) -> list[Value]:
+    known: dict[ColumnType, list[Value]] = {
+        "int": [1, 2], "float": [0.5, 1.0], "text": ["a", ""], "bool": [True, False],
+        "timestamp": [EPOCH, EPOCH - timedelta(microseconds=1)], "uuid": [UUID(int=0), UUID(int=1)],
+        "date": [date(1, 1, 1), date(2026, 3, 1)], "bytes": [b"", b"\x00\xff"],
+        "duration": [timedelta(0), timedelta(seconds=-90)], "json": [Json("1"), Json("null")],
+    }  # fmt: skip
+    return known[kind]
+
+
+def test_decimals_of_two_columns_are_equal_by_all_their_digits() -> None:
+    rows = pa.table(
+        {
+            "a": pa.array([LONG, LONG, None], KINDS["decimal(22,2)"]),
+            "b": pa.array([LONG, LONGER, None], KINDS["decimal(38,18)"]),
+            DIFF: [0, 1, 2],
+        }
+    )
+    columns = (("a", "decimal(22,2)"), ("b", "decimal(38,18)"))
+    readable = Readable("r", "r", columns, 2, lambda _: [])
+    assert row_goal("r(x, x)", readable).select(rows)[DIFF].to_pylist() == [0, 2]
+    for none in ("0.001", "12345678901234567890.999"):
+        goal = row_goal(f'r(decimal("{none}"), _)', readable)
+        assert goal.never
+        assert goal.select(rows).num_rows == 0
 
 
 GOALS = {"1": 1, "1.0": 1, "1.5": 0, "null": 1, "n": 3}

@@ -118,17 +118,21 @@ async def test_typed_rows_come_back_through_every_door(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("goal", "rows"),
     [
-        ('again(i, timestamp("2026-01-01T12:30:00Z"), p)', 1),
-        ('again(i, timestamp("2026-01-01T12:30:01Z"), p)', 0),
-        (f'again(uuid("{ONE}"), n, p)', 1),
-        ('again(i, n, decimal("13.75"))', 1),
-        ('again(i, n, decimal("13.76"))', 0),
+        ('dear/dear(id: i, doc: json("{\\"n\\": [1.0], \\"city\\": \\"Oslo\\"}"))', 1),
+        ('orders(id: i, doc: json("[2]"))', 0),
+        ('orders(id: i, price: decimal("9.990"))', 1),
+        ('orders(id: i, price: decimal("9.991"))', 0),
+        ('over/again(i, timestamp("2026-01-01T12:30:00Z"), p)', 1),
+        ('over/again(i, timestamp("2026-01-01T12:30:01Z"), p)', 0),
+        (f'over/again(uuid("{ONE}"), n, p)', 1),
+        ('over/again(i, n, decimal("13.75"))', 1),
+        ('over/again(i, n, decimal("13.76"))', 0),
     ],
 )
 async def test_goals_have_typed_literals(tmp_path: Path, goal: str, rows: int) -> None:
     async with web(tmp_path) as asked:
         at = await start(asked)
-        said = await asked.ask(f"/v1/ask?goal={quote('over/' + goal)}&as_of={at}&wait_s=60")
+        said = await asked.ask(f"/v1/ask?goal={quote(goal)}&as_of={at}&wait_s=60")
         assert said.status == 200, said.body
         assert len(said.json["rows"]) == rows
 

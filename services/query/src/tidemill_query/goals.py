@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Readable
 from tidemill.datalog import ast
@@ -18,8 +20,11 @@ from tidemill.datalog.pushdown import expression_of
 from tidemill.datalog.records import Value, parse_record
 from tidemill.datalog.values import widen
 from tidemill.errors import UsageError
+from tidemill.time.typed import DIGITS_MAX, SCALE_MAX, Json
 
 LANES = ("_time", "_diff")
+_DECIMALS = pa.decimal256(2 * DIGITS_MAX, SCALE_MAX)
+"""Decimal numbers of every column: Arrow compares two of one type exactly, and others not."""
 
 SQL = ("select", "with")
 """First words of what people write who mean SQL."""
@@ -32,7 +37,8 @@ class RowGoal:
     `fixed` are columns with the value they have, of the very type of the column. `widened` are
     columns of whole numbers that equal a float. `shown` are the answer's columns, each with the
     column it comes from. `alike` are pairs of columns with equal values. `carried` are columns that
-    are null or false where a row lacks a parafact of the goal.
+    are null or false where a row lacks a parafact of the goal. `never` says that no row has a value
+    of the goal, such as a decimal number with more digits than its column.
     """
 
     readable: Readable
@@ -41,6 +47,7 @@ class RowGoal:
     shown: tuple[tuple[str, str], ...]
     alike: tuple[tuple[str, str], ...]
     carried: tuple[str, ...] = ()
+    never: bool = False
 
     @property
     def where(self) -> pc.Expression | None:
@@ -52,6 +59,8 @@ class RowGoal:
 
     def select(self, rows: pa.Table) -> pa.Table:
         """The rows that match, with the answer's columns and whatever lanes there are."""
+        if self.never:
+            rows = rows.slice(0, 0)
         for name, value in self.fixed.items():
             rows = rows.filter(_equal(rows[name], value, name))
         for name, number in self.widened:
@@ -85,6 +94,20 @@ def _floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
         ) from error
 
 
+def _holds(kind: str, value: Decimal) -> bool:
+    """Whether a column of decimal numbers may have the value."""
+    try:
+        pa.scalar(value, arrow_type(kind))
+    except (pa.ArrowInvalid, KeyError):
+        return False
+    return True
+
+
+def _stored(value: Value) -> Value:
+    """The value as Arrow takes it."""
+    return value.text if isinstance(value, Json) else value
+
+
 def _equal(column: pa.ChunkedArray, value: Value, name: str) -> pa.ChunkedArray:
     """A mask of the rows with this value in a column. Raises: UsageError for one that it cannot
     hold.
@@ -101,7 +124,9 @@ def _equal(column: pa.ChunkedArray, value: Value, name: str) -> pa.ChunkedArray:
 
 def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
     """A mask of the rows with one value in both columns; null equals null, as in the language."""
-    if left.type != right.type:
+    if pa.types.is_decimal(left.type) and pa.types.is_decimal(right.type):
+        left, right = left.cast(_DECIMALS), right.cast(_DECIMALS)
+    elif left.type != right.type:
         left, right = _floats(left), _floats(right)
     nulls = pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.or_(pc.fill_null(pc.equal(left, right), False), nulls)
@@ -144,14 +169,18 @@ def row_goal(goal: str, readable: Readable) -> RowGoal:
     widened: list[tuple[str, float]] = []
     bound: dict[str, str] = {}
     alike: list[tuple[str, str]] = []
+    never = False
 
     def take(term: ast.Expression, column: str) -> None:
+        nonlocal never
         if isinstance(term, ast.Literal):
             value, kind = term.value, kinds[column]
             if kind in ("int", "any") and type(value) is float:
                 widened.append((column, value))
+            elif isinstance(value, Decimal) and not _holds(kind, value):
+                never = True
             else:
-                fixed[column] = widen(value) if kind == "float" else value
+                fixed[column] = widen(value) if kind == "float" else _stored(value)
         elif isinstance(term, ast.Variable):
             if term.name in bound:
                 alike.append((bound[term.name], column))
@@ -175,4 +204,4 @@ def row_goal(goal: str, readable: Readable) -> RowGoal:
     matched = [lattice for lattice, _ in compiled.parafacts]
     carried = tuple(readable.tells[name] for name in matched if name in readable.tells)
     shown += [(name, name) for name in rest if name not in (*matched, *carried)]
-    return RowGoal(readable, fixed, tuple(widened), tuple(shown), tuple(alike), carried)
+    return RowGoal(readable, fixed, tuple(widened), tuple(shown), tuple(alike), carried, never)

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from tidemill.time.typed import (
     READ,
     SPAN_MAX,
+    Json,
     fitting,
     json_of,
     json_of_tree,
     json_tree,
     json_value,
+    plain,
     read_decimal,
     read_instant,
     read_json,
@@ -136,3 +138,19 @@ def test_levels_of_json_are_counted_alike(levels: int, inner: str) -> None:
 def test_instants_are_of_one_zone() -> None:
     assert read_instant("2026-03-01T12:00:00+02:00") == read_instant("2026-03-01T10:00Z")
     assert read_decimal("12.50") == Decimal("12.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"a":[1.5,2,null]}', {"a": [1.5, 2, None]}),
+        ("[1e-9,1e300]", [1e-9, 1e300]),
+        ("1e400", "1e400"),
+        ("1.0000000000000000001", "1.0000000000000000001"),
+        ("123456789012345678901234567890", 123456789012345678901234567890),
+    ],
+)
+def test_json_is_told_with_all_digits_and_never_as_what_json_lacks(text: str, told: Any) -> None:
+    found = plain(Json(text))
+    assert found == told
+    json.dumps(found, allow_nan=False)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client import Client
-from tidemill.errors import UnknownCollection
+from tidemill.errors import NotYet, UnknownCollection
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import UpProcess, up_process
+from tidemill_server.trials import history
 from tidemill_server.trials.replaying import replay
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
@@ -95,6 +96,19 @@ def test_a_replay_groups_as_the_action_does(tmp_path: Path) -> None:
         assert file.splitlines() == [message.line for message in told.messages]
         assert [len(message.events) for message in told.messages] == [2, 1]
         assert len(told.firings) == 3
+
+
+def test_a_replay_up_to_what_is_not_definite_ends_with_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instant at which event time stands still was waited for without end."""
+    monkeypatch.setattr(history, "PATIENCE_S", 0.2)
+    with up_process(tmp_path) as server, server.client() as client:
+        client.apply(ResourceDocument(WORLD.replace("FOLLOW", "false"), "a.yaml"))
+        last = changed(client, ("A", 220, 1))
+        client.query("heat/hot", last, timeout_s=60)
+        with pytest.raises(NotYet, match=r"heat/hot are definite together up to .* not yet at"):
+            replay(client, "asleep", None, last + 3_600_000, 1_000)
 
 
 def test_an_action_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
+from math import isfinite
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -366,10 +367,18 @@ TYPE_NAMES: Mapping[type, str] = {
 
 
 def plain(value: Typed) -> Any:
-    """A value as JSON has it: bytes as base64, JSON as it is, others in their text form."""
+    """A value as JSON has it: bytes as base64, JSON as it is, others in their text form.
+
+    A number in JSON that is no float with all its digits is their text.
+    """
     if isinstance(value, Json):
-        return json.loads(value.text)
+        return json.loads(value.text, parse_float=_float_or_text)
     return base64.b64encode(value).decode() if isinstance(value, bytes) else write_typed(value)
+
+
+def _float_or_text(text: str) -> float | str:
+    number = float(text)
+    return number if isfinite(number) and Decimal(repr(number)) == Decimal(text) else text
 
 
 def write_typed(value: Typed) -> str:

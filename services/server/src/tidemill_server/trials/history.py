@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,13 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.record_rows import record_of
 from tidemill.client.connection import Client
+from tidemill.client.instants import shown
 from tidemill.datalog.dataflow.evaluating import presences_of
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
-from tidemill.errors import UsageError
+from tidemill.errors import NotYet, UsageError
 from tidemill.rpc.messages import Changes
+from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.resources import Resource, SourceSpec, load_resources
 from tidemill.time import sole_time
 from tidemill_server.trials.answers import Columns, Rules
@@ -22,6 +25,8 @@ from tidemill_server.trials.answers import Columns, Rules
 _BASES = ("Source", "Table")
 _TYPES = {str(arrow_type(name)): name for name in ("int", "float", "text", "bool")}
 """Types that are inferred, by the name of their Arrow type."""
+PATIENCE_S = 10
+"""Seconds for which an instant is waited for that is not definite yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +100,22 @@ def stretch_of(
     """The stretch in which all collections are known; by default all of it, up to the latest
     instant.
 
-    Raises: UsageError where there is none.
+    Raises: UsageError where there is none. NotYet for an instant that is not definite in time.
     """
-    known = [
-        (each.since, each.upper)
-        for each in client.get()
-        if each.name in collections and each.kind in _BASES
-    ]
-    if derived := [name for name in collections if "/" in name]:
-        infos = client.explain_timestamp(*derived).inputs
-        known += [(info.since, info.upper) for _, info in infos]
-    ends = [sole_time(upper) for _, upper in known if upper and not upper.empty]
-    begins = [sole_time(since) for since, _ in known if since and not since.empty]
+    begins, ends = _known(client, collections)
+    if at is not None and ends:
+        clock = SystemClock()
+        patience = clock.monotonic_s() + PATIENCE_S
+        while at >= min(ends):
+            if clock.monotonic_s() > patience:
+                raise NotYet(
+                    f"{', '.join(collections)} are definite together up to {shown(min(ends) - 1)}, not "
+                    f"yet at {shown(at)}",
+                    requested=at,
+                    upper=min(ends),
+                )
+            asyncio.run(clock.sleep(0.1))
+            begins, ends = _known(client, collections)
     last = min(ends, default=1) - 1 if at is None else at
     first = max(begins, default=0) if start is None else start
     if first > last:
@@ -115,6 +124,20 @@ def stretch_of(
             reason="history",
         )
     return Stretch(first, last)
+
+
+def _known(client: Client, collections: Sequence[str]) -> tuple[list[int], list[int]]:
+    """(since, upper) of the collections, of each that has one."""
+    known = [
+        (each.since, each.upper)
+        for each in client.get()
+        if each.name in collections and each.kind in _BASES
+    ]
+    if derived := [name for name in collections if "/" in name]:
+        infos = client.explain_timestamp(*derived).inputs
+        known += [(info.since, info.upper) for _, info in infos]
+    begins = [sole_time(since) for since, _ in known if since and not since.empty]
+    return begins, [sole_time(upper) for _, upper in known if upper and not upper.empty]
 
 
 def facts_in(

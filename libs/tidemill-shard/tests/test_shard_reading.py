@@ -391,6 +391,23 @@ async def test_what_is_in_the_log_is_added_up_right_whatever_became_of_it() -> N
         assert counted.of("c", held) == held.inline_bytes() > 0
 
 
+async def test_who_lags_behind_other_followers_finds_in_memory_what_comes_next() -> None:
+    def rows(time: int) -> list[tuple[Any, ...]]:
+        return [(n, "x" * 50, time + n % 2, 1) for n in range(1_000)]
+
+    each = pa.Table.from_pylist([dict(zip("nstd", row, strict=True)) for row in rows(0)]).nbytes
+    world = World(Limits(inline_bytes_max=0, cache_bytes_max=9 * each // 2))
+    read = await world.create()
+    for time in range(0, 8, 2):
+        await world.write(time, time + 2, rows(time))
+    store = world.store
+    assert await world.parts_read(store.changes(read, 0, 5)) == 0  # and has not passed the third
+    for time in (8, 10):
+        await world.write(time, time + 2, rows(time))
+    assert await world.parts_read(store.changes(read, 4, 12)) == 0
+    assert await world.parts_read(store.changes(read, 0, 4)) == 2
+
+
 async def test_s9_reading_ends_where_who_asked_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """`settled` hears of rows that are surely contents, `told` of all that is read; what they raise
     ends it.

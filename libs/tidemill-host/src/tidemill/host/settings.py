@@ -218,8 +218,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on."""
 
     cache_bytes: int = CACHE_BYTES_MAX
-    """Memory of decoded rows that are kept for further reads, those just written among them; the
-    ones that were not read for longest make room."""
+    """Memory of decoded rows that are kept for further reads, those just written among them. The
+    ones that followers have passed make room first, then those that were not read for longest."""
 
     history_bytes: int = 16 << 30
     """Memory, by the same count, of a job that evaluates the history of a view, with all changes of

@@ -55,7 +55,11 @@ class PartGone(Exception):
 
 
 class PartStore:
-    """Writes and reads parts. Decoded ones are kept, the least recently used forgotten first."""
+    """Writes and reads parts. Decoded ones are kept.
+
+    The ones that followers have passed are forgotten first, so that who lags behind finds the next
+    ones in memory. Then the least recently used one is.
+    """
 
     def __init__(
         self,
@@ -164,14 +168,18 @@ class PartStore:
         """Keep a row group of a part in memory, as whole parts are kept."""
         self._remember(f"{part.key}#{number}", table)
 
-    async def table(self, part: Part, description: Description, *, keep: bool = True) -> pa.Table:
+    async def table(
+        self, part: Part, description: Description, *, keep: bool = True, passed: bool = False
+    ) -> pa.Table:
         """All updates of a part, also those outside its interval; kept in memory if `keep`.
 
-        Raises: PartGone, Corrupt.
+        One that its reader has `passed` is the first to be forgotten. Raises: PartGone, Corrupt.
         """
         schema, arrived = description.update_schema(), description.arrived
         held = self.cached(part, schema)
         if held is not None:
+            if passed and part.key is not None:
+                self._held.move_to_end(part.key, last=False)
             return held
         with self.stages.timed("read", part.rows):
             data = await self.data(part)
@@ -179,15 +187,16 @@ class PartStore:
                 part.rows, lambda: decode_part(data, part, schema, arrived).combine_chunks()
             )
         if part.key is not None and keep:
-            self._remember(part.key, table)
+            self._remember(part.key, table, passed)
         return table
 
-    def _remember(self, key: str, table: pa.Table) -> None:
+    def _remember(self, key: str, table: pa.Table, passed: bool = False) -> None:
         self._forget(key)
         size = table.get_total_buffer_size()  # a slice keeps all of what it is cut from
         if size > self.limits.cache_bytes_max:
             return
         self._held[key] = table
+        self._held.move_to_end(key, last=not passed)
         self._bytes += size
         while self._bytes > self.limits.cache_bytes_max:
             self._forget(next(iter(self._held)))

@@ -115,7 +115,7 @@ class VersionReader:
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
     ) -> pa.Table:
         """All updates with lower <= time < upper (None: no bound), consolidated if so wanted."""
-        pieces = await self.pieces(state, lower, upper, query)
+        pieces = await self._make(state, lower, upper, query, lambda part, rows: rows, follows=True)
         if not query.added_up:
             schema = state.description.update_schema()
             names = [*(query.columns or state.description.schema.names), TIME, DIFF]
@@ -147,9 +147,10 @@ class VersionReader:
         upper: int | None,
         query: Query,
         make: Callable[[Part, pa.Table], pa.Table],
+        follows: bool = False,
     ) -> list[pa.Table]:
         """The results of `make` on the selected updates of each part that has some, several at a
-        time.
+        time. A reader that `follows` has passed the parts that end before `upper`.
         """
         description = state.description
         _check_columns(query, description.schema.names)
@@ -165,7 +166,8 @@ class VersionReader:
         seen = [0]
 
         async def make_one(part: Part) -> pa.Table | None:
-            table = await self._rows(description, part, scalars)
+            passed = follows and (upper is None or part.time_max < upper)
+            table = await self._rows(description, part, scalars, passed)
 
             def work() -> pa.Table | None:
                 chosen = selected(table, part, lower, upper, query, description.key)
@@ -185,9 +187,11 @@ class VersionReader:
                 seen.append(0)
         return tables
 
-    async def _rows(self, description: Description, part: Part, scalars: Scalars) -> pa.Table:
+    async def _rows(
+        self, description: Description, part: Part, scalars: Scalars, passed: bool
+    ) -> pa.Table:
         if not scalars:
-            return await self._parts.table(part, description)
+            return await self._parts.table(part, description, passed=passed)
         return await self._lookup.rows(part, description, scalars)
 
 

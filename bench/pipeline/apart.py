@@ -64,7 +64,7 @@ def until_durable(system: System, options: Options) -> None:
     reached = records.event_end(options.count) - SKEW_MS
     end_s = time.monotonic() + options.limit_s
     while time.monotonic() < end_s:
-        metrics = system.metrics()
+        metrics = system.metrics("reclock", "query")
         durable = metrics.total(SOURCE_OFFSET_COMMITTED.name) >= options.count
         if durable and metrics.most(COLLECTION_UPPER.name, collection=RESAMPLE.source) >= reached:
             return

@@ -23,6 +23,8 @@ from tidemill.testkit.servers import object_server, redis_server
 START_S_MAX = 240.0
 STOP_S_MAX = 60.0
 ROLES = ("ingest", "remap,reclock", "compute", "compaction,query")
+ALONE = "up"
+"""The name of a process with all roles."""
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -71,12 +73,13 @@ class System:
         """The address for clients."""
         return self.members[-1].address("grpc")
 
-    def metrics(self) -> Metrics:
-        """The samples that all processes export now."""
+    def metrics(self, *roles: str) -> Metrics:
+        """The samples that all processes export now, or those with one of these roles."""
         found = Metrics()
         with self.looking:
             for member in self.members:
-                self.read(member, found)
+                if not roles or member.name == ALONE or any(role in member.name for role in roles):
+                    self.read(member, found)
         return found
 
     def read(self, member: Member, found: Metrics) -> None:
@@ -164,7 +167,7 @@ def running(folder: Path, bootstrap: str, roles: Sequence[str] = ()) -> Iterator
         system = System()
         try:
             for part in parts:
-                name = part.get("name", "up").replace(",", "-")
+                name = part.get("name", ALONE).replace(",", "-")
                 system.members.append(started(folder, name, {**settings, **part}))
             for member in system.members:
                 member.address("http")

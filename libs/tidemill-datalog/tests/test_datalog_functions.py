@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.datalog import text_functions
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.values import TEXT_MAX, Failed
 
@@ -122,6 +123,12 @@ def test_functions_at_their_edges(name: str, arguments: tuple[Any, ...], expecte
         ("format", ("{x}", 1), "not a form"),
         ("format", ("{.31}", 1.0), "not a form"),
         ("format", ("{.2}", "a"), "wrong type"),
+        ("format", ("{}" * 2_000, *["a" * TEXT_MAX] * 2_000), "overflow"),  # 2 GB
+        ("regex_extract", ("a", "a" * 1_001), "not a pattern"),
+        ("upper", ("ß" * TEXT_MAX,), "overflow"),
+        ("duration", ("1s" * (TEXT_MAX // 2),), "not of the type"),
+        ("bytes", ("0 ",), "not of the type"),
+        ("parse_time", ("1", "%Y" + "a" * 1_000), "not a form"),
     ],
 )
 def test_functions_fail_with_their_reasons(
@@ -145,6 +152,29 @@ def test_a_pattern_takes_time_linear_in_the_text() -> None:
     short = min(seconds(20_000) for _ in range(5))
     # A backtracking engine takes 2^20000 steps for the first.
     assert min(seconds(80_000) for _ in range(5)) < 40 * short + 0.1
+
+
+@pytest.mark.parametrize("part", ["[", "[:", "[^", "(", r"\Q", "[[:a"])
+def test_the_groups_of_a_pattern_are_named_in_linear_time(part: str) -> None:
+    """16,000 brackets that none closes took seven seconds, in which no other thread ran."""
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        text_functions._named(part * count)
+        text_functions._named.cache_clear()
+        return time.perf_counter() - start
+
+    short = min(seconds(4_000) for _ in range(5))
+    assert min(seconds(16_000) for _ in range(5)) < 8 * short + 0.05
+
+
+@pytest.mark.parametrize("n", [0, 1, 9_999, 10_000, 10_001, 25_000, 25_001, -1, -25_001, -25_002])
+def test_a_part_of_many_is_the_one_of_the_library(n: int) -> None:
+    text = "".join(f"{at}, " for at in range(25_000))
+    parts = text.split(", ")
+    expected = parts[n] if -len(parts) <= n < len(parts) else None
+    assert value("split", text, ", ", n) == expected
+    assert value("split_count", text, ", ") == len(parts)
 
 
 @LAW

@@ -21,7 +21,7 @@ from tidemill.datalog.elements import holds
 from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.math_functions import MATH_FUNCTIONS
 from tidemill.datalog.scalar import ScalarFunction as ScalarFunction
-from tidemill.datalog.scalar import Signature, number_of, strict, text_of, whole_of
+from tidemill.datalog.scalar import Signature, made, number_of, strict, text_of, whole_of
 from tidemill.datalog.text_functions import TEXT_FUNCTIONS, shown
 from tidemill.datalog.time_functions import TIME_FUNCTIONS
 from tidemill.datalog.typed_functions import TYPED_FUNCTIONS
@@ -118,12 +118,12 @@ def _length(x: Value) -> Value:
 
 def _lower(text: Value) -> Value:
     """The text in lower case."""
-    return normal(text_of(text).lower())
+    return made(text_of(text).lower())
 
 
 def _upper(text: Value) -> Value:
     """The text in upper case."""
-    return normal(text_of(text).upper())
+    return made(text_of(text).upper())
 
 
 def _concat(*texts: Value) -> Value:

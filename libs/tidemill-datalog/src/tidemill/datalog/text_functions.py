@@ -31,24 +31,31 @@ from tidemill.time.typed import write_typed
 
 PATTERN_CHARS_MAX = 1_000
 """Characters of a pattern of a regular expression."""
+PARTS_A_CALL = 10_000
+"""Parts of a text that are made at once: half a millisecond."""
 DIGITS_MAX = 30
 """Digits after the point that `format` writes."""
 
 
 def _split(text: Value, separator: Value, n: Value) -> Value:
     """Part `n` of the text between separators, from 0, or from -1 at the end; null beyond."""
-    parts, at = _parts(text, separator), whole_of(n)
-    return made(parts[at]) if -len(parts) <= at < len(parts) else None
+    whole, between, at = text_of(text), text_of(separator), whole_of(n)
+    count = whole.count(between) + 1 if between else 1
+    if not -count <= at < count:
+        return None
+    if not between:
+        return whole
+    at %= count
+    while at >= PARTS_A_CALL:  # a call of the library lets no other thread run
+        whole = whole.split(between, PARTS_A_CALL)[-1]
+        at -= PARTS_A_CALL
+    return made(whole.split(between, at + 1)[at])
 
 
 def _split_count(text: Value, separator: Value) -> Value:
     """The number of parts of the text between separators."""
-    return len(_parts(text, separator))
-
-
-def _parts(text: Value, separator: Value) -> list[str]:
-    between = text_of(separator)
-    return text_of(text).split(between) if between else [text_of(text)]
+    whole, between = text_of(text), text_of(separator)
+    return whole.count(between) + 1 if between else 1
 
 
 def _trim(text: Value, characters: Value = " \t\r\n") -> Value:
@@ -101,15 +108,20 @@ _FIELD = re.compile(r"\{\{|\}\}|\{(?:\.([0-9]{1,2}))?\}|[{}]")
 
 def _format(form: Value, *values: Value) -> Value:
     """The form with a value in place of each `{}`; `{.2}` writes a number with so many digits."""
-    left = list(values)
+    left, room = list(values), TEXT_MAX
 
     def written(match: re.Match[str]) -> str:
+        nonlocal room
         if match.group() in ("{{", "}}"):
             return match.group()[0]
         if match.group() in ("{", "}") or not left:
             raise Failed(NOT_A_FORM)
         value = left.pop(0)
-        return shown(value) if match[1] is None else _rounded(value, int(match[1]))
+        told = shown(value) if match[1] is None else _rounded(value, int(match[1]))
+        room -= len(told)
+        if room < 0:
+            raise Failed(OVERFLOW)
+        return told
 
     text = _FIELD.sub(written, text_of(form))
     if left:
@@ -156,6 +168,7 @@ def _regex_extract(text: Value, pattern: Value, group: Value = -1) -> Value:
 
     Without groups the default is the match.
     """
+    _refuse_long(pattern)
     named, groups = _named(text_of(pattern))
     at = min(1, groups) if group == -1 else whole_of(group)
     if not 0 <= at <= groups:
@@ -176,10 +189,14 @@ def _regex_replace(text: Value, pattern: Value, by: Value) -> Value:
     return made(new)
 
 
-def _matched(kernel: Any, text: Value, pattern: Value) -> Any:
-    """Result of a kernel of Arrow. Raises: Failed(not a pattern)."""
+def _refuse_long(pattern: Value) -> None:
     if len(text_of(pattern)) > PATTERN_CHARS_MAX:
         raise Failed(NOT_A_PATTERN)
+
+
+def _matched(kernel: Any, text: Value, pattern: Value) -> Any:
+    """Result of a kernel of Arrow. Raises: Failed(not a pattern)."""
+    _refuse_long(pattern)
     try:
         return kernel(pa.array([text_of(text)]), pattern=pattern)[0]
     except pa.ArrowInvalid:
@@ -187,7 +204,7 @@ def _matched(kernel: Any, text: Value, pattern: Value) -> Any:
 
 
 _OPENING = re.compile(
-    r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]])*\]|\((?!\?)|\(\?P?<\w+>", re.DOTALL
+    r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]])*(?:\]|\Z)|\((?!\?)|\(\?P?<\w+>", re.DOTALL
 )
 
 

@@ -249,6 +249,9 @@ def _format_time(x: Value, form: Value, zone: Value = "UTC") -> Value:
     return made(_DIRECTIVE.sub(written, text_of(form)))
 
 
+FORM_CHARS_MAX = 1_000
+"""Characters of a form that is read: a thousand forms are remembered."""
+
 _READ: Mapping[str, str] = {
     "Y": r"\d{4}", "m": r"\d\d?", "d": r"\d\d?", "H": r"\d\d?", "M": r"\d\d?", "S": r"\d\d?",
     "f": r"\d{1,9}", "L": r"\d{3}", "I": r"\d\d?", "p": "AM|PM|am|pm",
@@ -278,7 +281,7 @@ def _parse_time(text: Value, form: Value, zone: Value = "UTC") -> Value:
 
     Parts that the form leaves out are the least ones; an offset, `%z`, goes before the zone.
     """
-    pattern = _reader(text_of(form))
+    pattern = _reader(text_of(form)) if len(text_of(form)) <= FORM_CHARS_MAX else None
     if pattern is None:
         raise Failed(NOT_A_FORM)
     found = pattern.fullmatch(text_of(text))

@@ -204,7 +204,8 @@ def _matched(kernel: Any, text: Value, pattern: Value) -> Any:
 
 
 _OPENING = re.compile(
-    r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]])*(?:\]|\Z)|\((?!\?)|\(\?P?<\w+>", re.DOTALL
+    r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]])*(?:\]|\Z)|\((?!\?)|\(\?P?<\w+>",
+    re.DOTALL,
 )
 
 

@@ -185,8 +185,6 @@ def write_decimal(number: Decimal) -> str:
     return f"{number if bare is None else bare:f}"
 
 
-
-
 def read_uuid(text: str) -> UUID | None:
     """The UUID that 32 hexadecimal digits write, in groups or not; None if they write none."""
     try:

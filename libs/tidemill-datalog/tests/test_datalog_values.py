@@ -191,3 +191,16 @@ def test_f1_a_record_that_is_none_is_refused_at_once(text: str) -> None:
     assert caught.value.details["reason"] == "InvalidRecord"
     assert len(str(caught.value)) < 400
     assert time.process_time() - begun < 1
+
+
+def test_a_text_of_escapes_that_does_not_end_is_refused_in_linear_time() -> None:
+    """8,000 escaped quotes held the interpreter for two seconds: each began a text of its own."""
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        with pytest.raises(UsageError):
+            parse_record('p("' + '\\"' * count)
+        return time.perf_counter() - start
+
+    short = min(seconds(4_000) for _ in range(5))
+    assert min(seconds(16_000) for _ in range(3)) < 8 * short + 0.1

@@ -14,7 +14,7 @@ from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.parser import parse
 
 _COMMENT = r"//[^\n]*|/\*.*?\*/"
-_PIECE = re.compile(rf'{_COMMENT}|"(?:\\.|[^"\\])*"|;|\s+|[^\s;"/]+|/', re.DOTALL)
+_PIECE = re.compile(rf'{_COMMENT}|"(?:\\.|[^"\\]++)*+"?|;|\s+|[^\s;"/]+|/', re.DOTALL)
 _GAP = re.compile(rf"{_COMMENT}|\n", re.DOTALL)
 
 

@@ -167,7 +167,7 @@ NESTING_MAX = 50
 """Levels of sets inside each other in a record that a user writes."""
 RECORD_CHARS_MAX = 1 << 20
 _DIGITS_MAX = 30
-_OUTSIDE_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}]')
+_OUTSIDE_TEXT = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|[{}]')  # a text without an end is one, too
 
 
 def parse_record(text: str, *, blanks: bool = False) -> Record:

@@ -71,12 +71,16 @@ class Document:
 
 
 def parse_yaml(
-    text: str, file: str, look: Callable[[], None] = lambda: None
+    text: str,
+    file: str,
+    look: Callable[[], None] = lambda: None,
+    floats: Callable[[str], float] = float,
 ) -> tuple[list[Document], list[Problem]]:
     """All documents of `text`, and what is wrong with them as YAML; empty documents are left
     out.
 
-    `look` is called after each token: it may pause for other work.
+    `look` is called after each token: it may pause for other work. `floats` makes the numbers that
+    are not written as whole ones.
     """
     documents: list[Document] = []
     problems: list[Problem] = []
@@ -87,7 +91,7 @@ def parse_yaml(
         yaml.Scanner = _scanner_with(look, file, token)
         for node in yaml.compose_all(text):
             if node is not None and not _null(node):
-                reader = _NodeReader(file, problems, lines)
+                reader = _NodeReader(file, problems, lines, floats)
                 document = Document(file, None, reader.places, reader.keys, reader.blocks)
                 known = len(problems)
                 with suppress(_Enough):
@@ -142,10 +146,17 @@ class _Enough(Exception):
 class _NodeReader:
     """Turns the nodes of one document into values, and notes where they are."""
 
-    def __init__(self, file: str, problems: list[Problem], lines: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        file: str,
+        problems: list[Problem],
+        lines: Callable[[], list[str]],
+        floats: Callable[[str], float],
+    ) -> None:
         self._file = file
         self._problems = problems
         self._lines = lines
+        self._floats = floats
         self._open: set[int] = set()
         self._nodes = 0
         self._chars = 0
@@ -216,7 +227,7 @@ class _NodeReader:
                 case "int":
                     return _whole(text)
                 case "float":
-                    return float(
+                    return self._floats(
                         text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan")
                     )
                 case "str" | "timestamp":

@@ -15,6 +15,7 @@ from tidemill.errors import UsageError
 from tidemill.runtime.documents import Document, parse_yaml
 from tidemill.runtime.problems import FieldPath, Position, text_of
 from tidemill.runtime.resources import Resource, load_resources
+from tidemill_server.trials.row_texts import number_of
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -80,7 +81,7 @@ def case_files(paths: Sequence[Path]) -> list[Path]:
 
 def load_cases(path: Path) -> CaseFile:
     """Cases and resources of one file. Raises: UsageError with the place of the mistake."""
-    documents, problems = parse_yaml(text_of(path), str(path))
+    documents, problems = parse_yaml(text_of(path), str(path), floats=number_of)
     if problems:
         raise UsageError("\n".join(map(str, problems)), reason="yaml")
     if len(documents) != 1:

@@ -22,6 +22,7 @@ from tidemill_server.trials.history import (
     stretch_of,
     views_below,
 )
+from tidemill_server.trials.row_texts import row_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,7 @@ def record(
         _, entry = rules.inputs[name]
         lines.append(f"    {name}:")
         given = _rows(entry, facts[name][name], stretch.start)
-        lines += [f"    - {json.dumps(row, ensure_ascii=False, default=str)}" for row in given] or [
-            "      []"
-        ]
+        lines += [f"    - {row_text(row)}" for row in given] or ["      []"]
     lines += ["  expect:", "    asOf:", f"      {stretch.at}:"]
     for predicate in rules.views[view].outputs:
         texts = _answers(client, rules, view, predicate, stretch.at)

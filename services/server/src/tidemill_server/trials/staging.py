@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random  # noqa: TID251  the type of what is handed in
@@ -27,6 +26,7 @@ from tidemill_compute.events.progress import NOTHING_SEEN, Policy
 from tidemill_compute.events.rows import HEARTBEAT, OFFSET, PARTITION, timed
 from tidemill_compute.events.source_streams import stream_of
 from tidemill_server.trials.cases import wrapped
+from tidemill_server.trials.row_texts import row_text
 
 LAST = 1 << 61
 """Instant of the heartbeat that ends the stream of a case; every event lies before it."""
@@ -70,7 +70,8 @@ def given_rows(stored: Stored, rows: Iterable[Mapping[str, Any]]) -> list[GivenR
             found.append(GivenRow(row))
             continue
         start, end = row.get("from", 0), row.get("until", END)
-        if not (type(start) is type(end) is int and 0 <= start < end):
+        whole = type(start) is int and (type(end) is int or "until" not in row)
+        if not (whole and 0 <= start < end):
             raise UsageError(
                 f"a row is present from {start} until {end}: say from 0 on, where tables begin, "
                 "and until a later instant",
@@ -126,7 +127,7 @@ def _decoded(stored: Stored, given: Sequence[GivenRow]) -> tuple[pa.Table, Mappi
     columns = [Column(c.name, c.type, c.nullable) for c in columns_of(stored)]
     decoder = RowDecoder(columns, JsonFormat())
     places = [at for at, one in enumerate(given) if one.heartbeat is None]
-    written = [json.dumps(given[at].row, ensure_ascii=False).encode() for at in places]
+    written = [row_text(given[at].row).encode() for at in places]
     rows, letters = decoder.decode([given[at].partition for at in places], places, written)
     return rows, dict(
         zip(*(letters[name].to_pylist() for name in ("offset", "reason")), strict=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -63,6 +64,7 @@ def build(out: Path, with_images: bool) -> None:
         "build", "-q", "--all-packages", "--no-build-isolation", "--python", sys.executable,
         "--no-create-gitignore", "-o", str(out),
     )  # fmt: skip
+    ready_loops(out)
     chart(out)
     extension(out)
     (out / "constraints.txt").write_text(constraints())
@@ -77,6 +79,19 @@ def build(out: Path, with_images: bool) -> None:
     (out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
     held = sum(file["bytes"] for file in files.values())
     print(f"dist: {len(files)} files, {held / 1e6:.1f} MB, {len(images)} images in {out}")
+
+
+def ready_loops(out: Path) -> None:
+    """A second wheel of the member with loops, for this platform: it needs no compiler of loops.
+
+    Indexes and pip prefer it to the one for all platforms where it fits.
+    """
+    if platform.libc_ver()[0] != "glibc" or not shutil.which("cc"):
+        print("dist: no wheel with ready loops: it is built on Linux with glibc, by cc")
+        return
+    (wheel,) = out.glob("tidemill_arrangement-*-none-any.whl")
+    command = [sys.executable, "-m", "tidemill.host.warming", "--wheel", str(wheel), str(out)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def built_images() -> Path | None:
@@ -213,7 +228,7 @@ def materials(out: Path) -> str:
         "type": "application", "name": "tidemill", "version": version(),
     }  # fmt: skip
     for name in (each for each in names if each in members):
-        (wheel,) = out.glob(f"{name.replace('-', '_')}-{version()}-*.whl")
+        (wheel,) = out.glob(f"{name.replace('-', '_')}-{version()}-py3-none-any.whl")
         document["components"].append(
             {
                 "type": "library", "bom-ref": name, "name": name, "version": version(),

@@ -19,7 +19,9 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
@@ -30,14 +32,21 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tidemill.arrangement.kernels import kept_code
+from tidemill.arrangement.kernels.ready import LOOPS
 from tidemill.arrangement.machine_code import FOLDERS
+from tidemill.host.warming import SIGNATURES, ahead, signatures
 from tidemill.manifests.inventory import closure, locked, members_of
+from tidemill.testkit.file_locks import alone
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
 MEMBERS = members_of(ROOT)
-HEAVY = {"pyspark", "pandas", "matplotlib", "duckdb", "kubernetes", "obstore", "pytest"}
+COMPILER = {"numba", "llvmlite"}
+HEAVY = {"pyspark", "pandas", "matplotlib", "duckdb", "kubernetes", "obstore", "pytest", *COMPILER}
 """Packages that an installation without extras does not fetch."""
+LOOPED = "tidemill-arrangement"
+"""Member of which a platform has a wheel with ready loops."""
 PATIENCE_S = 240.0
 COMPILED_ANEW = "merging._append_new-"
 """Beginning of the file of the one loop that each installation compiles itself."""
@@ -255,10 +264,33 @@ def linked(name: str, site: Path) -> None:
             place.symlink_to(file.locate())
 
 
-class Installed:
-    """A virtual environment with what `requirement` brings, and an empty folder beside it."""
+@pytest.fixture(scope="module")
+def ready(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel with ready loops, which are compiled once while none of them changes."""
+    for each in signatures():
+        import_module(each.module)
+    parts = [kept_code.COMPILER, *sorted(digest for _, digest in LOOPS.values())]
+    parts += [file.read_text() for file in (SIGNATURES, ahead.SOURCE, Path(ahead.__file__))]
+    folder = ROOT / ".state/ready-loops" / sha256("\n".join(parts).encode()).hexdigest()[:16]
+    module = folder / "tidemill/ready_loops.abi3.so"
+    with alone(ROOT / ".state/loops", "ready"):
+        if not module.exists():
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            command = [sys.executable, "-m", "tidemill.host.warming", "--ahead", folder]
+            subprocess.run(command, check=True, timeout=4 * PATIENCE_S)
+    (wheel,) = wheels.glob("tidemill_arrangement-*.whl")
+    return ahead.wheel_with(module, wheel, tmp_path_factory.mktemp("ready"))
 
-    def __init__(self, place: Path, wheels: Path, requirement: str) -> None:
+
+class Installed:
+    """A virtual environment with what `requirement` brings, and an empty folder beside it.
+
+    With the wheel `ready` it gets no compiler of loops.
+    """
+
+    def __init__(
+        self, place: Path, wheels: Path, requirement: str, ready: Path | None = None
+    ) -> None:
         venv.create(place / "venv", symlinks=True)
         self.folder = place / "empty"
         self.folder.mkdir()
@@ -266,12 +298,19 @@ class Installed:
         self.home.mkdir()
         self._bin = place / "venv/bin"
         (site,) = (place / "venv/lib").glob("python*/site-packages")
-        names = closure([requirement], LOCK, MEMBERS)
+        members = dict(MEMBERS)
+        if ready:
+            needs = {**MEMBERS[LOOPED].needs, "kernels": ()}
+            members[LOOPED] = replace(MEMBERS[LOOPED], needs=needs)
+        names = closure([requirement], LOCK, members)
         self.packages = names - set(MEMBERS)
         for name in self.packages:
             linked(name, site)
         ours = [
-            next(wheels.glob(f"{n.replace('-', '_')}-[0-9]*.whl")) for n in names & set(MEMBERS)
+            ready
+            if ready and name == LOOPED
+            else next(wheels.glob(f"{name.replace('-', '_')}-[0-9]*.whl"))
+            for name in names & set(MEMBERS)
         ]
         command = [
             ROOT / ".tools/uv/bin/uv", "pip", "install", "-q", "--offline", "--no-deps",
@@ -279,7 +318,8 @@ class Installed:
         ]  # fmt: skip
         subprocess.run(command, check=True, timeout=PATIENCE_S)
         self._code = site / "tidemill/arrangement/__pycache__/machine-code"
-        self._give_machine_code()
+        if not ready:
+            self._give_machine_code()
 
     def _give_machine_code(self) -> None:
         """Copy the loops that this checkout has compiled, but for one: all of them take long."""
@@ -290,6 +330,10 @@ class Installed:
     def has_compiled(self) -> bool:
         """Whether the loop that the checkout did not give has been compiled here."""
         return any(self._code.glob(f"{COMPILED_ANEW}*"))
+
+    def has_machine_code(self) -> bool:
+        """Whether any loop has been compiled here, or was given."""
+        return self._code.exists() or (self.home / ".cache/tidemill").exists()
 
     def environment(self) -> dict[str, str]:
         """A fresh home, no Java, no source tree."""
@@ -311,9 +355,9 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """`pip install tidemill`, without extras."""
-    return Installed(tmp_path_factory.mktemp("plain"), wheels, "tidemill")
+def installed(wheels: Path, ready: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """`pip install tidemill`, without extras, on a platform whose loops are ready."""
+    return Installed(tmp_path_factory.mktemp("plain"), wheels, "tidemill", ready)
 
 
 def test_an_installation_without_extras_fetches_nothing_heavy(installed: Installed) -> None:
@@ -347,7 +391,7 @@ def test_an_installed_server_gives_an_exact_answer(installed: Installed) -> None
         assert (status, json.loads(written)["rows"]) == (0, [{"p": "N2", "d": 45}]), written
         status, written = installed.run(*address, "sql", "select 1")
         assert (status, "pip install 'tidemill[sql]'" in written) == (1, True), written
-        assert installed.has_compiled()
+        assert not installed.has_machine_code()
     finally:
         server.terminate()
         server.communicate(timeout=PATIENCE_S)
@@ -370,6 +414,34 @@ def test_installed_conformance_runs_a_case(wheels: Path, tmp_path: Path) -> None
     assert whole.run("conformance", "case.yaml") == (0, "1 passed, 0 failed\n")
     status, written = whole.run("init", "flights")
     assert (status, whole.run("test", "flights")) == (0, (0, "1 passed, 0 failed\n")), written
+
+
+def test_installed_conformance_needs_no_compiler_where_loops_are_ready(
+    wheels: Path, ready: Path, tmp_path: Path
+) -> None:
+    """Programs of views, by the dataflow: answers as the case files have them."""
+    whole = Installed(tmp_path, wheels, "tidemill[conformance]", ready)
+    assert not whole.packages & COMPILER
+    cases = ROOT / "libs/tidemill-datalog/tests/cases/pointwise.yaml"
+    status, written = whole.run("conformance", "--engine", "dataflow", str(cases))
+    assert (status, written.endswith(", 0 failed\n")) == (0, True), written
+    assert not whole.has_machine_code()
+
+
+def test_the_wheel_with_ready_loops_holds_what_the_other_one_holds(
+    wheels: Path, ready: Path
+) -> None:
+    (wheel,) = wheels.glob("tidemill_arrangement-*.whl")
+    with zipfile.ZipFile(wheel) as plain, zipfile.ZipFile(ready) as held:
+        more = set(held.namelist()) - set(plain.namelist())
+        told = next(each for each in plain.namelist() if each.endswith("/METADATA"))
+        same = {each for each in plain.namelist() if plain.read(each) == held.read(each)}
+        dropped = set(plain.read(told).splitlines()) - set(held.read(told).splitlines())
+    assert {each.rpartition("/")[2] for each in more} == {"ready_loops.abi3.so", "LICENSE.numba"}
+    changed = {each.rpartition("/")[2] for each in set(plain.namelist()) - same}
+    assert changed == {"METADATA", "WHEEL", "RECORD"}
+    named = {Requirement(each.decode().partition(": ")[2]).name for each in dropped}
+    assert named == COMPILER
 
 
 def test_extras_are_named_in_the_page_on_installing() -> None:

@@ -106,7 +106,7 @@ def test_a_batch_that_cannot_be_read_is_an_error_of_the_client() -> None:
 def test_without_a_compiler_records_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     data = packed([(b"k", None, 7, []), (None, b"v", 8, [("h", b"x")])], compression=3)
     expected = list(BatchedRecords(read(data)))
-    monkeypatch.setattr(kafka_batches, "has_compiler", lambda: False)
+    monkeypatch.setattr(kafka_batches, "has_loops", lambda: False)
     prepare_reading()
     assert list(BatchedRecords(read(data))) == expected
     assert expected == [LogRecord(3, 0, b"k", None, 7), LogRecord(3, 1, None, b"v", 8)]

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pyarrow as pa
 
-from tidemill.arrangement.machine_code import has_compiler
+from tidemill.arrangement.machine_code import has_loops
 from tidemill.catalog.made.actions import ActionCollections
 from tidemill.catalog.made.arrangements import ArrangementCollection
 from tidemill.catalog.made.holds import HeldCollection
@@ -99,7 +99,7 @@ def load_engine() -> None:
 
     Cost: half a second of a thread, beside the start of the process.
     """
-    if has_compiler():
+    if has_loops():
         from tidemill.datalog.columns.texts import Texts
         from tidemill_compute.views import dataflow
 

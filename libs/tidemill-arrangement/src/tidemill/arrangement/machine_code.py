@@ -14,7 +14,9 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 PRIVATE = 0o700
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -28,13 +30,24 @@ PORTABLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 @cache
-def has_compiler() -> bool:
-    """Whether this process can compile loops; images whose programs compute little cannot."""
+def ready_loops() -> ModuleType | None:
+    """The module of ready loops, None if there is none that this processor can run."""
     try:
-        import_module("numba")
-    except ModuleNotFoundError:
-        return False
-    return True
+        found = import_module("tidemill.ready_loops")
+    except ImportError:  # none for this system, or of another release of Python
+        return None
+    return found if found.runs_here() else None
+
+
+@cache
+def has_loops() -> bool:
+    """Whether this process can run loops: they came with the wheel, or a compiler is here.
+
+    Images whose programs compute little may have neither.
+    """
+    with suppress(ModuleNotFoundError):
+        return ready_loops() is not None or find_spec("numba") is not None
+    return False
 
 
 class CodeFolders:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.machine_code import has_compiler
+from tidemill.arrangement.machine_code import has_loops
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Ranks: TypeAlias = tuple[Words, int]
@@ -39,7 +39,7 @@ def order_of(columns: Sequence[Any]) -> npt.NDArray[np.int64] | None:
     other threads may compute meanwhile. Columns behind those that decide are not looked at.
     Source: twin in the law in tests/test_arrangement_row_order.py, by `pyarrow.compute`.
     """
-    if not has_compiler() or not all(_has_ranks(column.type) for column in columns):
+    if not has_loops() or not all(_has_ranks(column.type) for column in columns):
         return None
     return _sorted_rows(chain.from_iterable(map(_ranks, columns)), len(columns[0]))
 
@@ -54,7 +54,7 @@ def ascends(columns: Sequence[Any]) -> bool:
     Source: twin in the law in tests/test_arrangement_row_order.py, by tuples.
     """
     known = (pa.string(), pa.int64(), pa.uint64())
-    if not has_compiler() or not columns:
+    if not has_loops() or not columns:
         return False
     if any(c.type not in known or c.null_count or c.num_chunks != 1 for c in columns):
         return False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
 from tidemill.arrangement.looks import let_go
-from tidemill.arrangement.machine_code import has_compiler
+from tidemill.arrangement.machine_code import has_loops
 from tidemill.datalog.ast import Program
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -136,7 +136,7 @@ class Programs:
 
 
 def _missing_in(program: CheckedProgram) -> str | None:
-    if not has_compiler():
+    if not has_loops():
         return None
     from tidemill.datalog.dataflow import missing_in  # imports numba
 

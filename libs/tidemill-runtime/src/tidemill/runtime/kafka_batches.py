@@ -20,7 +20,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
-from tidemill.arrangement.machine_code import has_compiler
+from tidemill.arrangement.machine_code import has_loops
 from tidemill.runtime.log import ColumnarRecords, LogRecord, RecordColumns
 from tidemill.runtime.packed_values import PackedValues
 
@@ -124,7 +124,7 @@ class BatchedRecords(ColumnarRecords):
 
 def prepare_reading() -> None:
     """Load the loops that read batches, where there is a compiler; for a thread."""
-    if has_compiler():
+    if has_loops():
         from tidemill.runtime.kafka_record_loops import read_records  # there is a compiler
 
         read_records(np.frombuffer(b"\0", np.uint8), np.empty((6, 0), np.int64))
@@ -192,7 +192,7 @@ class _Batches:
     def _read(self, found: Any, start: int) -> Batch | None:
         """The records of the batch that begins at a place of the answer, if it has some."""
         unpack, packed = _UNPACK.get(found.compression_type), found.compression_type != 0
-        if has_compiler() and found.magic == 2 and (unpack is not None or not packed):
+        if has_loops() and found.magic == 2 and (unpack is not None or not packed):
             from tidemill.runtime.kafka_record_loops import read_records  # there is a compiler
 
             whole = memoryview(self._answer._records.data)[start : self._stop]

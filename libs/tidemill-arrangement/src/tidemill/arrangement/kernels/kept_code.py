@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import pickle  # noqa: TID251  of folders that this process trusts as it trusts the library
 import sys
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Hashable, Iterable, Iterator
+from functools import cache, cached_property
 from hashlib import sha256
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, TypeAlias
 
 import llvmlite
 import llvmlite.binding as llvm
 import numba
-import numpy as np
+from numba import njit, types
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
-from numba.core.dispatcher import Dispatcher
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
+from numba.core.typing.typeof import typeof_impl
 
+from tidemill.arrangement.kernels.ready import LOOPS, constant_text
 from tidemill.arrangement.machine_code import FOLDERS, PORTABLE, CodeFolders
 
 Kind: TypeAlias = Any  # Any: numba has no types
@@ -106,6 +107,45 @@ def _processors(this: Processor) -> Iterator[Processor]:
             yield (system, name, "")
 
 
+@cache
+def dispatcher(loop: FunctionType) -> Kind:
+    """A loop that is compiled at its first call, and whose machine code is kept."""
+    made = _made(loop)
+    made._cache = KeptCode(loop)
+    return made
+
+
+@cache
+def piece(loop: FunctionType) -> Kind:
+    """A loop for other loops, which the back end puts in its place."""
+    return _made(loop, forceinline=True)
+
+
+def _made(loop: FunctionType, **options: bool) -> Kind:
+    made = njit(nogil=True, _nrt=not options, **options)(loop)
+    called = made.get_call_template
+
+    def called_without_literals(args: tuple[Kind, ...], kws: dict[str, Kind]) -> object:
+        """One compilation for all literals of a type; numba makes one for each of them."""
+        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return called(tuple(map(types.unliteral, args)), plain)
+
+    made.get_call_template = called_without_literals
+    return made
+
+
+def _ready_as_compiled(value: Kind, _: object) -> Kind:
+    """The type of a ready loop, or of a piece, that a loop calls which is compiled now."""
+    if value not in LOOPS:
+        return None
+    make = piece if isinstance(value, FunctionType) else dispatcher
+    return make(LOOPS[value][0])._numba_type_
+
+
+for called in (FunctionType, BuiltinFunctionType):
+    typeof_impl.register(called)(_ready_as_compiled)
+
+
 def source_digest(loop: FunctionType) -> str:
     """A hash of the code of a loop, of all that it calls, of its constants, and of the compiler."""
     found = sha256(COMPILER.encode())
@@ -124,13 +164,13 @@ def _sources(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
         values[name] = cell.cell_contents
     for name in sorted(values):
         value = values[name]
-        called = value.py_func if isinstance(value, Dispatcher) else value
+        called = LOOPS[value][0] if isinstance(value, Hashable) and value in LOOPS else value
         if isinstance(called, FunctionType) and called.__module__.startswith("tidemill"):
             if called not in seen:
                 yield from _sources(called, seen)
                 yield f"{sorted(getattr(value, 'targetoptions', {}).items())}"
         else:
-            yield f"{name}={_constant(called)}"
+            yield f"{name}={constant_text(called)}"
 
 
 def _code(code: CodeType) -> Iterator[str]:
@@ -140,22 +180,6 @@ def _code(code: CodeType) -> Iterator[str]:
             yield from _code(value)
         else:
             yield repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
-
-
-def _constant(value: object) -> str:
-    """A constant as text. Raises: TypeError for one whose text does not say all of it."""
-    match value:
-        case np.ndarray():
-            return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
-        case ModuleType():
-            return value.__name__
-        case type() | FunctionType() | BuiltinFunctionType() | np.ufunc():
-            return f"{getattr(value, '__module__', '')}.{value.__name__}"
-        case int() | float() | str() | bytes() | None | tuple() | np.generic() | np.dtype():
-            return repr(value)
-        case _ if "numba" in type(value).__module__:
-            return repr(value)
-    raise TypeError(f"a loop uses {value!r}, of which no process knows whether it changed")
 
 
 def compiled_for(content: bytes) -> tuple[str, str, tuple[Kind, ...]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 SIGNATURES = Path(__file__).parent / "signatures.toml"
@@ -50,7 +51,7 @@ def warm() -> int:
     return len(wanted)
 
 
-def _loop(of: Signature) -> tuple[Any, Any]:
+def loop_of(of: Signature) -> tuple[Any, Any]:
     """A loop and the types of its arguments. Any: numba has no types."""
     from tidemill.arrangement.kernels.signatures import signature_of  # the compiler
 
@@ -58,10 +59,12 @@ def _loop(of: Signature) -> tuple[Any, Any]:
 
 
 def _is_kept(wanted: Signature) -> bool:
-    loop, arguments = _loop(wanted)
+    loop, arguments = loop_of(wanted)
+    if isinstance(loop, BuiltinFunctionType):
+        return True  # it came with the wheel
     return loop._cache.kept(arguments, loop.targetctx.codegen().magic_tuple()) is not None
 
 
 def _compile(wanted: Signature) -> None:
-    loop, arguments = _loop(wanted)
+    loop, arguments = loop_of(wanted)
     loop.compile(arguments)

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from tidemill.arrangement.column_types import arrow_type
-from tidemill.arrangement.machine_code import has_compiler
+from tidemill.arrangement.machine_code import has_loops
 from tidemill.errors import UsageError
 from tidemill.runtime.formats.columns import (
     NESTING_MAX,
@@ -214,7 +214,7 @@ class RowDecoder:
         None where no compiler is installed. The image of ingest has none, and is smaller by a third
         for it.
         """
-        if not has_compiler() or any(is_typed(column.kind) for column in self._columns):
+        if not has_loops() or any(is_typed(column.kind) for column in self._columns):
             return None
         if isinstance(self._format, JsonFormat):
             return plain_reader(self._columns)

@@ -1,0 +1,245 @@
+"""All loops as one module of machine code, compiled ahead of time: `tidemill.ready_loops`.
+
+Each signature becomes an object file, and the C compiler links them behind `ready_loops.c`. The
+module uses the stable interface of Python: one file serves every release from 3.11 on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import re
+import subprocess
+import sysconfig
+import tempfile
+import zipfile
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
+from importlib.metadata import distribution
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tidemill.arrangement.kernels.ready import LOOPS
+from tidemill.arrangement.machine_code import PORTABLE
+from tidemill.host.warming.compiling import Signature, loop_of, signatures
+
+Kind: TypeAlias = Any  # Any: numba has no types
+
+SOURCE = Path(__file__).parent / "ready_loops.c"
+PROVIDED = {
+    "NRT_MemInfo_alloc_aligned", "NRT_MemInfo_new_varsize_dtor", "NRT_MemInfo_call_dtor",
+    "NRT_MemInfo_varsize_alloc", "NRT_MemInfo_varsize_free",
+    "memcpy", "memset", "memmove",
+}  # fmt: skip
+"""Functions that compiled code may call: those of `ready_loops.c` and of the C library."""
+NEEDS_COMPILER = re.compile(r"^Requires-Dist: .*; extra == 'kernels'\n", re.M)
+"""Lines of the metadata of a wheel that has no ready loops."""
+PARTS_MAX = 8
+"""Parts of a tuple, as in `ready_loops.c`."""
+CODES = {
+    "int64": "q", "uint64": "Q", "int32": "i", "uint32": "I", "uint8": "B", "bool": "b",
+    "float64": "d", "none": "n",
+}  # fmt: skip
+WORDS = {
+    "q": "int64_t", "Q": "int64_t", "i": "int32_t", "I": "int32_t", "B": "int8_t", "b": "int8_t",
+    "d": "double",
+}  # fmt: skip
+"""Type in C of one value, by its code."""
+IN_LLVM = {"int64_t": "i64", "int32_t": "i32", "int8_t": "i8", "void *": "ptr", "double": "double"}
+
+
+class Emitted(NamedTuple):
+    """One signature of a loop: what the module says of it, and its object file."""
+
+    number: int
+    module: str
+    loop: str
+    digest: str
+    fields: tuple[str, ...]
+    returned: str
+    code: bytes
+
+    @property
+    def looseness(self) -> int:
+        """Arguments that may be other than one layout that can be written."""
+        return sum(field[1:2] in ("A", "a", "c") for field in self.fields)
+
+
+def build(folder: Path, wanted: Iterable[Signature] | None = None) -> Path:
+    """Compile all loops and link them to a module in the folder `tidemill` below a folder.
+
+    Needs a C compiler, and the headers of Python and numpy. Code is for the portable processor:
+    NUMBA_CPU_NAME has to name it before the first import of the compiler.
+    Raises: CalledProcessError if the C compiler fails; TypeError for a signature that the module
+    cannot take. Cost: some minute of a processor.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
+        emitted = list(pool.map(emit, enumerate(wanted or signatures()), chunksize=8))
+    emitted.sort(key=lambda each: (each.module, each.loop, each.looseness, each.fields))
+    made = folder / "tidemill" / "ready_loops.abi3.so"
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        for each in emitted:
+            Path(place, f"{each.number}.o").write_bytes(each.code)
+        Path(place, "loops.h").write_text(header(emitted))
+        includes = (place, sysconfig.get_path("include"), np.get_include())
+        # By the C compiler of the system; the code of Python itself is not in it.
+        command = [
+            "cc", "-shared", "-fPIC", "-O2", "-Wall", "-fvisibility=hidden", "-s",
+            *(f"-I{folder}" for folder in includes),
+            str(SOURCE), *map(str, sorted(Path(place).glob("*.o"))), "-lm", "-o", str(made),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+    return made
+
+
+def wheel_with(module: Path, wheel: Path, out: Path) -> Path:
+    """A wheel of tidemill-arrangement for this platform from the one for all, with ready loops.
+
+    It requires no compiler. Its name says the oldest C library that the module works with.
+    """
+    asked = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", module.read_bytes())]
+    platform_tag = f"manylinux_2_{max(17, *asked)}_{platform.machine()}"
+    name = wheel.name.replace("-py3-none-any.whl", f"-cp311-abi3-{platform_tag}.whl")
+    with zipfile.ZipFile(wheel) as held:
+        files = {each: held.read(each) for each in held.namelist()}
+    (folder,) = {each.partition("/")[0] for each in files if ".dist-info/" in each}
+    files["tidemill/ready_loops.abi3.so"] = module.read_bytes()
+    files[f"{folder}/licenses/LICENSE.numba"] = _licence_of_numba()
+    told = files[f"{folder}/METADATA"].decode()
+    needs_none, dropped = NEEDS_COMPILER.subn("", told)
+    assert dropped, f"{wheel.name} requires no compiler"
+    files[f"{folder}/METADATA"] = needs_none.encode()
+    tags = f"Root-Is-Purelib: false\nTag: cp311-abi3-{platform_tag}\n"
+    kind = files[f"{folder}/WHEEL"].decode().partition("Root-Is-Purelib")[0]
+    files[f"{folder}/WHEEL"] = (kind + tags).encode()
+    files.pop(record := f"{folder}/RECORD")
+    lines = [f"{each},{_digest(content)},{len(content)}\n" for each, content in files.items()]
+    files[record] = "".join([*lines, f"{record},,\n"]).encode()
+    with zipfile.ZipFile(out / name, "w", zipfile.ZIP_DEFLATED) as written:
+        for each, content in files.items():
+            written.writestr(zipfile.ZipInfo(each), content, zipfile.ZIP_DEFLATED)
+    return out / name
+
+
+def _licence_of_numba() -> bytes:
+    """Ready loops hold parts of its library."""
+    files = distribution("numba").files or []
+    return next(each for each in files if each.name == "LICENSE").read_binary()
+
+
+def _digest(content: bytes) -> str:
+    return "sha256=" + urlsafe_b64encode(sha256(content).digest()).decode().rstrip("=")
+
+
+def emit(wanted: tuple[int, Signature]) -> Emitted:
+    """Compile a signature to an object file that has one function, `loop_NUMBER`.
+
+    Raises: TypeError if the module cannot take it.
+    """
+    import llvmlite.binding as llvm
+
+    number, signature = wanted
+    loop, arguments = loop_of(signature)
+    _forget_kept_code()
+    loop.compile(arguments)
+    done = loop.overloads[arguments]
+    code = done.library._final_module.clone()
+    entry = code.get_function(done.fndesc.llvm_func_name)
+    for function in code.functions:
+        if not function.is_declaration:
+            function.linkage = "external" if function.name == entry.name else "internal"
+    entry.name = f"loop_{number}"
+    words = "".join(
+        f", {IN_LLVM[kind]}" for part in map(field_of, arguments) for kind, _ in words_of(part)
+    )
+    if str(entry.global_value_type) != f"i32 (ptr, ptr{words})":
+        raise TypeError(f"{signature}: the compiler calls loops by {entry.global_value_type}")
+    triple = llvm.get_process_triple()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=PORTABLE[platform.machine()][0], opt=3, reloc="pic", codemodel="default"
+    )
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.add_strip_dead_prototype_pass()
+    tuning = llvm.create_pipeline_tuning_options()
+    passes.run(code, llvm.create_pass_builder(machine, tuning))
+    others = {each.name for each in code.functions if each.is_declaration} - PROVIDED
+    if others := {name for name in others if not name.startswith("llvm.")}:
+        raise TypeError(f"{signature} calls {', '.join(sorted(others))}: ready_loops.c lacks it")
+    return Emitted(
+        number, signature.module, signature.loop, LOOPS[loop][1],
+        tuple(map(field_of, arguments)), field_of(done.signature.return_type),
+        machine.emit_object(code),
+    )  # fmt: skip
+
+
+def _forget_kept_code() -> None:
+    """Code that was kept has no module of LLVM any more."""
+    from numba.core.caching import NullCache
+
+    for loop in LOOPS:
+        if hasattr(loop, "_cache"):
+            loop._cache = NullCache()
+
+
+def field_of(kind: Kind) -> str:
+    """A type as the module reads it: `q`, `(qb)`, `2Cq`; read-only arrays are `1cq`.
+
+    Raises: TypeError for a type that has no such text.
+    """
+    from numba import types
+
+    if isinstance(kind, types.BaseTuple) and len(kind.types) <= PARTS_MAX:
+        return f"({''.join(map(field_of, kind.types))})"
+    is_array = isinstance(kind, types.Array)
+    code = CODES.get(str(kind.dtype if is_array else kind))
+    if code is None:
+        raise TypeError(f"ready loops take no {kind}")
+    if not is_array:
+        return code
+    return f"{kind.ndim}{kind.layout if kind.mutable else kind.layout.lower()}{code}"
+
+
+def words_of(field: str) -> Iterator[tuple[str, str]]:
+    """(type in C, member of a word) of each word that a field is handed on by."""
+    if field[0].isdigit():
+        yield from [("void *", "p")] * 2 + [("int64_t", "i")] * 2 + [("void *", "p")]
+        yield from [("int64_t", "i")] * (2 * int(field[0]))
+    else:
+        for code in field.strip("()"):
+            yield WORDS[code], "d" if code == "d" else "i"
+
+
+def header(emitted: list[Emitted]) -> str:
+    """The text of `loops.h`: a function for each signature, and the tables of all of them."""
+    functions, table, loops, first = [], [], [], 0
+    words_max = 1
+    for (module, name, digest), found in groupby(emitted, lambda each: each[1:4]):
+        held = list(found)
+        for each in held:
+            words = [word for field in each.fields for word in words_of(field)]
+            words_max = max(words_max, len(words))
+            types = "".join(f", {kind}" for kind, _ in words)
+            given = "".join(f", ({kind})w[{at}].{of}" for at, (kind, of) in enumerate(words))
+            functions.append(
+                f"extern int loop_{each.number}(void *, void **{types});\n"
+                f"static int run_{each.number}(void *out, void **raised, const Word *w)\n"
+                f"{{ return loop_{each.number}(out, raised{given}); }}\n"
+            )
+            table.append(f'{{"{"".join(each.fields)}", "{each.returned}", run_{each.number}}},\n')
+        count = len(held[0].fields)
+        loops.append(f'{{"{module}", "{name}", "{digest}", {count}, {first}, {len(held)}}},\n')
+        first += len(held)
+    return (
+        f"#define WORDS_MAX {words_max}\n{''.join(functions)}"
+        f"static const Signature SIGNATURES[] = {{\n{''.join(table)}}};\n"
+        f"static const Loop LOOPS[] = {{\n{''.join(loops)}}};\n"
+    )

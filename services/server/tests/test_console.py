@@ -132,23 +132,32 @@ kind: Table
 metadata: {name: paid}
 spec:
   retain: all
-  columns: [{name: at, type: timestamp}, {name: sum, type: "decimal(9, 2)"}, {name: took, type: duration}]
+  columns: [{name: at, type: timestamp}, {name: sum, type: "decimal(9, 2)"}, {name: took, type: duration},
+    {name: day, type: date}, {name: id, type: uuid}, {name: data, type: bytes}, {name: doc, type: json}]
 ---
 apiVersion: tidemill.dev/v1alpha1
 kind: View
 metadata: {name: v}
-spec: {retain: all, program: "told(at: a, sum: s, took: t) := paid(a, s, t);"}
+spec:
+  retain: all
+  program: |
+    told(at: a, sum: s, took: t, day: d, id: i, data: b, doc: j) := paid(a, s, t, d, i, b, j);
 """
-    row = b'{"at": "2026-01-01T00:00:00Z", "sum": "1.50", "took": "1h30m"}'
+    row = (
+        b'{"at": "2026-01-01T00:00:00Z", "sum": "1.50", "took": "1h30m", "day": "0001-01-01", "data": "AP8=", '
+        b'"id": "6f9619ff8b86d01142b42d00c04fc964", "doc": {"a": [1.0, 12345678901234567.89, null], "b": "\\"q"}}'
+    )
     json_rows = {"Content-Type": "application/json"}
     async with web(tmp_path) as asked, console(asked) as page:
         await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
         sent = await asked.ask("/v1/tables/paid/rows", "POST", data=row, headers=json_rows)
         await asked.ask(f"/v1/collections/v/told?as_of={sent.json['time']}&wait_s=60")
-        await page.goto(f"{asked.address}/#/ask?goal=told(a, s, t)")
+        await page.goto(f"{asked.address}/#/ask?goal=told(a, s, t, d, i, b, j)")
+        answer = page.get_by_role("region", name="Answer")
+        await expect(answer).to_contain_text('{"a":[1,12345678901234567.89,null],"b":"\\"q"}')
         await page.get_by_role("button", name="Proof of").click()
-        await expect(page.locator(".tree")).to_contain_text("1h30m)")
-        await expect(page.locator(".tree")).to_contain_text("by told(at: a, sum: s, took: t)")
+        await expect(page.locator(".tree")).to_contain_text("1h30m, ")
+        await expect(page.locator(".tree")).to_contain_text("by told(at: a, sum: s, took: t, ")
         await expect(page.locator(".tree")).not_to_contain_text("absent")
 
 

@@ -1,7 +1,7 @@
 // Rows as a table; a row whose record can be written opens its proof.
 
 import { h } from "./dom.js";
-import { recordOf } from "./records.js";
+import { jsonText, recordOf } from "./records.js";
 import { state } from "./state.js";
 
 export const ROWS_MAX = 500;
@@ -12,6 +12,9 @@ export function collectionOf(goal) {
   return state.collections.get(name) ?? state.collections.get(`${name}/${name}`)
     ?? [...state.collections.values()].find((each) => each.id.endsWith(`/${name}`));
 }
+
+// Documents as they are written; all else as its own text.
+const shown = (value) => (typeof value === "object" ? jsonText(value) : String(value));
 
 export function table(goal, rows, prove) {
   const collection = collectionOf(goal);
@@ -25,7 +28,7 @@ export function table(goal, rows, prove) {
           // The collection may be known by now, and with it the types of its columns.
           onclick: () => prove(recordOf(goal, row, collectionOf(goal))),
         }, "proof") : ""),
-      names.map((each) => h("td", null, row[each] == null ? "null" : String(row[each]))),
+      names.map((each) => h("td", null, shown(row[each]))),
       h("td", null, String(row._diff ?? 1)));
   });
   const heads = [...(prove ? ["why"] : []), ...names, "copies"];

@@ -8,8 +8,23 @@ const TYPED = [
   [/^fixed_size_binary\[16\]/, "uuid"],
 ];
 
+// The text of a value of JSON, with its numbers as they were written.
+export function jsonText(value) {
+  if (value instanceof Exact) return value.text;
+  if (Array.isArray(value)) return `[${value.map(jsonText).join(",")}]`;
+  if (value == null || typeof value !== "object") return JSON.stringify(value ?? null);
+  const members = Object.entries(value).map(
+    ([name, each]) => `${JSON.stringify(name)}:${jsonText(each)}`);
+  return `{${members.join(",")}}`;
+}
+
+const hexOf = (base64) => Array.from(atob(base64),
+  (char) => char.charCodeAt(0).toString(16).padStart(2, "0")).join("");
+
 function literal(value, type = "") {
   if (value == null) return "null";
+  if (type === "large_string") return `json(${JSON.stringify(jsonText(value))})`;
+  if (type === "binary") return `bytes("${hexOf(value)}")`;
   const typed = TYPED.find(([pattern]) => pattern.test(type));
   if (typed) return `${typed[1]}(${JSON.stringify(value instanceof Exact ? value.text : value)})`;
   if (type.startsWith("duration")) return value;

@@ -108,6 +108,20 @@ async def test_an_editor_hears_of_mistakes_and_asks_about_words(tmp_path: Path) 
         assert [(each.uri, each.range.start) for each in found] == [(rules, at(0, 0))]
 
 
+async def test_a_file_that_was_closed_meanwhile_has_nothing_to_tell(tmp_path: Path) -> None:
+    async with editing(tmp_path) as client:
+        uri = client.open(tmp_path / "a.tl", RULES)
+        client.change(uri, 2, WRONG)
+        asked = lsp.TextDocumentIdentifier(uri)
+        client.text_document_did_close(lsp.DidCloseTextDocumentParams(asked))
+        place = lsp.Position(0, 1)
+        assert await client.text_document_hover_async(lsp.HoverParams(asked, place)) is None
+        told = await client.text_document_definition_async(lsp.DefinitionParams(asked, place))
+        assert not told
+        layout = lsp.DocumentFormattingParams(asked, lsp.FormattingOptions(2, True))
+        assert not await client.text_document_formatting_async(layout)
+
+
 async def test_resources_of_a_folder_see_each_other_and_programs_are_laid_out(
     tmp_path: Path,
 ) -> None:

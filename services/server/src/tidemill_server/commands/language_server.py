@@ -49,6 +49,8 @@ class Editor:
         """The columns, types or meaning of the word at a place."""
         file = self._file(uri)
         texts = self._texts(uri)
+        if file not in texts:
+            return None
         known = known_at(texts, file, *self._asked(uri, position))
         if known is None:
             return None
@@ -61,12 +63,15 @@ class Editor:
     def definitions(self, uri: str, position: lsp.Position) -> list[lsp.Location]:
         """Places of the rules of a predicate, or of the resource that it reads."""
         texts = self._texts(uri)
+        if self._file(uri) not in texts:
+            return []
         known = known_at(texts, self._file(uri), *self._asked(uri, position))
         return [] if known is None else [self._location(at, texts) for at in known.defined]
 
     def formatted(self, uri: str) -> list[lsp.TextEdit]:
         """The text with its programs in canonical layout; nothing for one that cannot be read."""
-        text = self._server.workspace.get_text_document(uri).source
+        document = self._server.workspace.text_documents.get(uri)
+        text = "" if document is None else document.source
         try:
             made = format_file(text, self._file(uri))
         except (ProgramErrors, TidemillError):
@@ -83,7 +88,8 @@ class Editor:
             self._file(each): document.source
             for each, document in self._server.workspace.text_documents.items()
         }
-        texts = {file: open_now[file]} if ours(file, open_now.get(file, "")) else {}
+        text = open_now.get(file)  # None once it is closed
+        texts = {file: text} if text is not None and ours(file, text) else {}
         if not file.endswith(RESOURCE_ENDINGS) or not texts:
             return texts
         for beside in sorted(Path(file).parent.glob("*")):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from itertools import pairwise
 
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.arrangement.column_types import TYPE_NAMES, arrow_type
 from tidemill.arrangement.updates import DIFF, TIME, accumulate, between
 from tidemill.reclock import CHANGE_SCHEMA, KeyedRows, pack_row
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
@@ -134,3 +137,37 @@ def test_a_broken_history_says_what_was_meant_and_changes_nothing() -> None:
         '{"op":"update","before":{"id":1,"size":0.0,"name":"b"},'
         '"after":{"id":1,"size":2.0,"name":"c"}}'
     )
+
+
+def test_rows_of_every_type_are_held_restored_and_compared() -> None:
+    """A change of a row with a date, a span or a decimal number broke its source for good."""
+    schema = pa.schema({name: arrow_type(name) for name in ("decimal(10,2)", *TYPE_NAMES)})
+    one = [
+        Decimal("1.5"), 1, 1.5, "a", True, datetime(1969, 12, 31, 23, 59, 59, 5, UTC), date(1, 1, 1),
+        timedelta(microseconds=-1), b"\x00\xff", bytes(16), '{"a":1.5}',
+    ]  # fmt: skip
+    two = [Decimal("1.500"), *(None for _ in one[1:])]
+    key = ["decimal(10,2)"]
+
+    def change(
+        op: str, at: int, before: list[object] | None, after: list[object] | None
+    ) -> pa.Table:
+        told = Happened(at, 0, at, op, before and tuple(before), after and tuple(after), 0)
+        number = (before or after or [])[0]
+        keys = pa.array([pack_row([number])], pa.binary())
+        made = table([told])
+        return made.set_column(made.column_names.index("_key"), made.schema.field("_key"), keys)
+
+    keyed = KeyedRows(schema, key)
+    first = keyed.apply(change("create", 1, None, one))
+    assert first.broken == ()
+    (row,) = first.updates.select(schema.names).to_pylist()
+    assert list(row.values()) == one
+    again = KeyedRows(schema, key)
+    again.restore(first.updates)  # its decimal numbers have the digits of the column
+    second = again.apply(change("update", 2, one, two))
+    assert second.broken == ()
+    assert accumulate(pa.concat_tables([first.updates, second.updates]), 2).num_rows == 1
+    third = again.apply(change("delete", 3, [Decimal("1.50"), *two[1:]], None))
+    assert third.broken == ()
+    assert len(again) == 0

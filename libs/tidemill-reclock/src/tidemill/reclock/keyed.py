@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.time.typed import write_decimal
 
 if TYPE_CHECKING:
     from tidemill.reclock.held_rows import HeldRows, Taken
@@ -93,12 +96,25 @@ def letters_of(broken: Sequence[BrokenChange], schema: pa.Schema) -> pa.Table:
 
 def pack_row(cells: Sequence[object]) -> bytes:
     """A row as bytes; two rows of the same columns are equal exactly if these are."""
+    if Decimal in map(type, cells):  # 1.5 and 1.50 are one number
+        cells = [write_decimal(cell) if isinstance(cell, Decimal) else cell for cell in cells]
     return msgspec.msgpack.encode(cells)
 
 
 def unpack_row(packed: bytes) -> list[object]:
     """The row that was packed."""
     cells: list[object] = msgspec.msgpack.decode(packed)
+    return cells
+
+
+def _unpacked(cells: list[object], kind: pa.DataType) -> Sequence[object]:
+    """The cells of a column of packed rows: MessagePack has dates, spans and decimals as texts."""
+    if pa.types.is_date32(kind):
+        return msgspec.convert(cells, list[date | None])
+    if pa.types.is_duration(kind):
+        return msgspec.convert(cells, list[timedelta | None])
+    if pa.types.is_decimal(kind):
+        return msgspec.convert(cells, list[Decimal | None])
     return cells
 
 
@@ -170,7 +186,8 @@ class KeyedRows:
         taken = self._held.take(changes)
         columns = _columns(taken, len(self.schema))
         arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+            pa.array(_unpacked(column, field.type), field.type)
+            for column, field in zip(columns, self.schema, strict=True)
         ]
         arrays += [pa.array(taken.times), pa.array(taken.diffs)]
         updates = pa.Table.from_arrays(arrays, schema=update_schema(self.schema))

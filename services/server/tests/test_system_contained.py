@@ -5,8 +5,9 @@ start.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -259,3 +260,35 @@ async def test_a_resource_whose_collection_is_damaged_does_not_keep_get_from_the
         assert found["Table/bad"].reason == "Broken"
         assert "KeyError in " in found["Table/bad"].message
         assert found["Table/base"].upper is not None
+
+
+def damage(folder: Path, collection: str) -> None:
+    """Turn one bit of the newest version of a collection, as it lies in the state folder."""
+    with closing(sqlite3.connect(folder / "state" / "consensus.sqlite")) as stored, stored:
+        newest = "from versions where key = ? order by number desc limit 1"
+        (number, found) = stored.execute(f"select number, data {newest}", [collection]).fetchone()
+        data = bytearray(found)
+        data[len(data) // 2] ^= 4
+        stored.execute(
+            "update versions set data = ? where key = ? and number = ?", [data, collection, number]
+        )
+
+
+@pytest.mark.parametrize("collection", ["bad/poor", "bad/errors", "poor"])
+async def test_a_server_begins_although_a_collection_is_damaged(
+    tmp_path: Path, collection: str
+) -> None:
+    """One bit of one collection kept everybody's server from starting, at each start."""
+    table = TABLE.replace("NAME", "poor")
+    async with running(tmp_path) as process:
+        await apply(process, BASE, GOOD, BAD, table)
+        for name in ("good/fine(x)", "bad/poor(x)"):
+            await insert_and_ask(process, name, 1)
+    damage(tmp_path, collection)
+    async with running(tmp_path) as process:
+        await insert_and_ask(process, "good/fine(x)", 2)
+        if collection.startswith("bad/"):
+            await until(process, "View/bad", "Stalled")
+        assert "does not have the bytes that were written" in "".join(
+            status.message for status in (await statuses(process)).values()
+        )

@@ -13,7 +13,7 @@ from tidemill.catalog.made.making import Making
 from tidemill.catalog.revisions import Revisions
 from tidemill.catalog.store import ResourceStore
 from tidemill.catalog.timelines import timeline_frontier
-from tidemill.errors import UnknownCollection
+from tidemill.errors import Corrupt, UnknownCollection
 from tidemill.host.feeds import Feeds
 from tidemill.host.last_tried import LastTried
 from tidemill.host.readers import Readers
@@ -64,14 +64,15 @@ class Context:
     async def discover(self) -> None:
         """Enter collections that users have created since by their names, and forget deleted ones.
 
-        Cost: a look at each collection that is new, or was created.
+        A damaged collection has no name until the process begins anew; others are told of it by
+        whoever reads it. Cost: a look at each collection that is new, or was created.
         """
         await self.forget_deleted()
         for collection in await self.collections.ids():
             if collection in self.looked_at or self.catalog.knows(collection):
                 continue
             self.looked_at.add(collection)
-            with suppress(UnknownCollection):
+            with suppress(UnknownCollection, Corrupt):
                 status = await self.collections.status(collection)
                 # NB: what was deleted stays as long as somebody holds it, and has no name.
                 if status.description.created and status.retained != frontier():
@@ -80,7 +81,7 @@ class Context:
     async def forget_deleted(self) -> None:
         """Forget the names of created collections that were deleted, here or elsewhere."""
         for name in self.catalog.all_created():
-            with suppress(UnknownCollection):
+            with suppress(UnknownCollection, Corrupt):
                 if (await self.collections.status(name)).retained == frontier():
                     self.catalog.forget(name)
 

@@ -31,12 +31,14 @@ READ = [
         "6f9619ff-8b86-d011-b42d-00c04fc964ff",
         UUID_BYTES,
     ),
+    ("uuid", '"b5YZ/4uG0BG0LQDAT8lk/w=="', "b5YZ/4uG0BG0LQDAT8lk/w==", UUID_BYTES),
     ("json", '{"b": [1.0], "a": null}', '{"b": [1.0], "a": null}', '{"a":null,"b":[1]}'),
 ]
 REFUSED = [
     ("timestamp", "1767268800000"), ("timestamp", '"now"'), ("date", '"2026-02-30"'), ("duration", "5"),
     ("decimal(4,2)", "12.505"), ("decimal(4,2)", "100"), ("decimal(4,2)", "true"), ("bytes", '"?"'),
-    ("uuid", '"1"'), ("timestamp", "{}"),
+    ("uuid", '"1"'), ("timestamp", "{}"), ("uuid", '"????????????????????????"'),
+    ("uuid", '"??????????????????????=="'),
 ]  # fmt: skip
 
 

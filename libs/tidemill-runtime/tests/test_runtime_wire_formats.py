@@ -45,6 +45,7 @@ ORDER = {
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
         {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
         {"name": "raw", "type": {"type": "fixed", "name": "Two", "size": 2}},
+        {"name": "whole", "type": {"type": "fixed", "name": "Sixteen", "size": 16, "logicalType": "uuid"}},
         {"name": "was", "type": ["null", "State"], "default": None},
         {"name": "address", "type": ["null", {"type": "record", "name": "Address", "fields": [
             {"name": "city", "type": "string"}, {"name": "lines", "type": {"type": "array", "items": "string"}}]}]},
@@ -53,7 +54,7 @@ ORDER = {
 }  # fmt: skip
 VALUE = {
     "id": 7, "note": "ä", "price": Decimal("12.50"), "at": INSTANT * 1000, "day": 15_890, "state": "PAID",
-    "raw": b"\0\xff", "was": "NEW", "address": {"city": "Oslo", "lines": []}, "either": 3,
+    "raw": b"\0\xff", "whole": b"a" * 16, "was": "NEW", "address": {"city": "Oslo", "lines": []}, "either": 3,
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def decoded(columns: list[Column], value: bytes | None, schema: object = ORDER) 
         ("raw", "text", base64.b64encode(b"\0\xff").decode()), ("was", "text", "NEW"),
         ("address.city", "text", "Oslo"), ("either", "int", 3), ("gone", "bool", None),
         ("price", "decimal(6,2)", Decimal("12.50")), ("at", "timestamp", MOMENT),
-        ("day", "date", MOMENT.date()), ("raw", "bytes", b"\0\xff"), ("id", "decimal(6,2)", Decimal("7.00")),
+        ("day", "date", MOMENT.date()), ("raw", "bytes", b"\0\xff"), ("whole", "uuid", b"a" * 16), ("id", "decimal(6,2)", Decimal("7.00")),
     ],
 )  # fmt: skip
 def test_a_type_of_avro_becomes_what_the_table_says(

@@ -33,7 +33,13 @@ def _bytes(text: str) -> bytes | None:
     return data if len(data) <= BYTES_MAX else None
 
 
+_UUID_CHARS = 24
+"""Characters of 16 bytes in base64, as columns of bytes come to be read."""
+
+
 def _uuid(text: str) -> bytes | None:
+    if len(text) == _UUID_CHARS and text.endswith("=="):
+        return _bytes(text)
     found = read_uuid(text)
     return None if found is None else found.bytes
 

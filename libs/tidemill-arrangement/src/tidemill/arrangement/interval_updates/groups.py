@@ -30,8 +30,10 @@ _EXACT = 1 << 53
 def _contribute(rows: I64Array, first: int, expiry: int, out: I64Array) -> None:
     nulls, width, groups = rows.shape[1] - 4, out.shape[1] - 3, expiry - first
     for row in range(rows.shape[0]):
-        for at in range(width):
-            out[row, at] = rows[row, first + at] if at < groups else 0
+        for at in range(groups):
+            out[row, at] = rows[row, first + at]
+        for at in range(groups, width):
+            out[row, at] = 0
         if first > 0:
             out[row, groups] = BEGIN_WORD if rows[row, nulls] & 1 else rows[row, 0]
         out[row, groups + 1] = rows[row, expiry]

@@ -15,6 +15,7 @@ from tidemill.arrangement.interval_updates.shared import Facts
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
+    chains_ahead,
     find_slot,
     is_past,
     look_ahead,
@@ -137,6 +138,7 @@ def _join(
             if i >= ready:
                 last = left.shape[0]
                 base, ready = i, look_ahead(left, i, last, mine, right, slots, used, hashes)
+                chains_ahead(ready - i, nexts, slots, used, hashes)
             at = find_slot(
                 left, i, mine, width - 1, hashes[i - base], right, theirs, nulls, slots, used
             )

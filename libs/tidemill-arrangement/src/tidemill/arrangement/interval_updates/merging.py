@@ -19,6 +19,7 @@ from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
     append_row,
+    chains_ahead,
     crowded,
     cut_row,
     divide,
@@ -157,6 +158,7 @@ def _append_new(
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, facts, slots, used, hashes)
+            chains_ahead(ready - i, nexts, slots, used, hashes)
         mine = hashes[i - base]
         slot = find_slot(
             change, i, columns, width - 1, mine, facts, columns, width - 1, slots, used

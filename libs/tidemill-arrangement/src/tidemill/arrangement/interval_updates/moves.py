@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of
-from tidemill.arrangement.interval_updates.slots import I32Array
+from tidemill.arrangement.interval_updates.slots import BLOCK, I32Array
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 _FEW = 16
@@ -55,12 +55,36 @@ def cut_moves(change: Change, upper: int) -> tuple[I64Array, I64Array]:
 
 
 @compiled
+def _moves_ahead(
+    moves: I64Array, first: int, last: int, columns: I64Array, slots: I32Array, bits: int,
+    places: I64Array,
+) -> None:  # fmt: skip
+    """The slots of moves, read ahead with the moves that they lead to.
+
+    Shapes: `places` (BLOCK + 1,), of which the last one is of no use.
+    """
+    read, down = np.int64(0), np.uint64(64 - bits)
+    for row in range(first, last):
+        places[row - first] = np.int64(hash_of(moves, row, columns) >> down)
+    for at in range(last - first):
+        read ^= np.int64(slots[places[at]])
+    for at in range(last - first):
+        known = np.int64(slots[places[at]])
+        if known >= 0:
+            read ^= moves[known, 0] ^ moves[known, moves.shape[1] - 1]
+    places[BLOCK] = read
+
+
+@compiled
 def _net(moves: I64Array, columns: I64Array, slots: I32Array, bits: int) -> int:
     """Add moves of one row and instant up, at the first of them; how many rows are left."""
-    width, found = moves.shape[1], 0
-    down = np.uint64(64 - bits)
+    width, found, ready, base = moves.shape[1], 0, 0, 0
+    places = np.empty(BLOCK + 1, np.int64)
     for row in range(moves.shape[0]):
-        at = np.int64(hash_of(moves, row, columns) >> down)
+        if row >= ready:
+            base, ready = row, min(row + BLOCK, moves.shape[0])
+            _moves_ahead(moves, base, ready, columns, slots, bits, places)
+        at = places[row - base]
         while slots[at] >= 0:
             known, same = np.int64(slots[at]), True
             for column in range(width - 1):

@@ -32,6 +32,8 @@ _PAGE_AT = 33
 """The bits of a hash from here on say the page; the upper ones say where in it."""
 BLOCK = 64
 """So many rows are looked at ahead."""
+_AHEAD = 1 << 10
+"""So many keys are read ahead that move to other slots."""
 _MARK = 0x7FFF_FFFF
 
 
@@ -223,6 +225,20 @@ def rows_ahead(
 
 
 @compiled
+def chains_ahead(
+    many: int, nexts: I32Array, slots: I32Array, used: I64Array, hashes: U64Array
+) -> None:
+    """Read what follows the rows of the first `many` hashes in their chains, after `look_ahead`."""
+    bits = used[ROW_BITS]
+    low, read = (np.int64(1) << bits) - 1, np.int64(0)
+    for at in range(many):
+        word = np.int64(slots[home(hashes[at], used)])
+        if word >= 0 and word >> bits == (np.int64(hashes[at] >> np.uint64(2)) & _MARK) >> bits:
+            read ^= np.int64(nexts[word & low])
+    hashes[BLOCK] ^= np.uint64(read)
+
+
+@compiled
 def link(
     rows: I64Array, columns: I64Array, slots: I32Array, nexts: I32Array, used: I64Array,
     first: int, last: int, ordered: bool,
@@ -254,20 +270,30 @@ def link(
 def spread(
     rows: I64Array, columns: I64Array, old: I32Array, slots: I32Array, used: I64Array
 ) -> None:
-    """The keys of some slots in a table, which has none of them."""
-    low, many = (np.int64(1) << used[ROW_BITS]) - 1, np.int64(0)
-    found, hashes = np.empty(old.size, np.int32), np.empty(old.size, np.uint64)
+    """The keys of some slots in a table, which has none of them.
+
+    NB: a row that nothing has read ahead is a wait for memory, which all rows behind it share.
+    """
+    low, many, read = (np.int64(1) << used[ROW_BITS]) - 1, np.int64(0), np.int64(0)
+    found, hashes = np.empty(old.size, np.int32), np.empty(_AHEAD + 1, np.uint64)
     for word in old:
         found[many] = np.int64(word) & low
         many += np.int64(word >= 0)
-    for each in range(many):
-        hashes[each] = hash_of(rows, found[each], columns)
-    for each in range(many):
-        at = home(hashes[each], used)
-        while slots[at] >= 0:
-            at = following(at, used)
-        put_row(slots, at, used, found[each], hashes[each])
-        count_key(at, used)
+    for first in range(0, many, _AHEAD):
+        last = min(first + _AHEAD, int(many))
+        for each in range(first, last):
+            read ^= rows[found[each], 0] ^ rows[found[each], columns.size]
+        for each in range(first, last):
+            hashes[each - first] = hash_of(rows, found[each], columns)
+        for each in range(first, last):
+            read ^= np.int64(slots[home(hashes[each - first], used)])
+        hashes[_AHEAD] = np.uint64(read)
+        for each in range(first, last):
+            at = home(hashes[each - first], used)
+            while slots[at] >= 0:
+                at = following(at, used)
+            put_row(slots, at, used, found[each], hashes[each - first])
+            count_key(at, used)
 
 
 @compiled

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from tidemill.arrangement.column_types import column_type
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.arrangement.updates import between, concatenate, one_array
 from tidemill.catalog.record_rows import PredicateShape
@@ -51,8 +52,6 @@ BEFORE = "#before:"
 """Before the name of a read: what crossed below the window, as an earlier fragment hands it on."""
 COPIED_MAX = 8 << 30
 """Bytes, all copies together, of inputs that are in all ranges."""
-_TYPES = (pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.null())
-"""Types of columns by which rows are divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +147,7 @@ class RangeHistory:
                     continue
                 shape = known[1]
                 for at in (*read.place.positions, *read.place.pieces):
-                    if at and (
-                        at - 1 in shape.written or shape.schema.field(at - 1).type not in _TYPES
-                    ):
+                    if at and (at - 1 in shape.written or not _hashed(shape.schema.types[at - 1])):
                         return False
         return True
 
@@ -311,6 +308,11 @@ def _take(
         if endless:
             change[:, -2] = END_WORD
         engine.feed(name, change)
+
+
+def _hashed(kind: pa.DataType) -> bool:
+    """Whether rows are divided by columns of a type: by those of all values of the language."""
+    return column_type(kind) is not None or pa.types.is_null(kind)
 
 
 def key_of(shape: PredicateShape, place: Place, rows: pa.Table) -> list[pa.Array]:

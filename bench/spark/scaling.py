@@ -60,15 +60,18 @@ DOCUMENT = Path("docs/reference/performance.md")
 START, END = "<!-- table of make bench-spark-views -->", "<!-- end of the table of scaling -->"
 
 
-def _window(history: History, ranges: int) -> bytes:
+def _window(history: History, ranges: int, cores: int = 0) -> bytes:
     """The window of a history in so many ranges."""
     window = history_window(history, token_hex(8), SystemClock().now_ms())
-    return pack_window(msgspec.structs.replace(window, ranges=ranges))
+    return pack_window(msgspec.structs.replace(window, ranges=ranges, cores=cores))
 
 
-async def stages_of(world: World, history: History, ranges: int) -> list[Stage]:
-    """The seconds of a processor of each part that is read, and of each range, by fragments."""
-    work, waiting, found = WindowWork(_window(history, ranges), world.blob, None), [], []
+async def stages_of(world: World, history: History, ranges: int, cores: int = 0) -> list[Stage]:
+    """The seconds of a processor of each part that is read, and of each range, by fragments.
+
+    With `cores` those ranges are divided by time that have far more to do than others.
+    """
+    work, waiting, found = WindowWork(_window(history, ranges, cores), world.blob, None), [], []
     for fragment in work.fragments:
         reading, doing = list[float](), list[float]()
         for name in work.divided.collections_of(fragment):
@@ -77,19 +80,19 @@ async def stages_of(world: World, history: History, ranges: int) -> list[Stage]:
                 waiting += [each async for each in work.deal(fragment.number, name, at)]
                 reading.append(time.process_time() - begun)
         mine = [each for each in waiting if each.stage == fragment.number]
-        for number in range(ranges):
+        for number in range(work.tasks):
             begun = time.process_time()
-            told = [each async for each in work.stage(fragment.number, number, ranges, mine)]
+            told = [each async for each in work.stage(fragment.number, number, work.tasks, mine)]
             doing.append(time.process_time() - begun)
             waiting += told
-        given = [sum(len(d.payload) for d in mine if d.range == at) for at in range(ranges)]
+        given = [sum(len(d.payload) for d in mine if d.range == at) for at in range(work.tasks)]
         found.append(Stage(tuple(reading), tuple(doing), tuple(given)))
     return found
 
 
 async def heaviest(world: World, history: History, ranges: int) -> tuple[float, float]:
-    """Seconds of a processor in all ranges, and in the heaviest one of each fragment."""
-    stages = await stages_of(world, history, ranges)
+    """Seconds of a processor in all tasks, and in the heaviest one of each fragment."""
+    stages = await stages_of(world, history, ranges, ranges)
     return sum(sum(s.work) for s in stages), sum(max(s.work) for s in stages)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -104,7 +105,12 @@ def _copies(stage: int, name: str, ranges: Iterable[int], table: pa.Table) -> It
 def _payloads(table: pa.Table) -> Iterator[bytes]:
     """The rows of a table in pieces: whoever passes one holds it whole."""
     for begin in range(0, table.num_rows, PAYLOAD_ROWS):
-        yield _TABLE + pack_table(table.slice(begin, PAYLOAD_ROWS))
+        yield table_payload(table.slice(begin, PAYLOAD_ROWS))
+
+
+def table_payload(table: pa.Table) -> bytes:
+    """The rows of a table as `table_in` reads them."""
+    return _TABLE + pack_table(table)
 
 
 def dealt_told(
@@ -144,7 +150,7 @@ def feed_told(engine: DataflowEngine, name: str, payloads: Sequence[bytes], text
         if payload[:1] == _TABLE:
             engine.feed(name, _change_of(unpack_table(payload[1:]), schema, texts))
             continue
-        rows = msgspec.msgpack.decode(payload[1:], type=list[tuple[str, int, int]])
+        rows = _records_in(payload)
         engine.feed_records(name, [(unpack_fact(f), at, END_WORD, diff) for f, at, diff in rows])
 
 
@@ -160,9 +166,48 @@ def spots_in(
         if key_of is not None:
             return spots_of_columns(key_of(table))
         return spots_of_columns([one_array(table.column(at)) for at in place.positions])
-    rows = msgspec.msgpack.decode(payload[1:], type=list[tuple[str, int, int]])
-    facts = [unpack_fact(fact) for fact, _, _ in rows]
+    facts = [unpack_fact(fact) for fact, _, _ in _records_in(payload)]
     return np.array([spot_of(place.key_of(fact)) for fact in facts], np.uint64)
+
+
+def told_between(payload: bytes, lower: int, upper: int) -> Iterator[bytes]:
+    """The changes that were told of [lower, upper), if there are any."""
+    if payload[:1] == _TABLE:
+        table = unpack_table(payload[1:])
+        starts = table.column(START).to_numpy()
+        kept = (starts >= lower) & (starts < upper)
+        if kept.any():
+            yield table_payload(table.filter(pa.array(kept)))
+        return
+    rows = [row for row in _records_in(payload) if lower <= row[1] < upper]
+    if rows:
+        yield _RECORDS + msgspec.msgpack.encode(rows)
+
+
+def told_before(payload: bytes, at: int) -> Iterator[bytes]:
+    """The facts that changes leave there just before an instant, as changes of the one before."""
+    if payload[:1] == _TABLE:
+        table = unpack_table(payload[1:])
+        kept = (table.column(START).to_numpy() < at) & (table.column(END).to_numpy() >= at)
+        table = table.filter(pa.array(kept))
+        if table.num_rows:
+            place = table.schema.get_field_index(START)
+            starts = pa.array(np.full(table.num_rows, at - 1, np.int64))
+            yield table_payload(table.set_column(place, START, starts))
+        return
+    present: Counter[str] = Counter()
+    for fact, begin, diff in _records_in(payload):
+        present[fact] += diff if begin < at else 0
+    rows = [(fact, at - 1, diff) for fact, diff in present.items() if diff]
+    if rows:
+        yield _RECORDS + msgspec.msgpack.encode(rows)
+
+
+def _records_in(payload: bytes) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = msgspec.msgpack.decode(
+        payload[1:], type=list[tuple[str, int, int]]
+    )
+    return found
 
 
 def table_in(payload: bytes) -> pa.Table:

@@ -32,14 +32,14 @@ def run(packed: bytes, here: Workplace) -> bytes:
     """The packed answer of a packed window. Commits nothing."""
     cores = cores_of(here.spark)
     window, stages = unpack_window(packed), 0
-    if window.fresh and window.ranges > 1:
-        ranges = min(ranges_for(sum(window.rows.values()), cores), window.ranges_max)
-        ranges = max(ranges, window.ranges)
-        packed = pack_window(msgspec.structs.replace(window, ranges=ranges))
+    if window.fresh:
+        packed = pack_window(
+            msgspec.structs.replace(window, ranges=_ranges(window, cores), cores=cores)
+        )
 
     async def evaluate(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
         nonlocal stages
-        groups = groups_for(work.window, cores)
+        groups = work.tasks if window.fresh else groups_for(work.window, cores)
         stage: DataFrame | None = None
         for fragment in work.fragments:
             given = _given(here, packed, work, fragment) if work.window.fresh else None
@@ -65,6 +65,14 @@ def run(packed: bytes, here: Workplace) -> bytes:
         return msgspec.msgpack.encode(result)
 
     return _with_blob(here.blob, evaluate_all)
+
+
+def _ranges(window: Window, cores: int) -> int:
+    """Ranges of a fresh view: one for each core at least, where it is divided."""
+    if window.ranges == 1:
+        return 1
+    ranges = min(ranges_for(sum(window.rows.values()), cores), window.ranges_max)
+    return max(ranges, window.ranges)
 
 
 def groups_for(window: Window, cores: int) -> int:

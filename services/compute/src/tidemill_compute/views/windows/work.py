@@ -33,6 +33,7 @@ from tidemill_compute.views.range_history import (
     placement_with,
 )
 from tidemill_compute.views.range_wire import LAST, Dealt
+from tidemill_compute.views.stretches import Stretches
 from tidemill_compute.views.windows.part_rows import HeldRows, PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
@@ -55,12 +56,19 @@ class WindowWork:
         history, placement = _placed(window.view, rows, _heavy_in(window))
         history = replace(history, lower=window.lower, upper=window.upper)
         self.divided = RangeHistory(history, placement, window.ranges)
+        parts = [part for found in _input_parts(window).values() for part in found]
+        self._stretches = Stretches(self.divided, parts, window.rows, window.cores)
         self._state: Sequence[StateRow] | None = None
 
     @property
     def fragments(self) -> Sequence[Fragment]:
         """The stages of the window, in their order."""
         return self.divided.placement.fragments
+
+    @property
+    def tasks(self) -> int:
+        """The most tasks into which a fragment of a fresh view can be divided."""
+        return max(map(self._stretches.count, self.fragments))
 
     async def stage(
         self, number: int, group: int, groups: int, crossed: Sequence[Dealt]
@@ -79,7 +87,7 @@ class WindowWork:
                 held.setdefault(each.range, {}).setdefault(each.name, []).append(each.payload)
         ranges: Iterable[int] = sorted(held)
         if self.window.whole:
-            ranges = range(group, self.divided.ranges_of(fragment), groups)
+            ranges = range(group, self._stretches.count(fragment), groups)
         try:
             for at in ranges:
                 async for dealt in self._range(fragment, at, held.get(at, {})):
@@ -99,17 +107,21 @@ class WindowWork:
         description = self.divided.history.inputs[collection][0]
         part = unpack_part(self.window.parts[collection][at])
         rows = between(await self._parts.whole(part, description), 0, self.window.upper)
-        for dealt in self.divided.deal(self.fragments[number], collection, rows):
-            yield dealt
+        for each in self.divided.deal(self.fragments[number], collection, rows):
+            for dealt in self._stretches.spread(each):
+                yield dealt
 
     async def _range(
         self, fragment: Fragment, at: int, given: Mapping[str, Sequence[bytes]]
     ) -> AsyncIterator[Dealt]:
         before = None if self.window.fresh else await self._before(fragment, at, given)
         state = () if self.window.fresh else await self._state_before()
-        found = self.divided.evaluate(fragment, at, given, before, state, whole=self.window.whole)
-        for dealt in found.crossing:
-            yield dealt
+        found = self._stretches.evaluate(fragment, at, given) or self.divided.evaluate(
+            fragment, at, given, before, state, whole=self.window.whole
+        )
+        for each in found.crossing:
+            for dealt in self._stretches.spread(each):
+                yield dealt
         for collection, updates in found.updates.items():
             for part in await self.write(collection, updates, f"{fragment.number}-{at}"):
                 yield Dealt(LAST, 0, collection, part)
@@ -220,9 +232,12 @@ def _heavy_in(window: Window) -> tuple[HeavyKey, ...]:
         return tuple(HeavyKey(*key) for key in window.heavy)
     if window.ranges == 1:
         return ()
-    history = _history(window.view)
-    inputs = {
-        name: (description, tuple(map(unpack_part, window.parts[name])))
-        for name, (description, _) in history.inputs.items()
-    }
+    history, parts = _history(window.view), _input_parts(window)
+    inputs = {name: (each, parts[name]) for name, (each, _) in history.inputs.items()}
     return heavy_in(replace(history, inputs=inputs), window.ranges)
+
+
+def _input_parts(window: Window) -> dict[str, tuple[Part, ...]]:
+    """The parts of the inputs of a fresh view; of no other one."""
+    names = _history(window.view).inputs if window.fresh else ()
+    return {name: tuple(map(unpack_part, window.parts[name])) for name in names}

@@ -6,12 +6,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, timedelta
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.datalog.check import check
 from tidemill.datalog.dataflow.evaluating import undeclared
 from tidemill.datalog.elements import element
@@ -184,6 +187,13 @@ _FLOAT = st.floats(allow_nan=False)
 _COLUMNS = st.tuples(
     st.none() | _INT, st.none() | _FLOAT | st.sampled_from((0.0, -0.0, 2.0**53)),
     st.none() | st.text(st.characters(exclude_categories=("Cs",))), st.none() | st.booleans(),
+    st.none() | st.datetimes(timezones=st.just(UTC)), st.none() | st.dates(),
+    st.none() | st.timedeltas(timedelta(-(10**6)), timedelta(10**6)), st.none() | st.decimals(-100, 100, places=2),
+    st.none() | st.binary(), st.none() | st.uuids(),
+)  # fmt: skip
+_KINDS = (
+    pa.int64(), pa.float64(), pa.string(), pa.bool_(),
+    *map(arrow_type, ("timestamp", "date", "duration", "decimal(10,2)", "bytes", "uuid")),
 )  # fmt: skip
 
 
@@ -191,9 +201,9 @@ _COLUMNS = st.tuples(
 def test_columns_are_in_the_ranges_of_their_values(
     rows: Sequence[tuple[object, ...]], ranges: int
 ) -> None:
-    kinds = (pa.int64(), pa.float64(), pa.string(), pa.bool_())
     columns = [
-        pa.array(each, kind) for each, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+        pa.array([v.bytes if isinstance(v, UUID) else v for v in each], kind)
+        for each, kind in zip(zip(*rows, strict=True), _KINDS, strict=True)
     ]
     columns.append(pa.nulls(len(rows)))
     wanted = [range_of((*row, None), ranges) for row in rows]

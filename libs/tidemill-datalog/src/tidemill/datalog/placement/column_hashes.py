@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.column_types import column_type
 from tidemill.arrangement.kernels import I64Array
-from tidemill.datalog.placement.hashing import FALSE, NULL, SEED, TRUE, hash_of
+from tidemill.datalog.placement.hashing import FALSE, MOMENTS, NULL, SEED, TRUE, hash_of
 from tidemill.time.typed import READ, Json
 
 _Hashes = npt.NDArray[np.uint64]
@@ -77,10 +77,13 @@ _MADE: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _typed_hashes(column: pa.Array, kind: str) -> _Hashes:
-    """Hashes of times, decimal numbers, bytes, UUIDs or JSON, one by one."""
+    """Hashes of times, decimal numbers, bytes, UUIDs or JSON; see `_text_hashes`."""
+    if kind in MOMENTS:
+        counts = column.view(pa.int32()).cast(pa.int64()) if kind == "date" else column
+        words = counts.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        return _mixed(words.view(np.uint64) + np.uint64(MOMENTS[kind]))
     made = _MADE.get(kind, _itself)
-    found = [NULL if value is None else hash_of(made(value)) for value in column.to_pylist()]
-    return np.array(found, np.uint64)
+    return _coded_hashes(column, lambda value: hash_of(made(value)))
 
 
 def _itself(value: Any) -> Any:
@@ -89,8 +92,12 @@ def _itself(value: Any) -> Any:
 
 def _text_hashes(column: pa.Array) -> _Hashes:
     """Each different text is hashed once."""
+    return _coded_hashes(column, hash_of)
+
+
+def _coded_hashes(column: pa.Array, hashed: Callable[[Any], int]) -> _Hashes:
     coded = column.dictionary_encode()
-    known = np.array([hash_of(text) for text in coded.dictionary.to_pylist()] or [0], np.uint64)
+    known = np.array([*map(hashed, coded.dictionary.to_pylist())] or [0], np.uint64)
     places = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
     found: _Hashes = known[places]
     return found

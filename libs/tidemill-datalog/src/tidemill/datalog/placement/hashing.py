@@ -8,18 +8,32 @@ language are. The values of a key have no order, so facts that name them in anot
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
 from tidemill.datalog.elements import TruthElement
 from tidemill.datalog.records import typed_of
-from tidemill.time.typed import TYPE_NAMES, write_typed
+from tidemill.time.typed import (
+    TYPE_NAMES,
+    days_of_date,
+    micros_of_instant,
+    micros_of_span,
+    write_typed,
+)
 
 _MASK = (1 << 64) - 1
 SEED = 0x9E3779B97F4A7C15
 NULL, FALSE, TRUE = 0x5BF03635DCD13A6D, 0x2545F4914F6CDD1D, 0x6C62272E07BB0142
 _SET = 0xD1B54A32D192ED03
+MOMENTS: Mapping[str, int] = {
+    "timestamp": 0xA24BAED4963EE407, "date": 0x8CB92BA72F3D8DD7, "duration": 0xC2B2AE3D27D4EB4F,
+}  # fmt: skip
+"""Seeds of types whose values are counts: of microseconds since 1970, of days, of microseconds."""
+_WORDS: Mapping[type, Callable[[Any], int]] = {
+    datetime: micros_of_instant, date: days_of_date, timedelta: micros_of_span,
+}  # fmt: skip
 
 
 def range_of(values: Sequence[Any], ranges: int) -> int:
@@ -47,6 +61,8 @@ def hash_of(value: Any) -> int:
     if isinstance(value, str):
         return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little")
     if (typed := typed_of(value)) is not None:
+        if type(typed) in _WORDS:
+            return _mixed(_WORDS[type(typed)](typed) + MOMENTS[TYPE_NAMES[type(typed)]] & _MASK)
         return hash_of(f"{TYPE_NAMES[type(typed)]} {write_typed(typed)}")
     return _mixed(sum({*map(hash_of, value)}) + _SET & _MASK)
 

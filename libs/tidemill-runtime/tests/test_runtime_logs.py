@@ -82,3 +82,27 @@ def test_s6_a_traceback_is_plain_and_says_no_locals(style: str) -> None:
     assert time.process_time() - begun < 50 * 0.02
     assert written.getvalue().count("builtins.ValueError") == 50
     assert "S3CR3T-of-the-pod" not in written.getvalue()
+
+
+def test_a_value_moves_no_terminal() -> None:
+    written = io.StringIO()
+    logs.configure("console", stream=written)
+    logs.get_logger("audit").info("failed", target="\x1b[2J\x07\u202e", who="eve")
+    assert r"target=\x1b[2J\x07\u202e" in written.getvalue()
+    assert "\x1b[2J" not in written.getvalue()
+
+
+class ExecuteBatchError(Exception):
+    """An error by the name that gRPC gives to an answer of which the client has gone away."""
+
+
+@pytest.mark.parametrize(("kind", "lines"), [(ExecuteBatchError, 0), (ValueError, 1)])
+def test_s6_a_client_that_goes_away_is_no_error(kind: type[Exception], lines: int) -> None:
+    """A cancelled stream wrote a traceback of ten lines; a user may cancel 2,000 a second."""
+    written = io.StringIO()
+    logs.configure("json", stream=written)
+    try:
+        raise kind
+    except kind:
+        logging.getLogger("grpc._cython.cygrpc").exception("raised in core by servicer method")
+    assert written.getvalue().count("\n") == lines

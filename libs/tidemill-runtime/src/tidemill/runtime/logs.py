@@ -33,6 +33,9 @@ QUIET_LIBRARIES = ("aiokafka", "asyncio", "py4j", "aiohttp")
 SILENT_LIBRARIES = ("aiokafka.consumer.group_coordinator",)
 """These log as ERROR each try that they repeat; a failure that stays is raised, and told by us."""
 
+_GRPC = "grpc._cython.cygrpc"
+_TEXTS = ("event", "exception", "stack")
+
 
 class Style(Enum):
     """Output format of events."""
@@ -76,6 +79,7 @@ def configure(style: Style | str, level: str = "info", stream: TextIO | None = N
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     for name in SILENT_LIBRARIES:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger(_GRPC).addFilter(_is_no_departure)
 
 
 def get_logger(component: str) -> structlog.stdlib.BoundLogger:
@@ -89,9 +93,24 @@ def get_logger(component: str) -> structlog.stdlib.BoundLogger:
 def _rendering(style: Style, target: TextIO) -> list[Any]:  # structlog types a processor by Any
     if style is Style.CONSOLE:
         return [
-            structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=_write_trace)
+            _escaped,
+            structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=_write_trace),
         ]
     return [structlog.processors.ExceptionRenderer(_trace_of), _to_json]
+
+
+def _is_no_departure(record: logging.LogRecord) -> bool:
+    """Whether a record is something else than that a client went away while it was answered."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != "ExecuteBatchError"
+
+
+def _escaped(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The event with escapes for what would move the terminal of its reader: users name things."""
+    for key, value in event.items():
+        if key not in _TEXTS and isinstance(value, str) and not value.isprintable():
+            event[key] = value.encode("unicode_escape").decode()
+    return event
 
 
 def _trace_of(exc_info: ExcInfo) -> str:

@@ -33,6 +33,7 @@ spec:
     - {name: price, type: "decimal(10, 2)"}
     - {name: data, type: bytes, nullable: true}
     - {name: doc, type: json, nullable: true}
+    - {name: note, type: text, nullable: true}
 ---
 apiVersion: tidemill.dev/v1alpha1
 kind: View
@@ -160,6 +161,8 @@ async def test_proofs_and_errors_show_typed_values(tmp_path: Path) -> None:
         ("price", "1.234", "is not decimal"),
         ("price", True, "is not decimal(10,2) in row 1"),
         ("id", "1", "is not uuid in row 1: 1"),
+        ("note", {"a": 1}, "is an object or a list in some row, not text"),
+        ("note", [1], "is an object or a list in some row, not text"),
         ("doc", "{", "is not json in row 1: {"),
         ("data", "?", "is not bytes in row 1: ?"),
         ("wait", "5", "is not duration in row 1: 5"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,6 +21,21 @@ def numeral(text: str) -> float | Decimal:
     """A number of JSON that is not written as a whole one: a float if that has all its digits."""
     short = len(text) <= _CHARS_OF_FLOAT and "e" not in text and "E" not in text
     return float(text) if short else Decimal(text)
+
+
+DOCUMENTS = {"tidemill": "json"}
+"""Metadata of a field whose texts stand for objects and lists: a column of text takes none."""
+
+
+def json_field(name: str, values: Sequence[object], column: pa.Array) -> pa.Field[Any]:
+    """The field of a column that `json_column` made of the values."""
+    documents = any(isinstance(each, dict | list) for each in values)
+    return pa.field(name, column.type, metadata=DOCUMENTS if documents else None)
+
+
+def is_documents(field: pa.Field[Any]) -> bool:
+    """Whether a field is one of objects and lists."""
+    return bool(field.metadata) and field.metadata.get(b"tidemill") == b"json"
 
 
 def json_column(values: Sequence[object]) -> pa.Array:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from tidemill.arrangement.json_cells import is_documents
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.typed_rows import typed_column
 from tidemill.errors import UsageError
@@ -73,6 +74,8 @@ def _diffs(rows: pa.Table, table: str) -> pa.Array:
 def _column(rows: pa.Table, field: pa.Field, table: str) -> pa.Array:
     if field.name not in rows.column_names:
         return pa.nulls(rows.num_rows, field.type)
+    if field.type == pa.string() and is_documents(rows.schema.field(field.name)):
+        raise refused(table, field.name, "is an object or a list in some row, not text")
     array = _typed(rows[field.name].combine_chunks(), field, table)
     if array.null_count and not field.nullable:
         at = pc.index(array.is_null(), True).as_py()

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from tidemill.arrangement.json_cells import json_column, numeral
+from tidemill.arrangement.json_cells import json_column, json_field, numeral
 from tidemill.errors import UsageError
 from tidemill.rpc.messages import ColumnInfo
 
@@ -38,7 +38,10 @@ def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
         if rows and not names:
             says = "the rows name no column: write each as its columns and their values"
             raise UsageError(says, reason="rows")
-        return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+        told = {name: [row.get(name) for row in rows] for name in names}
+        columns = {name: _column(name, values) for name, values in told.items()}
+        fields = [json_field(name, told[name], column) for name, column in columns.items()]
+        return pa.Table.from_arrays([*columns.values()], schema=pa.schema(fields))
     table = rows
     for at, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
-from tidemill.arrangement.json_cells import json_column, numeral
+from tidemill.arrangement.json_cells import json_column, json_field, numeral
 from tidemill.arrangement.looks import look, with_looks
 from tidemill.catalog.table_rows import refuse_many_values
 from tidemill.errors import UsageError
@@ -220,15 +220,17 @@ def table_of_json(body: bytes, rows_max: int, table: str) -> pa.Table:
     refuse_many_rows(len(rows), rows_max)
     names = dict.fromkeys(name for row in with_looks(rows) for name in row)
     refuse_many_values(len(rows), len(names), table)
-    columns = {}
+    columns, fields = [], []
     for name in names:
         look()
+        values = [row.get(name) for row in rows]
         try:
-            columns[name] = json_column([row.get(name) for row in rows])
+            columns.append(json_column(values))
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             says = f"rows refused: the values of {name} have no common type: {error}"
             raise UsageError(says, reason="rows") from None
-    return pa.table(columns)
+        fields.append(json_field(name, values, columns[-1]))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _resource(status: ResourceStatus) -> Resource:

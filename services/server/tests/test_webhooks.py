@@ -105,6 +105,13 @@ def test_a_signature_is_of_one_body_and_one_key(form: str, body: bytes, other: b
             check_signature(verify, KEY, sent, other, NOW_MS)
 
 
+def test_a_key_of_no_bytes_is_refused() -> None:
+    """Anybody signs with it."""
+    verify, sent = signed_by("standard", "", b"{}", NOW_MS // 1000)
+    with pytest.raises(UsageError, match="begins with whsec_"):
+        check_signature(verify, "whsec_", sent, b"{}", NOW_MS)
+
+
 @pytest.mark.parametrize("form", ["stripe", "slack", "standard"])
 def test_a_recorded_delivery_is_refused_later(form: str) -> None:
     verify, sent = signed_by(form, KEY, b"{}", NOW_MS // 1000)

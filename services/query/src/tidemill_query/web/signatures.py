@@ -104,7 +104,9 @@ def _standard_key(verify: VerifySpec, key: str) -> bytes:
     if not key.startswith(STANDARD_KEY):
         return key.encode()
     with suppress(binascii.Error):
-        return base64.b64decode(key.removeprefix(STANDARD_KEY), validate=True)
+        known = base64.b64decode(key.removeprefix(STANDARD_KEY), validate=True)
+        if known:  # anybody signs with a key of no bytes
+            return known
     raise UsageError(
         f"a key of the secret {verify.secret} begins with {STANDARD_KEY} and is no base64",
         reason="Secret",

@@ -5,10 +5,13 @@ The judge of those that a compiled loop merges is the pointwise twin.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import reduce
 from operator import add
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -102,6 +105,22 @@ TOGETHER = """
     last(b) @latest(w) @average(w) @min(x) := r(_, w, x, b);
     all() @sum(x) @max(w) := r(_, w, x, _);
 """
+SPELLED_COLUMNS = (
+    ("group", "int"), ("text", "text"), ("cost", "decimal(20,2)"), ("tag", "bytes"), ("id", "uuid"),
+)  # fmt: skip
+SPELLED = """
+    most(g) @max(t) @min(c) @sum(c) @count(t) := r(g, t, c, _, _);
+    least(g) @min(t) @max(c) @average(c) := r(g, t, c, _, _);
+    tags(g) @max(b) @min(u) := r(g, _, _, b, u);
+    twice(g) @max(d) := r(g, _, c, _, _) where d = c * c;
+    all() @min(b) @max(u) := r(_, _, _, b, u);
+"""
+DRAWN: Mapping[str, Sequence[Any]] = {
+    "text": ["", "Z", "a", "aa", "é", "\ue000", "\U00010000"],
+    "cost": [Decimal(written) for written in ("-2", "-10.25", "0", "9", "10", "10.5", "100000")],
+    "tag": [b"", b"\0", b"\x7f", b"\x80", b"\xff", b"a"],
+    "id": [UUID(int=number) for number in (0, 5, 1 << 64, (1 << 128) - 1)],
+}
 UPPER = 12
 
 
@@ -109,9 +128,14 @@ def drawn(rng: Random, wide: bool) -> list[Presence]:
     """Readings that begin, end and are null; with `wide` floats that no loop adds up."""
     floats = [0.1, -0.1, 3.5, -0.0, 1e6, 1 / 3, *([1e300, -1e300, 5e-324] if wide else [])]
     wholes = [-3, 0, 7, *([INT_MAX, -INT_MAX] if wide else [])]
+    return presences(rng, (wholes, floats, (False, True)))
+
+
+def presences(rng: Random, columns: Sequence[Sequence[Any]]) -> list[Presence]:
+    """Rows of values of these columns that begin, end and are null."""
     found = []
     for _ in range(rng.randint(1, 25)):
-        values = rng.choice(wholes), rng.choice(floats), rng.random() < 0.5
+        values = [rng.choice(column) for column in columns]
         row = [None if rng.random() < 0.2 else value for value in values]
         start = rng.randrange(UPPER)
         end = rng.choice([END, start + rng.randint(1, 6)])
@@ -119,12 +143,9 @@ def drawn(rng: Random, wide: bool) -> list[Presence]:
     return list({(each.record, each.start): each for each in found}.values())
 
 
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("seed", range(30))
-def test_what_a_loop_merges_is_what_the_twin_says(seed: int, wide: bool) -> None:
-    rng = Random(seed)
-    checked = check(parse(TOGETHER), InputSchemas({"r": InputSchema("r", "relation", COLUMNS)}))
-    given = drawn(rng, wide)
+def check_answers(program: str, columns: Any, given: Sequence[Presence]) -> None:
+    """The engine says at each instant what the twin says."""
+    checked = check(parse(program), InputSchemas({"r": InputSchema("r", "relation", columns)}))
     held = Held(checked)
     for at, expected in enumerate(answers(checked, {"r": given}, 0, UPPER)[1:]):
         held.feed({"r": [each for each in given if each.start == at]})
@@ -136,17 +157,42 @@ def test_what_a_loop_merges_is_what_the_twin_says(seed: int, wide: bool) -> None
 
 
 @pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_what_a_loop_merges_is_what_the_twin_says(seed: int, wide: bool) -> None:
+    check_answers(TOGETHER, COLUMNS, drawn(Random(seed), wide))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_texts_and_decimals_are_merged_in_their_order(seed: int) -> None:
+    check_answers(SPELLED, SPELLED_COLUMNS, presences(Random(seed), list(DRAWN.values())))
+
+
+@pytest.mark.parametrize("wide", [False, True])
 def test_the_loop_merges_what_it_can(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[bool] = []
-    read = Reduction._read_together
-
-    def noted(self: Reduction, touched: Any) -> Any:
-        found = read(self, touched)
-        said.append(found is not None)
-        return found
-
-    monkeypatch.setattr(Reduction, "_read_together", noted)
+    said = noted(monkeypatch)
     for seed in range(30):
         test_what_a_loop_merges_is_what_the_twin_says(seed, wide)
     assert all(said) is not wide
     assert any(said)
+
+
+def test_the_loop_merges_texts_and_decimals(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = noted(monkeypatch)
+    monkeypatch.delattr(Reduction, "_read_one_by_one")
+    for seed in range(10):
+        test_texts_and_decimals_are_merged_in_their_order(seed)
+    assert all(said)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each reading of groups from now on was by the loop."""
+    said: list[bool] = []
+    read = Reduction._read_together
+
+    def read_and_noted(self: Reduction, touched: Any) -> Any:
+        found = read(self, touched)
+        said.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Reduction, "_read_together", read_and_noted)
+    return said

@@ -31,6 +31,8 @@ def operated(sign: str, left: ColumnType, right: ColumnType) -> ColumnType | Non
     if scales[0] is not None and scales[1] is not None:
         if sign in "+-":
             return exact(max(scales[0], scales[1]))
+        if sign == "*" and "decimal" in (left, right):  # the checker has seen their digits
+            return exact(SCALE_MAX)
         scale = scales[0] + scales[1]
         return exact(scale) if sign == "*" and scale <= SCALE_MAX else None
     if "any" in (left, right):

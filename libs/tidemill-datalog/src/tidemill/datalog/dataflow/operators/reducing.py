@@ -41,6 +41,7 @@ from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.decimal_sums import in_two_words, sums_of
 from tidemill.datalog.dataflow.operators.errors import Errors
 from tidemill.datalog.dataflow.operators.matching import PIECE_ROWS, Matches
+from tidemill.datalog.dataflow.operators.ranks import RANKED, put_ranks
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped, Touched, words_in
 from tidemill.datalog.dataflow.operators.stretches import Observed
 from tidemill.datalog.dataflow.plan import Reduce
@@ -58,8 +59,11 @@ _KINDS = {
 }  # fmt: skip
 _EXTREMES = {"max": GREATEST, "latest": GREATEST, "min": LEAST, "earliest": LEAST}
 _IN_ORDER = MOMENTS | {Type.INT, Type.BOOL, Type.FLOAT}
-"""Types of which the greatest and the least word are known, floats by `_turned`."""
+"""Types of which the greatest and the least word are known, floats by `_turned`.
+
+Those of `RANKED` are known by ranks."""
 _SUMMED = frozenset({Type.INT, Type.FLOAT, Type.DECIMAL})
+_ADDED = TALLIES - {"count"}
 
 
 class Reduction:
@@ -89,7 +93,11 @@ class Reduction:
         self._together = _all_at_once(reduce, schema)
         self._decimals = [
             at for at, kind in enumerate(reduce.kinds)
-            if self._together and kind is Type.DECIMAL and reduce.lattices[at][0] != "count"
+            if self._together and kind is Type.DECIMAL and reduce.lattices[at][0] in _ADDED
+        ]  # fmt: skip
+        self._ranked = [
+            at for at, kind in enumerate(reduce.kinds)
+            if self._together and kind in RANKED and reduce.lattices[at][0] in _EXTREMES
         ]  # fmt: skip
         if self._together:
             named = zip(reduce.lattices, reduce.kinds, strict=True)
@@ -347,6 +355,10 @@ class Reduction:
         for at in floats:
             if lattices[at][0] in _EXTREMES:
                 rows[:, self._groups + 2 + at] = _turned(rows[:, self._groups + 2 + at])
+        ranks = {
+            at: put_ranks(rows, self._groups + 2 + at, self._plan.kinds[at], self._texts)
+            for at in self._ranked
+        }
         found = merged_stretches(rows, touched.firsts, self._groups, self._merged_kinds, bases)
         for at in floats:
             place, name = self._place(at), lattices[at][0]
@@ -356,12 +368,15 @@ class Reduction:
             elif name != "count":
                 sums = rounded(count, upper, lower, int(bases[at]), name == "average")
                 upper[:] = sums.view(np.int64)
+        for at, words in ranks.items():
+            upper = found[:, self._place(at) + 1]
+            upper[:] = words[upper]
         for beside, at in enumerate(self._decimals, len(lattices)):
             mean = lattices[at][0] == "average"
-            words = sums_of(found, self._place(at), self._place(beside), mean, self._texts)
-            if words is None:
+            totals = sums_of(found, self._place(at), self._place(beside), mean, self._texts)
+            if totals is None:
                 return None
-            found[:, self._place(at) + 1] = words
+            found[:, self._place(at) + 1] = totals
         last = self._place(len(lattices))
         if self._decimals:
             found = np.concatenate([found[:, :last], found[:, -3:]], axis=1)
@@ -398,7 +413,7 @@ def _all_at_once(reduce: Reduce, schema: Schema) -> bool:
     if schema.columns + len(reduce.kinds) > COLUMNS_MAX:  # of which each has a bit for its nulls
         return False
     return all(
-        kind in _IN_ORDER and schema.kind(column) is kind
+        kind in _IN_ORDER | RANKED and schema.kind(column) is kind
         if name in _EXTREMES
         else name == "count" or (name in TALLIES and kind in _SUMMED)
         for column, ((name, _), kind) in enumerate(
@@ -411,7 +426,7 @@ def _merged_kind(name: str, kind: Type) -> int:
     """The way in which a compiled loop merges the words of a lattice."""
     if name in _EXTREMES:
         return _EXTREMES[name]
-    if kind is Type.DECIMAL and name != "count":
+    if kind is Type.DECIMAL and name in _ADDED:
         return SUM
     return FLOAT_SUM if kind is Type.FLOAT and name != "count" else _KINDS[name]
 

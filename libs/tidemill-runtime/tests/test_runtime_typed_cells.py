@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tidemill.arrangement.column_types import arrow_type
 from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
+from tidemill.runtime.formats.typed_cells import typed_cell
+from tidemill.runtime.formats.typed_columns import typed_array
 
 MOMENT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UUID_BYTES = bytes.fromhex("6f9619ff8b86d011b42d00c04fc964ff")
@@ -71,6 +79,39 @@ def test_what_is_none_of_a_type_is_a_letter(kind: str, written: str) -> None:
     assert cells(kind, f'{{"x": {written}}}'.encode(), JsonFormat()) == (
         f"the column x is not {kind}: {written}"
     )
+
+
+KINDS = (
+    "timestamp", "date", "duration", "decimal(6,2)", "decimal(38,0)", "decimal(38,18)", "bytes", "uuid", "json",
+)  # fmt: skip
+WRITTEN = st.sampled_from([written for _, written, *_ in READ + REFUSED]) | st.one_of(*map(st.from_regex, (
+    r'\A"[0-9]{4}-[01][0-9]-[0-3][0-9]"\Z',
+    r'\A"[012][0-9]{3}-0[1-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,7})?(Z|[+-][0-2][0-9]:?[0-6][0-9])?"\Z',
+    r'\A-?(0|[1-9][0-9]{0,4}|[1-9][0-9]{16,24})(\.[0-9]{1,4}|\.[0-9]{16,20})?\Z',
+    r'\A"[+-]?[0-9]{1,5}(\.[0-9]{0,3})?"\Z',
+)))  # fmt: skip
+
+
+@given(st.sampled_from(KINDS), st.booleans(), st.lists(WRITTEN | st.just("null"), max_size=4))
+def test_cells_of_a_column_are_those_of_each(
+    kind: str, nullable: bool, written: Sequence[str]
+) -> None:
+    values = [msgspec.Raw(each.encode()) for each in written]
+    nulls = [each == "null" and (nullable or kind != "json") for each in written]
+    cells = [None if null else typed_cell(v, kind) for v, null in zip(values, nulls, strict=True)]
+    refused = cells.count(None) > (nulls.count(True) if nullable else 0)
+    found = typed_array(values, kind, nullable)
+    assert (found is None) is refused
+    if found is not None:
+        assert found.equals(pa.array(cells, arrow_type(kind)))
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "date", "decimal(6,2)"])
+def test_plain_times_and_numbers_are_read_at_once(kind: str, monkeypatch: Any) -> None:
+    values = {"timestamp": '"2026-01-01T13:00:00.5+01:00"', "date": '"2026-01-01"'}
+    plain = msgspec.Raw(values.get(kind, "12.5").encode())
+    monkeypatch.delattr("tidemill.runtime.formats.typed_columns.typed_cell")
+    assert typed_array([plain, None], kind, True).null_count == 1
 
 
 def test_null_is_null_where_it_may_be_and_a_value_of_json_where_it_may_not() -> None:

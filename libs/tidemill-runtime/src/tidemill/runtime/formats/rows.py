@@ -51,6 +51,7 @@ from tidemill.runtime.formats.kinds import (
 )
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX, long_records, long_rows
 from tidemill.runtime.formats.typed_cells import is_typed
+from tidemill.runtime.formats.typed_columns import typed_array
 from tidemill.time import heartbeat_until, is_heartbeat, is_normal
 from tidemill.time.typed import EPOCH
 
@@ -432,12 +433,12 @@ def _json_decoder(columns: tuple[Column, ...]) -> msgspec.json.Decoder[Any]:
 
 
 def _whole_column(cells: list[Any], column: Column) -> Any:
-    """The column as an array; None if a whole number is too big or a text not in normal form.
+    """The column as an array; None if a value is none of the type.
 
-    Cells of other types than numbers, texts and truths are made one by one.
+    None, too, if a whole number is too big or a text not in normal form.
     """
     if is_typed(column.kind):
-        return None
+        return typed_array(cells, column.kind, column.nullable)
     try:
         array = pa.array(cells, arrow_type(column.kind))
     except (pa.ArrowInvalid, OverflowError):

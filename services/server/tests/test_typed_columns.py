@@ -221,6 +221,18 @@ async def test_a_condition_that_fits_no_type_is_refused_with_the_type(
         assert f"filter refused: {says}" in said.json["detail"]
 
 
+async def test_rows_that_name_no_column_are_refused_and_not_counted_as_none(
+    tmp_path: Path,
+) -> None:
+    async with web(tmp_path) as asked:
+        await start(asked)
+        head = {"Content-Type": "application/json"}
+        for body, status in (("{}", 400), ("[{}, {}]", 400), ("[]", 200)):
+            said = await asked.ask("/v1/tables/orders/rows", "POST", data=body, headers=head)
+            assert said.status == status, said.body
+            assert status == 200 or "they name no column" in said.json["detail"]
+
+
 async def test_no_digit_of_a_row_is_lost_on_the_way_into_a_table(tmp_path: Path) -> None:
     """A number of JSON went through a float: 12345678901234567.89 became …568.00 unsaid."""
     numbers = "kind: Table\nmetadata: {name: numbers}\nspec:\n  columns:\n"

@@ -219,6 +219,9 @@ def table_of_json(body: bytes, rows_max: int, table: str) -> pa.Table:
         raise UsageError(says, reason="json") from None
     refuse_many_rows(len(rows), rows_max)
     names = dict.fromkeys(name for row in with_looks(rows) for name in row)
+    if rows and not names:
+        says = "rows refused: they name no column: write each as its columns and their values"
+        raise UsageError(says, reason="rows")
     refuse_many_values(len(rows), len(names), table)
     columns, fields = [], []
     for name in names:

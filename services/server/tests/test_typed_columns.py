@@ -227,10 +227,10 @@ async def test_rows_that_name_no_column_are_refused_and_not_counted_as_none(
     async with web(tmp_path) as asked:
         await start(asked)
         head = {"Content-Type": "application/json"}
-        for body, status in (("{}", 400), ("[{}, {}]", 400), ("[]", 200)):
+        for body in ("{}", "[{}, {}]"):
             said = await asked.ask("/v1/tables/orders/rows", "POST", data=body, headers=head)
-            assert said.status == status, said.body
-            assert status == 200 or "they name no column" in said.json["detail"]
+            assert said.status == 400
+            assert "they name no column" in said.json["detail"]
 
 
 async def test_no_digit_of_a_row_is_lost_on_the_way_into_a_table(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 # Installs within the build of an image, from the lists of `make notice` in /build:
 #   install.sh packages NAME              the packages of NAME.lock, by hash, without their tests and headers, and
 #                                         without Arrow Flight, which nothing of ours speaks
-#   install.sh compiled                   the wheels, whose loops it compiles for every processor of the last ten years; the machine code comes to /machine-code
-#   install.sh machine-code               that of /machine-code, where the library looks for it
-#   install.sh members IMAGE MODULE...    the packages of IMAGE.lock and the wheels of its members; then each has what it
-#                                         requires, and the modules are compiled: a process starts with less than half of
-#                                         the work, and cannot write any of it down itself
+#   install.sh ready                      the wheels, whose loops it compiles for every processor of the last ten years; the wheel with them comes to /ready
+#   install.sh members IMAGE MODULE...    the packages of IMAGE.lock and the wheels of its members, that of /ready instead of
+#                                         the one without loops; then each has what it requires, and the modules are compiled:
+#                                         a process starts with less than half of the work, and cannot write any of it down itself
 set -eu
 pip() { python -m pip --no-cache-dir --disable-pip-version-check "$@"; }
 packages() {
@@ -18,25 +17,21 @@ packages() {
   rm -rf "$site"/pyarrow/{include,src} "$site"/pyarrow/{lib*_flight,_flight,flight}*
 }
 
-kept() { python -c 'import sysconfig; print(sysconfig.get_path("purelib") + "/tidemill/arrangement/__pycache__/machine-code")'; }
-
 case $1 in
   packages) packages "$2" ;;
-  compiled)
+  ready)
     pip install --no-compile --no-deps /wheels/*.whl
-    python -m tidemill.host.warming --portable
-    mv "$(kept)" /machine-code ;;
-  machine-code)
-    mkdir -p "$(dirname "$(kept)")"
-    cp -r /machine-code "$(kept)" ;;
+    mkdir /ready
+    python -m tidemill.host.warming --wheel /wheels/tidemill_arrangement-*.whl /ready ;;
   members)
     image=$2
     shift 2
     [ "$image" = whole ] || packages "$image" # of `whole` they are a layer of their own
+    if rm /wheels/tidemill_arrangement-*.whl 2>/dev/null; then cp /ready/*.whl /wheels/; fi
     pip install --no-compile --no-deps /wheels/*.whl
     pip check
     cp "/build/$image.cdx.json" /usr/share/doc/tidemill/sbom.cdx.json
     for module in "$@"; do python -c "import $module"; done
-    ! python -c 'import numba' 2>/dev/null || [ "$(python -m tidemill.host.warming --portable)" = "0 loops compiled" ]
+    ! python -c 'import tidemill.datalog.dataflow' 2>/dev/null || [ "$(python -m tidemill.host.warming)" = "0 loops compiled" ]
     python -c "import pydantic; pydantic.TypeAdapter(int)" ;; # typer loads it with the first arguments
 esac

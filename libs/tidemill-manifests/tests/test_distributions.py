@@ -19,7 +19,6 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -36,7 +35,7 @@ from tidemill.arrangement.kernels import kept_code
 from tidemill.arrangement.kernels.ready import LOOPS
 from tidemill.arrangement.machine_code import FOLDERS
 from tidemill.host.warming import SIGNATURES, ahead, signatures
-from tidemill.manifests.inventory import closure, locked, members_of
+from tidemill.manifests.inventory import LOOPED, closure, locked, members_of, without_compiler
 from tidemill.testkit.file_locks import alone
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,8 +44,6 @@ MEMBERS = members_of(ROOT)
 COMPILER = {"numba", "llvmlite"}
 HEAVY = {"pyspark", "pandas", "matplotlib", "duckdb", "kubernetes", "obstore", "pytest", *COMPILER}
 """Packages that an installation without extras does not fetch."""
-LOOPED = "tidemill-arrangement"
-"""Member of which a platform has a wheel with ready loops."""
 PATIENCE_S = 240.0
 COMPILED_ANEW = "merging._append_new-"
 """Beginning of the file of the one loop that each installation compiles itself."""
@@ -300,8 +297,7 @@ class Installed:
         (site,) = (place / "venv/lib").glob("python*/site-packages")
         members = dict(MEMBERS)
         if ready:
-            needs = {**MEMBERS[LOOPED].needs, "kernels": ()}
-            members[LOOPED] = replace(MEMBERS[LOOPED], needs=needs)
+            members = without_compiler(MEMBERS)
         names = closure([requirement], LOCK, members)
         self.packages = names - set(MEMBERS)
         for name in self.packages:

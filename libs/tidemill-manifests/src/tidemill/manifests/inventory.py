@@ -43,7 +43,6 @@ IMAGES = {
 LAYERS = {
     "libraries": tuple(IMAGES),
     "services": tuple(each for each in IMAGES if each != "operator"),
-    "kernels": ("reclock", "compute", "query", WHOLE),
 }
 """Stages below images: each holds the packages that all of its images carry, and no earlier one."""
 
@@ -53,6 +52,9 @@ IMAGE = {
     "implementation_name": "cpython", "platform_python_implementation": "CPython",
 }  # fmt: skip
 """Environment of the images, as markers of requirements ask for it: Debian 12."""
+
+LOOPED = "tidemill-arrangement"
+"""Member with loops, which images have ready: a stage of their build has the compiler alone."""
 
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: *; *([^\\]*?))? *\\$")
 
@@ -104,6 +106,12 @@ def members_of(root: Path) -> dict[str, Member]:
         needs = {"": project["dependencies"], **project.get("optional-dependencies", {})}
         found[project["name"]] = Member(str(file.parent.relative_to(root)), needs)
     return found
+
+
+def without_compiler(members: Mapping[str, Member]) -> dict[str, Member]:
+    """The members where loops are ready."""
+    needs = {**members[LOOPED].needs, "kernels": ()}
+    return {**members, LOOPED: Member(members[LOOPED].folder, needs)}
 
 
 def closure(
@@ -176,7 +184,7 @@ class Contents:
 
 def contents_of(root: Path) -> dict[str, Contents]:
     """Members and packages of each image. Raises: KeyError for a package that is not locked."""
-    members = members_of(root)
+    members = without_compiler(members_of(root))
     lock = locked((root / "requirements.lock").read_text())
     found = {}
     for image, made_for in IMAGES.items():
@@ -293,7 +301,13 @@ def generated(root: Path) -> dict[str, str]:
         "NOTICE": notice(contents, packages, jars),
         f"{PLACE}/build.lock": requirements(build),
     }
-    for layer, held in layers_of(contents).items():
+    layers = layers_of(contents)
+    compiler = closure([f"{LOOPED}[compiler]"], lock, members_of(root))
+    wanted = sorted(
+        compiler - members_of(root).keys() - {*layers["libraries"], *layers["services"]}
+    )
+    found[f"{PLACE}/compiler.lock"] = requirements([Package(n, *lock[n], "") for n in wanted])
+    for layer, held in layers.items():
         found[f"{PLACE}/{layer}.lock"] = requirements([packages[name] for name in held])
     for image, carried in contents.items():
         found[f"{PLACE}/{image}.members"] = "".join(f"{name}\n" for name in carried.members)

@@ -59,9 +59,9 @@ def loop_of(of: Signature) -> tuple[Any, Any]:
 
 
 def _is_kept(wanted: Signature) -> bool:
-    loop, arguments = loop_of(wanted)
-    if isinstance(loop, BuiltinFunctionType):
+    if isinstance(getattr(import_module(wanted.module), wanted.loop), BuiltinFunctionType):
         return True  # it came with the wheel
+    loop, arguments = loop_of(wanted)
     return loop._cache.kept(arguments, loop.targetctx.codegen().magic_tuple()) is not None
 
 

@@ -233,6 +233,18 @@ async def test_rows_that_name_no_column_are_refused_and_not_counted_as_none(
             assert "they name no column" in said.json["detail"]
 
 
+async def test_a_misspelt_column_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    """A row of it alone was written as nulls, unsaid."""
+    notes = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: notes}\n"
+    notes += "spec:\n  columns:\n  - {name: note, type: text, nullable: true}\n"
+    async with web(tmp_path) as asked:
+        await asked.whole.controller.apply([ResourceDocument(notes, "notes.yaml")])
+        head = {"Content-Type": "application/json"}
+        said = await asked.ask("/v1/tables/notes/rows", "POST", data='{"nota": "a"}', headers=head)
+        assert said.status == 400
+        assert "notes has no column nota; did you mean note?" in said.json["detail"]
+
+
 async def test_no_digit_of_a_row_is_lost_on_the_way_into_a_table(tmp_path: Path) -> None:
     """A number of JSON went through a float: 12345678901234567.89 became …568.00 unsaid."""
     numbers = "kind: Table\nmetadata: {name: numbers}\nspec:\n  columns:\n"

@@ -10,6 +10,7 @@ import pyarrow.types as pt
 
 from tidemill.arrangement.json_cells import is_documents
 from tidemill.arrangement.updates import DIFF
+from tidemill.catalog.names import meant
 from tidemill.catalog.typed_rows import typed_column
 from tidemill.errors import UsageError
 from tidemill.shard.conforming import DIFF_MAX
@@ -35,15 +36,21 @@ A null, or a column that is left out, takes none in a message.
 def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.Array]:
     """(rows as the columns of a table, multiplicity of each).
 
-    A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into
-    normal form C, a zero loses its sign. Raises: UsageError with the name of a wrong column. It is
-    missing, has another type or a forbidden null, an infinite float, a text with too many marks, or
+    A column that may be null may be left out. `_diff` is 1 where it is left out. Other columns with
+    `_` before their names, as answers have them, are left unread. Text is put into normal form C, a
+    zero loses its sign. Raises: UsageError with the name of a wrong column. It is missing or
+    unknown, has another type or a forbidden null, an infinite float, a text with too many marks, or
     a large `_diff`. The rows may also be too many.
     """
     refuse_many_values(rows.num_rows, len(schema), table)
     missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
     if missing:
         raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")
+    known = set(schema.names)
+    unknown = [name for name in rows.column_names if name not in known and name[:1] != "_"]
+    if unknown:
+        near = meant(unknown[0], schema.names)
+        raise UsageError(f"rows refused: {table} has no column {unknown[0]}{near}", reason="rows")
     columns = [_column(rows, field, table) for field in schema]
     data = pa.Table.from_arrays(columns, schema=schema) if columns else rows.select([])
     return data, _diffs(rows, table)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.arrangement.column_types import arrow_type
-from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
+from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder, typed_cells
 from tidemill.runtime.formats.typed_cells import typed_cell
 from tidemill.runtime.formats.typed_columns import typed_array
 
@@ -46,7 +46,9 @@ REFUSED = [
     ("timestamp", "1767268800000"), ("timestamp", '"now"'), ("date", '"2026-02-30"'), ("duration", "5"),
     ("decimal(4,2)", "12.505"), ("decimal(4,2)", "100"), ("decimal(4,2)", "true"), ("bytes", '"?"'),
     ("uuid", '"1"'), ("timestamp", "{}"), ("uuid", '"????????????????????????"'),
-    ("uuid", '"??????????????????????=="'),
+    ("uuid", '"??????????????????????=="'), ("uuid", '"AAAAAAAAAAAAAAAAAAAA===="'),
+    ("uuid", '"b5YZ/4uG0BG0LQDAT8lk/x=="'), ("bytes", '"AAAA="'), ("bytes", '"AAAA===="'),
+    ("bytes", '"AB=="'), ("bytes", '"AAB="'),
 ]  # fmt: skip
 
 
@@ -81,6 +83,20 @@ def test_what_is_none_of_a_type_is_a_letter(kind: str, written: str) -> None:
     )
 
 
+@pytest.mark.parametrize("form", [JsonFormat(), CsvFormat(",")])
+def test_a_cell_that_arrow_refuses_makes_a_letter_of_its_record(
+    form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(typed_cells._READ, "uuid", str.encode)  # type: ignore[arg-type]
+    texts = [b"0123456789abcdef", b"short", b"fedcba9876543210"]
+    values = [b'{"x": "%b"}' % each if form == JsonFormat() else each for each in texts]
+    rows, letters = RowDecoder([Column("x", "uuid")], form).decode([0] * 3, range(3), values)
+    assert rows["x"].to_pylist() == texts[::2]
+    assert rows["_offset"].to_pylist() == [0, 2]
+    assert letters["offset"].to_pylist() == [1]
+    assert "the column x cannot hold it" in letters["reason"][0].as_py()
+
+
 KINDS = (
     "timestamp", "date", "duration", "decimal(6,2)", "decimal(38,0)", "decimal(38,18)", "bytes", "uuid", "json",
 )  # fmt: skip
@@ -88,7 +104,7 @@ WRITTEN = st.sampled_from([written for _, written, *_ in READ + REFUSED]) | st.o
     r'\A"[0-9]{4}-[01][0-9]-[0-3][0-9]"\Z',
     r'\A"[012][0-9]{3}-0[1-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,7})?(Z|[+-][0-2][0-9]:?[0-6][0-9])?"\Z',
     r'\A-?(0|[1-9][0-9]{0,4}|[1-9][0-9]{16,24})(\.[0-9]{1,4}|\.[0-9]{16,20})?\Z',
-    r'\A"[+-]?[0-9]{1,5}(\.[0-9]{0,3})?"\Z',
+    r'\A"[+-]?[0-9]{1,5}(\.[0-9]{0,3})?"\Z', r'\A"([A-D+/]{4}){4,5}[A-D=]{4}"\Z',
 )))  # fmt: skip
 
 

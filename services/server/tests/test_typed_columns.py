@@ -165,6 +165,7 @@ async def test_proofs_and_errors_show_typed_values(tmp_path: Path) -> None:
         ("note", [1], "is an object or a list in some row, not text"),
         ("doc", "{", "is not json in row 1: {"),
         ("data", "?", "is not bytes in row 1: ?"),
+        ("data", "AAAA====", "is not bytes in row 1: AAAA===="),
         ("wait", "5", "is not duration in row 1: 5"),
     ],
 )

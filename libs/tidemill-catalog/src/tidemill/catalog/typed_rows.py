@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -18,6 +17,7 @@ from tidemill.time.typed import (
     BYTES_MAX,
     fitting,
     json_of,
+    read_base64,
     read_date,
     read_decimal,
     read_instant,
@@ -102,10 +102,7 @@ def _decimal(value: Any) -> Any:
 
 def _bytes(value: Any) -> Any:
     if isinstance(value, str):
-        try:
-            value = base64.b64decode(value, validate=True)
-        except ValueError:
-            return None
+        return read_base64(value)
     return value if isinstance(value, bytes) and len(value) <= BYTES_MAX else None
 
 

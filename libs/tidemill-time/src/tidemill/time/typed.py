@@ -201,6 +201,21 @@ def read_hex(text: str) -> bytes | None:
         return None
 
 
+def read_base64(text: str) -> bytes | None:
+    """The bytes that a text writes in base64, None if it is not the one text that writes them.
+
+    NB: Python's decoder takes any number of `=` behind whole groups, and idle bits before one.
+    """
+    if len(text) > 2 * BYTES_MAX:
+        return None
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    is_canonical = base64.b64encode(data).decode() == text
+    return data if is_canonical and len(data) <= BYTES_MAX else None
+
+
 def read_json(text: str) -> Json | None:
     """The JSON value of a text, None if it is none, or has too many characters or levels.
 

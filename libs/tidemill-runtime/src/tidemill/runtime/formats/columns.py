@@ -10,9 +10,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.column_types import arrow_type
 from tidemill.errors import UsageError
-from tidemill.runtime.formats.typed_cells import is_typed, typed_cell
+from tidemill.runtime.formats.typed_cells import REFUSALS, is_typed, typed_cell
 from tidemill.time import MARKS_MAX, normal
 
 ColumnKind: TypeAlias = str
@@ -128,6 +128,32 @@ def parsed_cell(written: str, column: Column) -> object:
     if column.kind == "bool" and word.lower() in TRUTHS:
         return TRUTHS[word.lower()]
     raise BadRow(f"the column {column.name} is not {column.kind}: {_brief(written)!r}")
+
+
+def arrays_of(
+    cells: Sequence[Sequence[object]], columns: Sequence[Column]
+) -> tuple[list[Any], dict[int, str]]:
+    """The columns as arrays without the rows of which Arrow refuses a cell; these, and why.
+
+    Shapes: `cells[i]` is column i; all have one length. Cost: O(cells); where one is refused, about
+    a microsecond for each of them.
+    """
+    kinds = [arrow_type(column.kind) for column in columns]
+    refused: dict[int, str] = {}
+    try:
+        return [pa.array(held, kind) for held, kind in zip(cells, kinds, strict=True)], refused
+    except REFUSALS:
+        for held, kind, column in zip(cells, kinds, columns, strict=True):
+            for at, cell in enumerate(held):
+                try:
+                    pa.array([cell], kind)
+                except REFUSALS as error:
+                    refused.setdefault(at, f"the column {column.name} cannot hold it: {error}")
+        if not refused:
+            raise
+    kept = [at for at in range(len(cells[0])) if at not in refused]
+    found = zip(cells, kinds, strict=True)
+    return [pa.array([held[at] for at in kept], kind) for held, kind in found], refused
 
 
 def _normal(written: str, column: Column) -> str:

@@ -34,6 +34,7 @@ from tidemill.runtime.formats.columns import (
     TRUTHS,
     BadRow,
     Column,
+    arrays_of,
     cell_of,
     check_nesting,
     csv_lines,
@@ -350,10 +351,10 @@ class RowDecoder:
             good.append(index)
             for held, cell in zip(cells, row, strict=True):
                 held.append(cell)
-        arrays = [
-            pa.array(held, arrow_type(column.kind))
-            for held, column in zip(cells, self._columns, strict=True)
-        ]
+        arrays, why = arrays_of(cells, self._columns)
+        if why:
+            bad += [(good[at], reason) for at, reason in why.items()]
+            good = [index for at, index in enumerate(good) if at not in why]
         kept = (places[0][good], places[1][good])
         rows = self._placed_rows(pa.Table.from_arrays(arrays, schema=self.schema), kept)
         return DecodedRows(rows, self._letters(sorted(bad), values, places))

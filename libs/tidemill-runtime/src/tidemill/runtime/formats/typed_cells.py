@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import msgspec
 
 from tidemill.time.typed import (
-    BYTES_MAX,
     Typed,
     fitting,
     json_of,
+    read_base64,
     read_date,
     read_decimal,
     read_instant,
@@ -22,31 +21,23 @@ from tidemill.time.typed import (
     read_uuid,
 )
 
-
-def _bytes(text: str) -> bytes | None:
-    if len(text) > 2 * BYTES_MAX:
-        return None
-    try:
-        data = base64.b64decode(text, validate=True)
-    except ValueError:
-        return None
-    return data if len(data) <= BYTES_MAX else None
-
-
-_UUID_CHARS = 24
-"""Characters of 16 bytes in base64, as columns of bytes come to be read."""
+REFUSALS = (ValueError, TypeError, OverflowError)
+"""Errors with which Arrow refuses a cell; those of memory are none, and say nothing of it."""
+_UUID_BYTES, _UUID_CHARS = 16, 24
+"""Bytes, and characters of them in base64, as columns of bytes come to be read."""
 
 
 def _uuid(text: str) -> bytes | None:
     if len(text) == _UUID_CHARS and text.endswith("=="):
-        return _bytes(text)
+        data = read_base64(text)
+        return data if data is not None and len(data) == _UUID_BYTES else None
     found = read_uuid(text)
     return None if found is None else found.bytes
 
 
 _READ: Mapping[str, Callable[[str], Typed | None]] = {
     "timestamp": read_instant, "date": read_date, "duration": read_span, "decimal": read_decimal,
-    "bytes": _bytes, "uuid": _uuid,
+    "bytes": read_base64, "uuid": _uuid,
 }  # fmt: skip
 
 

@@ -39,13 +39,13 @@ _WORDS: Mapping[type, Callable[[Any], int]] = {
 def range_of(values: Sequence[Any], ranges: int) -> int:
     """The range, from 0, in which facts with these values of a key are. Cost: O(size of values).
 
-    Ranges are stretches of hashes in their order: twice as many are the same ones, each cut in two.
+    Ranges are intervals of hashes in their order: twice as many are the same ones, each cut in two.
     """
     return spot_of(values) * ranges >> 32
 
 
 def spot_of(values: Sequence[Any]) -> int:
-    """The spot of facts with these values of a key: 32 bits, of which each range has a stretch."""
+    """The spot of facts with these values of a key: 32 bits, an interval of them for each range."""
     return _mixed(sum(map(hash_of, values)) + SEED & _MASK) >> 32
 
 

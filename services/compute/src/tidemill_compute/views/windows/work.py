@@ -24,6 +24,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.ports import Blob
 from tidemill.shard.state import Description
 from tidemill_compute.views.bulk import History
+from tidemill_compute.views.eras import Eras
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.present_rows import present_rows
 from tidemill_compute.views.range_history import (
@@ -33,7 +34,6 @@ from tidemill_compute.views.range_history import (
     placement_with,
 )
 from tidemill_compute.views.range_wire import LAST, Dealt
-from tidemill_compute.views.stretches import Stretches
 from tidemill_compute.views.windows.part_rows import HeldRows, PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
@@ -57,7 +57,7 @@ class WindowWork:
         history = replace(history, lower=window.lower, upper=window.upper)
         self.divided = RangeHistory(history, placement, window.ranges)
         parts = [part for found in _input_parts(window).values() for part in found]
-        self._stretches = Stretches(self.divided, parts, window.rows, window.cores)
+        self._eras = Eras(self.divided, parts, window.rows, window.cores)
         self._state: Sequence[StateRow] | None = None
 
     @property
@@ -68,7 +68,7 @@ class WindowWork:
     @property
     def tasks(self) -> int:
         """The most tasks into which a fragment of a fresh view can be divided."""
-        return max(map(self._stretches.count, self.fragments))
+        return max(map(self._eras.count, self.fragments))
 
     async def stage(
         self, number: int, group: int, groups: int, crossed: Sequence[Dealt]
@@ -87,7 +87,7 @@ class WindowWork:
                 held.setdefault(each.range, {}).setdefault(each.name, []).append(each.payload)
         ranges: Iterable[int] = sorted(held)
         if self.window.whole:
-            ranges = range(group, self._stretches.count(fragment), groups)
+            ranges = range(group, self._eras.count(fragment), groups)
         try:
             for at in ranges:
                 async for dealt in self._range(fragment, at, held.get(at, {})):
@@ -108,7 +108,7 @@ class WindowWork:
         part = unpack_part(self.window.parts[collection][at])
         rows = between(await self._parts.whole(part, description), 0, self.window.upper)
         for each in self.divided.deal(self.fragments[number], collection, rows):
-            for dealt in self._stretches.spread(each):
+            for dealt in self._eras.spread(each):
                 yield dealt
 
     async def _range(
@@ -116,11 +116,11 @@ class WindowWork:
     ) -> AsyncIterator[Dealt]:
         before = None if self.window.fresh else await self._before(fragment, at, given)
         state = () if self.window.fresh else await self._state_before()
-        found = self._stretches.evaluate(fragment, at, given) or self.divided.evaluate(
+        found = self._eras.evaluate(fragment, at, given) or self.divided.evaluate(
             fragment, at, given, before, state, whole=self.window.whole
         )
         for each in found.crossing:
-            for dealt in self._stretches.spread(each):
+            for dealt in self._eras.spread(each):
                 yield dealt
         for collection, updates in found.updates.items():
             for part in await self.write(collection, updates, f"{fragment.number}-{at}"):

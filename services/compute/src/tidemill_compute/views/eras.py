@@ -1,8 +1,8 @@
-"""Stretches of a history: the work of one range alone, divided by time among tasks.
+"""Eras of a history: the work of one range alone, divided by time among tasks.
 
 A range has more to do than others where a key cannot be divided, and so has a fragment that is one
-task. Each stretch begins with the rows that are there just before it, as a window does. So its
-changes are those of the whole history in its interval.
+task. Each era begins with the rows that are there just before it, as a window does. So its changes
+are those of the whole history in its interval.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tidemill_compute.views.range_wire import (
 )
 
 FINER = 2
-"""A stretch has so many times fewer updates than each core would have, were all divided evenly."""
+"""An era has so many times fewer updates than each core would have, were all divided evenly."""
 ROWS_MIN = 10_000
-"""Updates for which there may be a stretch more: a task of nothing takes as long as for these."""
+"""Updates for which there may be an era more: a task of nothing takes as long as for these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Era:
     """One range of a fragment from `lower` to `upper`, evaluated under a number of its own."""
 
     number: int
@@ -51,7 +51,7 @@ class Stretch:
     last: bool
 
 
-class Stretches:
+class Eras:
     """The ranges of the fragments of a fresh view, some of which are divided by time."""
 
     def __init__(
@@ -62,8 +62,8 @@ class Stretches:
         Cost: O(parts).
         """
         self._divided = divided
-        self._by_range: dict[tuple[int, int], Sequence[Stretch]] = {}
-        self._by_number: dict[tuple[int, int], Stretch] = {}
+        self._by_range: dict[tuple[int, int], Sequence[Era]] = {}
+        self._by_number: dict[tuple[int, int], Era] = {}
         if cores < 2 or not parts or matches_ends(divided.history.target.program):
             return
         for fragment in divided.placement.fragments:
@@ -76,13 +76,13 @@ class Stretches:
                 number += len(times) - 2
 
     def _divide(self, fragment: int, at: int, number: int, times: Sequence[int]) -> None:
-        """Divide a range at some instants; later stretches than the first have new numbers."""
+        """Divide a range at some instants; later eras than the first have new numbers."""
         size = len(times) - 1
         numbers = [at, *range(number, number + size - 1)]
         if size < 2:
             return
         found = [
-            Stretch(n, at, lower, upper, lower == times[0], upper == times[-1])
+            Era(n, at, lower, upper, lower == times[0], upper == times[-1])
             for n, (lower, upper) in zip(numbers, pairwise(times), strict=True)
         ]
         self._by_range[fragment, at] = found
@@ -94,14 +94,14 @@ class Stretches:
         return max(self._divided.ranges_of(fragment), *(n + 1 for n in more), 0)
 
     def spread(self, dealt: Dealt) -> Iterator[Dealt]:
-        """Rows for a range in those of its stretches in which they are there."""
-        stretches = self._by_range.get((dealt.stage, dealt.range))
-        if stretches is None:
+        """Rows for a range in those of its eras in which they are there."""
+        eras = self._by_range.get((dealt.stage, dealt.range))
+        if eras is None:
             yield dealt
         elif self._is_input(dealt):
-            yield from _updates_in(dealt, stretches)
+            yield from _updates_in(dealt, eras)
         else:
-            yield from _told_in(dealt, stretches)
+            yield from _told_in(dealt, eras)
 
     def _is_input(self, dealt: Dealt) -> bool:
         reads = self._divided.placement.fragments[dealt.stage].reads
@@ -111,17 +111,17 @@ class Stretches:
     def evaluate(
         self, fragment: Fragment, number: int, rows: Mapping[str, Sequence[bytes]]
     ) -> RangeFound | None:
-        """The answer of a stretch, None for a range that has none; see `RangeHistory.evaluate`.
+        """The answer of an era, None for a range that has none; see `RangeHistory.evaluate`.
 
         `rows` of predicates are those by which they grow.
         """
-        stretch = self._by_number.get((fragment.number, number))
-        if stretch is None:
+        era = self._by_number.get((fragment.number, number))
+        if era is None:
             return None
-        history = replace(self._divided.history, lower=stretch.lower, upper=stretch.upper)
+        history = replace(self._divided.history, lower=era.lower, upper=era.upper)
         divided = RangeHistory(history, self._divided.placement, self._divided.ranges)
         before = None
-        if not stretch.first:
+        if not era.first:
             inputs = {r.name for r in fragment.reads if divided.input_of(r.predicate) is not None}
             before = {
                 name: concatenate([*map(table_in, rows[BEFORE + name])])
@@ -130,9 +130,9 @@ class Stretches:
             }
             taken = {BEFORE + name for name in before}
             rows = {name: each for name, each in rows.items() if name not in taken}
-        found = divided.evaluate(fragment, stretch.range, rows, before)
-        found = replace(found, turn=found.turn if stretch.last else END_WORD)
-        if stretch.first:
+        found = divided.evaluate(fragment, era.range, rows, before)
+        found = replace(found, turn=found.turn if era.last else END_WORD)
+        if era.first:
             return found
         grown = {name: count - found.had[name] for name, count in found.rows.items()}
         return replace(found, rows=grown, had={}, failing=())
@@ -141,7 +141,7 @@ class Stretches:
 def _fits(fragment: Fragment) -> bool:
     """Whether all that a fragment knows at an instant is in the facts that it reads.
 
-    A recursion would begin anew in each stretch, and facts that take contributions along too.
+    A recursion would begin anew in each era, and facts that take contributions along too.
     """
     remembers = any(rule.remembers for rule in fragment.plan.rules)
     recursive = any(each.recursive for each in fragment.plan.components)
@@ -151,7 +151,7 @@ def _fits(fragment: Fragment) -> bool:
 def pieces_of(
     divided: RangeHistory, fragment: Fragment, rows: Mapping[str, int], cores: int
 ) -> dict[int, int]:
-    """The number of stretches of each range of a fragment that has far more than others.
+    """The number of eras of each range of a fragment that has far more than others.
 
     Pure. Cost: O(ranges).
     """
@@ -193,11 +193,11 @@ def cuts_of(parts: Sequence[Part], lower: int, upper: int, pieces: int) -> list[
     return [lower, *sorted(at for at in found if lower < at < upper), upper]
 
 
-def _updates_in(dealt: Dealt, stretches: Sequence[Stretch]) -> Iterator[Dealt]:
-    """Updates of an input: those in a stretch, and apart from them the rows just before it."""
+def _updates_in(dealt: Dealt, eras: Sequence[Era]) -> Iterator[Dealt]:
+    """Updates of an input: those in an era, and apart from them the rows just before it."""
     table = table_in(dealt.payload)
     present = table.slice(0, 0)
-    for each in stretches:
+    for each in eras:
         mine = between(table, 0 if each.first else each.lower, each.upper)
         for name, rows in ((BEFORE + dealt.name, present), (dealt.name, mine)):
             if rows.num_rows:
@@ -209,9 +209,9 @@ def _updates_in(dealt: Dealt, stretches: Sequence[Stretch]) -> Iterator[Dealt]:
             present = consolidate(rows.set_column(place, rows.schema.field(place), at))
 
 
-def _told_in(dealt: Dealt, stretches: Sequence[Stretch]) -> Iterator[Dealt]:
-    """Changes that a fragment tells: those in a stretch, and apart from them what is there then."""
-    for each in stretches:
+def _told_in(dealt: Dealt, eras: Sequence[Era]) -> Iterator[Dealt]:
+    """Changes that a fragment tells: those in an era, and apart from them what is there then."""
+    for each in eras:
         if not each.first:
             for payload in told_before(dealt.payload, each.lower):
                 yield Dealt(dealt.stage, each.number, BEFORE + dealt.name, payload)

@@ -25,11 +25,11 @@ from tidemill.testkit.mortal_views import END, HOST, PING, PROGRAMS, World, expe
 from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views import stretches
+from tidemill_compute.views import eras
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import history_window
+from tidemill_compute.views.eras import cuts_of
 from tidemill_compute.views.range_wire import Dealt, table_in
-from tidemill_compute.views.stretches import cuts_of
 from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.spec import WindowResult, pack_window
 from tidemill_compute.views.windows.window_job import run
@@ -127,13 +127,13 @@ def divide_all(monkeypatch: pytest.MonkeyPatch, random: Random) -> None:
     def random_of(at: int) -> Random:
         return Random(f"{seed} {at}")
 
-    monkeypatch.setattr(stretches, "pieces_of", every)
-    monkeypatch.setattr(stretches, "cuts_of", cuts)
+    monkeypatch.setattr(eras, "pieces_of", every)
+    monkeypatch.setattr(eras, "cuts_of", cuts)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("seed", range(6))
-async def test_stretches_of_a_history_say_together_what_the_twin_says(
+async def test_eras_of_a_history_say_together_what_the_twin_says(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(TEXTS[name], seed)
@@ -147,7 +147,7 @@ async def test_stretches_of_a_history_say_together_what_the_twin_says(
     assert await rows_of(world, history, result.parts) == expected(world.program, world.history)
 
 
-def test_most_programs_have_had_stretches() -> None:
+def test_most_programs_have_had_eras() -> None:
     """Others remember matches, recur, or pass counts on to where these meet again."""
     divided = {name for name, found in DIVIDED.items() if found}
     assert TEXTS.keys() - divided <= ALONE
@@ -155,18 +155,18 @@ def test_most_programs_have_had_stretches() -> None:
 
 
 def forgetting(payload: bytes, at: int) -> Iterator[bytes]:
-    """Nothing is there before a stretch."""
+    """Nothing is there before an era."""
     yield from ()
 
 
 @pytest.mark.parametrize(("name", "wrong"), [
     ("told_before", forgetting), ("consolidate", lambda rows: rows.slice(0, 0)),
 ])  # fmt: skip
-async def test_stretches_that_begin_with_nothing_are_found_out(
+async def test_eras_that_begin_with_nothing_are_found_out(
     name: str, wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The companion: the same comparison fails where rows before a stretch are lost."""
-    monkeypatch.setattr(stretches, name, wrong)
+    """The companion: the same comparison fails where rows before an era are lost."""
+    monkeypatch.setattr(eras, name, wrong)
     differing = 0
     for seed in range(4):
         world = World(MORE["a group after an exchange"], seed)
@@ -241,7 +241,7 @@ HEAVY_GROUPS = {
 async def test_no_task_has_far_more_rows_than_others_for_a_key_of_30_percent(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stretches, "ROWS_MIN", 10)
+    monkeypatch.setattr(eras, "ROWS_MIN", 10)
     text = HEAVY_GROUPS[name]
     even = await rows_of_tasks(text, 0.0, 8)
     most = await rows_of_tasks(text, 0.3, 8)
@@ -258,7 +258,7 @@ def part(rows: int, begin: int, end: int) -> Part:
     return Part(rows, 0, begin, end, 2)
 
 
-def test_instants_between_stretches_have_as_many_updates_on_each_side() -> None:
+def test_instants_between_eras_have_as_many_updates_on_each_side() -> None:
     assert cuts_of([part(100, 0, 99)], 0, 100, 4) == [0, 25, 50, 75, 100]
     assert cuts_of([part(100, 0, 9), part(100, 90, 99)], 0, 100, 4) == [0, 5, 10, 95, 100]
     assert cuts_of([part(100, 7, 7)], 0, 100, 4) == [0, 8, 100]

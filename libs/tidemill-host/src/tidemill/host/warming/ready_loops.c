@@ -377,9 +377,7 @@ static PyObject *runs_here(PyObject *self, PyObject *ignored)
     (void)ignored;
 #ifdef __x86_64__
     __builtin_cpu_init();
-    return PyBool_FromLong(
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma"));
+    return PyBool_FromLong(__builtin_cpu_supports("x86-64-v3")); /* gcc knows it since 11 */
 #else
     Py_RETURN_TRUE;
 #endif

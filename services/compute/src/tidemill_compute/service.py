@@ -95,7 +95,7 @@ class ComputeParts:
 
 @cache
 def load_engine() -> None:
-    """Load the engine and its compiler, which the first view would wait for, and its records too.
+    """Load the engine and its loops, which the first view would wait for, and its records too.
 
     Cost: half a second of a thread, beside the start of the process.
     """

@@ -65,7 +65,7 @@ async def _nothing() -> None:
 
 
 def _load_explaining() -> None:
-    """Load the code that explains views: the first time it imports the compiler of loops."""
+    """Load the code that explains views: the first time it loads loops."""
     from tidemill_query import explaining  # noqa: F401
 
 

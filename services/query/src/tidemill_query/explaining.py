@@ -1,6 +1,6 @@
 """Maintenance of a view by the dataflow: its plan, and one derivation measured.
 
-Importing it imports numba.
+Importing it loads loops.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def ready_loops() -> ModuleType | None:
 def has_loops() -> bool:
     """Whether this process can run loops: they came with the wheel, or a compiler is here.
 
-    Images whose programs compute little may have neither.
+    An installation of a few members may have neither.
     """
     with suppress(ModuleNotFoundError):
         return ready_loops() is not None or find_spec("numba") is not None

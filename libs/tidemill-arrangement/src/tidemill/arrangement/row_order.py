@@ -33,7 +33,7 @@ def order_of(columns: Sequence[Any]) -> npt.NDArray[np.int64] | None:
 
     Rows that are equal in all columns stay in their order. Nulls come last, NaN just before them,
     text by code point. None for columns of other types than numbers, truths, texts and instants,
-    and where no compiler is installed.
+    and where no loops are: neither ready ones nor their compiler.
 
     Shapes: columns of one length. Cost: O(n log n), some 100 ns a row of a text and six numbers;
     other threads may compute meanwhile. Columns behind those that decide are not looked at.
@@ -48,7 +48,7 @@ def ascends(columns: Sequence[Any]) -> bool:
     """Whether each row is greater than the one before it, by the columns from left to right.
 
     False also of columns that are not of 64-bit numbers or texts, have nulls, or lie in pieces,
-    and where no compiler is installed.
+    and where no loops are.
 
     Cost: some nanoseconds a row that has to be looked at; rows in no order end it early.
     Source: twin in the law in tests/test_arrangement_row_order.py, by tuples.
@@ -77,7 +77,7 @@ def ascends(columns: Sequence[Any]) -> bool:
 
 def _sorted_rows(ranked: Iterator[Ranks], rows: int) -> npt.NDArray[np.int64]:
     """The numbers of the rows in the order of their ranks."""
-    # Processes that sort a few rows start without the compiler.
+    # Processes that sort a few rows start without loops.
     from tidemill.arrangement.kernels.row_words import settle_ties
 
     row_bits = max(1, (rows - 1).bit_length())

@@ -138,7 +138,7 @@ class Programs:
 def _missing_in(program: CheckedProgram) -> str | None:
     if not has_loops():
         return None
-    from tidemill.datalog.dataflow import missing_in  # imports numba
+    from tidemill.datalog.dataflow import missing_in  # loads loops
 
     return missing_in(program)
 

@@ -208,7 +208,7 @@ def derived(
     plan: LogicalPlan, inputs: Inputs, predicates: Collection[str], upper: int, allowance: Allowance
 ) -> dict[str, Table]:
     """All facts of some predicates below an instant with their presences. Raises: Exhausted."""
-    from tidemill.datalog.dataflow import evaluate_plan  # imports numba
+    from tidemill.datalog.dataflow import evaluate_plan  # loads loops
 
     before, below = allowance.held, plan_below(plan, predicates)
     found, _ = evaluate_plan(below, inputs, upper=upper, told=predicates, allowance=allowance)

@@ -1,6 +1,6 @@
 """Compiled loops that bind offsets to our times.
 
-Importing it imports numba: callers that may not need it import it where they do.
+Importing it loads loops: callers that may not need it import it where they do.
 """
 
 from __future__ import annotations

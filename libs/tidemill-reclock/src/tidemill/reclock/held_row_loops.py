@@ -1,6 +1,6 @@
 """Compiled loops over the table of held rows: changes in, rows that go and come out.
 
-Importing it imports numba: callers that may not need it import it where they do.
+Importing it loads loops: callers that may not need it import it where they do.
 """
 
 from __future__ import annotations

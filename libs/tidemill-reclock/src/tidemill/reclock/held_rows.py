@@ -1,6 +1,6 @@
 """The rows of a keyed source as bytes in a few arrays: no object of a key.
 
-Importing it imports numba: callers that may not need it import it where they do.
+Importing it loads loops: callers that may not need it import it where they do.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class KeyedRows:
 
     @staticmethod
     def _none() -> HeldRows:
-        from tidemill.reclock.held_rows import HeldRows  # few processes need the compiler for it
+        from tidemill.reclock.held_rows import HeldRows  # few processes need its loops
 
         return HeldRows()
 

@@ -95,7 +95,7 @@ def map_offsets(
     Cost: O(n) for rows in the order of their log, else O(n log bindings); no Python per row.
     Source: twin `target_times` in tidemill.reclock.mapping.
     """
-    # Imported with the first rows: whoever has none does not wait for the compiler's run-time.
+    # Imported with the first rows: whoever has none does not wait for loops.
     from tidemill.reclock.binding_loops import bind_offsets
 
     targets: U64Column = np.empty(len(offsets), np.uint64)

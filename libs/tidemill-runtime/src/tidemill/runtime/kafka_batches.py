@@ -123,9 +123,9 @@ class BatchedRecords(ColumnarRecords):
 
 
 def prepare_reading() -> None:
-    """Load the loops that read batches, where there is a compiler; for a thread."""
+    """Load the loops that read batches, where they are ready or compiled; for a thread."""
     if has_loops():
-        from tidemill.runtime.kafka_record_loops import read_records  # there is a compiler
+        from tidemill.runtime.kafka_record_loops import read_records  # loads loops
 
         read_records(np.frombuffer(b"\0", np.uint8), np.empty((6, 0), np.int64))
 
@@ -193,7 +193,7 @@ class _Batches:
         """The records of the batch that begins at a place of the answer, if it has some."""
         unpack, packed = _UNPACK.get(found.compression_type), found.compression_type != 0
         if has_loops() and found.magic == 2 and (unpack is not None or not packed):
-            from tidemill.runtime.kafka_record_loops import read_records  # there is a compiler
+            from tidemill.runtime.kafka_record_loops import read_records  # loads loops
 
             whole = memoryview(self._answer._records.data)[start : self._stop]
             data = np.frombuffer(

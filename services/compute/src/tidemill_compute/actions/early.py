@@ -301,7 +301,7 @@ class EarlyEvents:
         self, inputs: Mapping[str, Sequence[Presence]], state: Sequence[StateRow], upper: int,
         allowance: Allowance,
     ) -> list[Presence]:  # fmt: skip
-        """The presences that follow from the inputs; on a thread. Cost: the import of numba."""
+        """The presences that follow from the inputs; on a thread. Cost: the import of loops."""
         from tidemill.datalog.dataflow import evaluate_plan
 
         predicate = self._target.predicate

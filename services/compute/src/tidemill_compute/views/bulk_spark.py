@@ -74,7 +74,7 @@ def history_window(
 
     Cost: as `placement_of`, and O(parts).
     """
-    from tidemill.datalog.placement import ranges_for  # needs numba
+    from tidemill.datalog.placement import ranges_for  # loads loops
     from tidemill_compute.views.range_history import RangeHistory
 
     divided = RangeHistory.of(history, ranges_for(history.rows, ranges))

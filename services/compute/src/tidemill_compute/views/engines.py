@@ -13,7 +13,7 @@ from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, Histor
 from tidemill_compute.views.view_updates import Maintainer
 from tidemill_compute.views.windows.asking import Ask, WindowCounts
 
-if TYPE_CHECKING:  # importing it imports numba
+if TYPE_CHECKING:  # importing it loads loops
     from tidemill_compute.views.windows.planning import WindowPlan
 
 Asked = Literal["auto", "local", "spark"]

@@ -17,7 +17,7 @@ from tidemill.errors import Corrupt
 from tidemill_compute.views.input_rows import CountedRow, InputRows, rows_of
 from tidemill_compute.views.shared_inputs import SharedInput
 
-if TYPE_CHECKING:  # importing it imports numba
+if TYPE_CHECKING:  # importing it loads loops
     from tidemill.arrangement.interval_updates import RowsAsOf
 
 Times: TypeAlias = npt.NDArray[np.uint64]

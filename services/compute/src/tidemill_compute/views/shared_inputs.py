@@ -19,7 +19,7 @@ from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.logical.scans import Scan
 from tidemill_compute.views.input_log import InputLog, InputReader
 
-if TYPE_CHECKING:  # importing them imports numba
+if TYPE_CHECKING:  # importing them loads loops
     from tidemill.arrangement.interval_updates import Sharing
     from tidemill.datalog.columns.texts import Texts
 

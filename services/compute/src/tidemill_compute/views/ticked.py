@@ -27,7 +27,7 @@ from tidemill_compute.views.tick_outputs import TickOutputs
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
 
-if TYPE_CHECKING:  # importing it imports numba
+if TYPE_CHECKING:  # importing it loads loops
     from tidemill.datalog.columns.texts import Texts
 
 _ALONE_MAX = 1_000_000
@@ -97,7 +97,7 @@ class TickedMaintainer:
         return False
 
     def _node(self, number: int, handed: Handed) -> TickNode:
-        from tidemill.datalog.dataflow.ticker import DataflowTicker  # imports numba
+        from tidemill.datalog.dataflow.ticker import DataflowTicker  # loads loops
 
         target, allowance = self._target, self._allowance.apart()
         self._of_nodes.append(allowance)

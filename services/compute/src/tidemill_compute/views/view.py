@@ -582,9 +582,9 @@ class ViewDriver:
 def maintainer_of(
     target: ViewTarget, settings: ComputeSettings, shared: SharedInputs
 ) -> Maintainer:
-    """The maintainer of a view, by its ticks. Cost: the import of numba."""
+    """The maintainer of a view, by its ticks. Cost: the import of loops."""
     if target.ticks is not None:
         return TickedMaintainer(target, settings, shared)
-    from tidemill_compute.views.dataflow import DataflowMaintainer  # imports numba
+    from tidemill_compute.views.dataflow import DataflowMaintainer  # loads loops
 
     return DataflowMaintainer(target, settings, shared)

@@ -134,7 +134,7 @@ def _answers(plan: LogicalPlan, asked: str, upper: int, allowance: Allowance) ->
 def _evaluated(
     plan: LogicalPlan, told: Sequence[str], upper: int, allowance: Allowance
 ) -> tuple[Mapping[str, Sequence[Presence]], Sequence[ErrorPresence]]:
-    from tidemill.datalog.dataflow import evaluate_plan  # imports numba
+    from tidemill.datalog.dataflow import evaluate_plan  # loads loops
 
     return evaluate_plan(plan, {}, upper=upper, told=told, allowance=allowance.apart())
 

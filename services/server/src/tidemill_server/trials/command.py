@@ -124,7 +124,7 @@ def _evaluator(spark: bool) -> Iterator[Evaluator | None]:
 
 def _verdicts(file: CaseFile, seed: int, only: str, elsewhere: Evaluator | None) -> list[Verdict]:
     """Outcomes of the cases of a file; resources that do not fit fail each of them."""
-    from tidemill_server.trials.answers import rules_of  # numba
+    from tidemill_server.trials.answers import rules_of  # loads loops
     from tidemill_server.trials.running import differences
 
     clock, found = SystemClock(), []

@@ -1,6 +1,6 @@
 """Interval updates: rows of words that are present from a start to an end, kept and combined.
 
-Importing it imports numba.
+Importing it loads loops.
 """
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement, Index

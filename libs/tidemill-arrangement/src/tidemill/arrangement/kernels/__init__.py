@@ -1,6 +1,6 @@
 """Loops over columns of numbers; no Python object for a row below this line.
 
-Importing it imports numba: callers that may not need it import it where they do.
+Importing it loads loops: callers that may not need it import it where they do.
 """
 
 from tidemill.arrangement.kernels.arrays import (

@@ -2,7 +2,7 @@
 
 A program is lowered to a plan of collections and operators (`plan`, `lowering`). A collection is an
 arrangement of interval updates. Operators turn changes into changes (`operators`). The engine hands
-them on in the order of its strategy (`engine`, `scheduler`). Importing it imports numba.
+them on in the order of its strategy (`engine`, `scheduler`). Importing it loads loops.
 """
 
 from tidemill.datalog.dataflow.engine import DataflowEngine

@@ -1,6 +1,6 @@
 """Placement: which rules of a program can be evaluated range by range, and what crosses between.
 
-A pure analysis of the plan. Importing it imports numba.
+A pure analysis of the plan. Importing it loads loops.
 """
 
 from tidemill.datalog.placement.heavy import heavy_keys

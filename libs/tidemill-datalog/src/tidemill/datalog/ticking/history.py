@@ -243,7 +243,7 @@ def recorded(
     LimitPassed, Exhausted. Cost: that of keeping the view up to date over the history, and memory
     for all that changed in it.
     """
-    from tidemill.datalog.dataflow.ticker import DataflowTicker  # imports numba
+    from tidemill.datalog.dataflow.ticker import DataflowTicker  # loads loops
 
     nodes = [NodeHistory(number) for number in range(plan.nodes)]
     moves = {name: sorted(moved, key=itemgetter(1, 2)) for name, moved in changes.items()}

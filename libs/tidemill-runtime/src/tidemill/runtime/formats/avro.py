@@ -154,7 +154,7 @@ class AvroReader:
         if not isinstance(schema, WriterSchema):
             return None
         if number not in self._plain:
-            from tidemill.runtime.formats.plain_wire import PlainAvro  # it imports numba
+            from tidemill.runtime.formats.plain_wire import PlainAvro  # it loads loops
 
             fields = _plain_fields(schema, self._columns)
             made = None if fields is None else PlainAvro(self._columns, number, fields)

@@ -68,7 +68,7 @@ class MessageReader:
 
     @cached_property
     def _plain(self) -> PlainProtobuf | None:
-        from tidemill.runtime.formats.plain_wire import PlainProtobuf  # it imports numba
+        from tidemill.runtime.formats.plain_wire import PlainProtobuf  # it loads loops
 
         fields = _plain_fields(self._described, self._columns)
         return None if fields is None else PlainProtobuf(self._columns, fields, framed=self._framed)

@@ -213,8 +213,7 @@ class RowDecoder:
     def _plain_reader(self, values: Sequence[bytes | None]) -> PlainReader | None:
         """The reader of the plain ones of some records, if they may be plain.
 
-        None where no compiler is installed. The image of ingest has none, and is smaller by a third
-        for it.
+        None where no loops are: neither ready ones nor their compiler.
         """
         if not has_loops() or any(is_typed(column.kind) for column in self._columns):
             return None
@@ -405,7 +404,7 @@ def _with_heartbeats(rows: pa.Table, named: Any) -> pa.Table:
 @cache
 def plain_reader(columns: tuple[Column, ...]) -> PlainJson:
     """The reader of plain records of these columns."""
-    from tidemill.runtime.formats.plain_json import PlainJson  # it imports numba
+    from tidemill.runtime.formats.plain_json import PlainJson  # it loads loops
 
     return PlainJson(columns)
 

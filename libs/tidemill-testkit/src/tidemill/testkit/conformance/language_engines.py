@@ -35,7 +35,7 @@ def evaluate_case(
     if options.engine == "dataflow":
         return _in_one_process(options, checked, deliveries, upper, None)
     from tidemill.testkit.conformance.language_ranges import evaluated_in_windows
-    from tidemill.testkit.ranges.task import RangeSettings  # imports numba
+    from tidemill.testkit.ranges.task import RangeSettings  # loads loops
 
     plan = replace(logical_plan(checked), rules=(), components=())
     given = _in_one_process(options, checked, deliveries, upper, plan).presences
@@ -49,7 +49,7 @@ def _in_one_process(
     plan: LogicalPlan | None,
 ) -> Answer:  # fmt: skip
     """The answer of one engine. Raises: CaseError."""
-    from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # imports numba
+    from tidemill.datalog.dataflow import DataflowEngine, NotInDataflow  # loads loops
     from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
 
     carrying = {name for _, delivered in deliveries for name in undeclared(checked, delivered)}
@@ -109,7 +109,7 @@ class Ticks:
     """
 
     def __init__(self, options: Options, checked: CheckedProgram) -> None:
-        from tidemill.datalog.dataflow import NotInDataflow  # imports numba
+        from tidemill.datalog.dataflow import NotInDataflow  # loads loops
         from tidemill.datalog.dataflow.ticker import DataflowTicker
 
         try:

@@ -131,7 +131,7 @@ def _run_admitted(
     inputs: Mapping[str, Sequence[Presence]],
 ) -> list[str]:
     """Differences at instants of the timeline, as rows may join the ticks between two of them."""
-    from tidemill.datalog.dataflow.ticker import DataflowTicker  # imports numba
+    from tidemill.datalog.dataflow.ticker import DataflowTicker  # loads loops
 
     joining = joining_inputs(checked)
     admission: dict[str, Admission] = {

@@ -407,7 +407,7 @@ def _order_of_texts(texts: Any) -> I64Array:
 def _order(words: I64Array) -> I64Array:
     """The places of columns in the order of the last word, then of the one before it, and so on.
 
-    Cost: O(n log n), some 15 ns for each of sixty thousand; without a compiler 25 times as much.
+    Cost: O(n log n), some 15 ns for each of sixty thousand; without loops 25 times as much.
     Source: twin in tests/test_datalog_open_solutions.py, by `numpy.lexsort`.
     """
     order = order_of([pa.array(line) for line in words[::-1]])

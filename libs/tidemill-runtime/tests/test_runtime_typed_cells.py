@@ -32,6 +32,8 @@ READ = [
         Decimal("12345678901234567.89"),
     ),
     ("decimal(4,2)", '"12.5"', "12.5", Decimal("12.50")),
+    ("decimal(2,2)", "0", "-0.0", Decimal("0.00")),
+    ("decimal(2,2)", '"-.25"', "-.25", Decimal("-0.25")),
     ("bytes", '"AP8="', "AP8=", b"\0\xff"),
     (
         "uuid",
@@ -44,7 +46,8 @@ READ = [
 ]
 REFUSED = [
     ("timestamp", "1767268800000"), ("timestamp", '"now"'), ("date", '"2026-02-30"'), ("duration", "5"),
-    ("decimal(4,2)", "12.505"), ("decimal(4,2)", "100"), ("decimal(4,2)", "true"), ("bytes", '"?"'),
+    ("decimal(4,2)", "12.505"), ("decimal(4,2)", "100"), ("decimal(4,2)", "true"), ("decimal(2,2)", "1"),
+    ("bytes", '"?"'),
     ("uuid", '"1"'), ("timestamp", "{}"), ("uuid", '"????????????????????????"'),
     ("uuid", '"??????????????????????=="'), ("uuid", '"AAAAAAAAAAAAAAAAAAAA===="'),
     ("uuid", '"b5YZ/4uG0BG0LQDAT8lk/x=="'), ("bytes", '"AAAA="'), ("bytes", '"AAAA===="'),
@@ -98,7 +101,8 @@ def test_a_cell_that_arrow_refuses_makes_a_letter_of_its_record(
 
 
 KINDS = (
-    "timestamp", "date", "duration", "decimal(6,2)", "decimal(38,0)", "decimal(38,18)", "bytes", "uuid", "json",
+    "timestamp", "date", "duration", "decimal(6,2)", "decimal(38,0)", "decimal(38,18)", "decimal(2,2)",
+    "bytes", "uuid", "json",
 )  # fmt: skip
 WRITTEN = st.sampled_from([written for _, written, *_ in READ + REFUSED]) | st.one_of(*map(st.from_regex, (
     r'\A"[0-9]{4}-[01][0-9]-[0-3][0-9]"\Z',

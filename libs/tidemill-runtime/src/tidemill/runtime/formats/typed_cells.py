@@ -86,4 +86,5 @@ def _decimal(value: Any, kind: str) -> Decimal | None:
     digits, scale = map(int, kind[8:-1].split(","))
     exponent = found.as_tuple().exponent
     assert isinstance(exponent, int)
-    return found if -exponent <= scale and found.adjusted() < digits - scale else None
+    fits = -exponent <= scale and found.adjusted() < digits - scale
+    return found if fits or not found else None  # zero has a digit before the point in Python

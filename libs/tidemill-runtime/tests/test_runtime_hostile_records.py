@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import UsageError
-from tidemill.runtime.formats import AvroFormat, BadRow, Column, ProtobufFormat, RowDecoder
+from tidemill.runtime.formats import AvroFormat, BadRow, Column, ProtobufFormat, RowDecoder, columns
 from tidemill.runtime.formats.avro import AvroReader, parse_schema
 from tidemill.runtime.formats.columns import NESTING_MAX, check_nesting
 
@@ -202,12 +203,16 @@ PIECES = st.one_of(
 )
 
 
-@given(st.lists(PIECES))
-def test_the_depth_of_a_record_is_that_of_its_brackets_outside_of_texts(pieces: list[str]) -> None:
+@given(st.lists(PIECES), st.sampled_from([1, 2, 7, 1 << 16]))
+def test_the_depth_of_a_record_is_that_of_its_brackets_outside_of_texts(
+    pieces: list[str], slice_bytes: int
+) -> None:
     value = ("[" * (NESTING_MAX - 3) + "".join(pieces)).encode()
     refused = False
     try:
-        check_nesting(value)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(columns, "_SLICE_BYTES", slice_bytes)
+            check_nesting(value)
     except BadRow:
         refused = True
     assert refused == (depth_of(value) > NESTING_MAX)
@@ -225,3 +230,15 @@ def test_the_depth_of_a_long_record_is_found_without_a_loop_over_its_bytes(piece
 
     loop = min(seconds(depth_of) for _ in range(2))
     assert min(seconds(check_nesting) for _ in range(3)) < loop / 2
+
+
+def test_the_depth_of_a_long_record_is_found_in_the_memory_of_two_copies() -> None:
+    """A dozen bytes were taken for each of a record's, and a record has up to 48 MB."""
+    value = b'["' + b"[" * 200 + rb"a\\b\"" * (1 << 20) + b'"]'
+    tracemalloc.start()
+    try:
+        check_nesting(value)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2.5 * len(value) + (4 << 20)

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba import types
 
-from tidemill.host.warming.ahead import build
+from tidemill.host.warming.ahead import build, field_of
 from tidemill.host.warming.compiling import Signature
 
 LOOPS = """
@@ -17,6 +18,7 @@ import numpy as np
 from tidemill.arrangement.kernels.arrays import compiled, inlined
 
 STEP = 3
+TABLE = np.arange(3)
 
 @inlined
 def stepped(number):
@@ -58,6 +60,23 @@ def distinct(numbers):
 @compiled
 def narrow(number, byte):
     return number + byte
+
+@compiled
+def added(sums, numbers):
+    for i in range(sums.size):
+        sums[i] += numbers[i]
+
+@compiled
+def head(numbers, count):
+    return numbers[:count]
+
+@compiled
+def spread(count):
+    return np.zeros(2 * count, np.int64)[::2]
+
+@compiled
+def tabled(size):
+    return TABLE, np.zeros(size, np.int64)
 """
 SIGNATURES = [
     ("total", "const int64[2A], (int64, int64), bool, float64"),
@@ -69,6 +88,10 @@ SIGNATURES = [
     ("quotient", "uint64, uint64"),
     ("distinct", "int64[1C]"),
     ("narrow", "int32, int64"),
+    ("added", "int64[1C], int64[1C]"),
+    ("head", "uint64[1C], int64"),
+    ("spread", "int64"),
+    ("tabled", "int64"),
 ]
 BLOCKED = """
 import sys
@@ -116,6 +139,9 @@ answers = [
     told(probe.quotient, 7, 0),
     told(probe.distinct, np.array([3, 1, 3])),
     told(probe.narrow, np.int32(-2), 5),
+    told(probe.head, words, 1), told(probe.head, words, 0), probe.head(words, 2) is words,
+    np.shares_memory(probe.head(words, 1), words),
+    told(probe.spread, 3),
 ]
 """
 LEAKS = """
@@ -185,8 +211,77 @@ print(wide.tolist())
 numbers = np.array([3, 1, 3, 9])
 numbers.flags.writeable = False
 print(probe.distinct(numbers), probe.distinct(numbers[::2]))
+words.flags.writeable = False
+print(probe.copied(words)[0].tolist() == words.tolist(), probe.head(words, 1).flags.writeable)
+sums = np.zeros(4, np.int64)
+probe.added(sums, numbers)
+print(sums.tolist())
 """
-    assert ran(program, place) == "[7, 0, 7, 0, 7, 0]\n3 1\n"
+    assert ran(program, place) == "[7, 0, 7, 0, 7, 0]\n3 1\nTrue False\n[3, 1, 3, 9]\n"
+
+
+def test_no_loop_writes_to_an_array_that_cannot_be_written(place: Path) -> None:
+    program = f"""{BLOCKED}{ASKED}
+held = bytes(6)
+kept = np.frombuffer(held, np.uint8)
+print(told(probe.filled, kept, 7)[0], told(probe.filled, kept[::2], 7)[0], held == bytes(6))
+"""
+    assert ran(program, place) == "UsageError UsageError True\n"
+    assert ran(program.removeprefix(BLOCKED), place) == "TypingError TypingError True\n"
+
+
+def test_packed_arrays_give_what_arrays_in_place_give(place: Path) -> None:
+    """One array twice is one copy, what is read is left alone, shared memory is refused."""
+    program = f"""{BLOCKED}{ASKED}
+class Watched(np.ndarray):
+    def __setitem__(self, at, value):
+        raise AssertionError("it is only read")
+
+numbers = np.arange(8)
+probe.added(numbers[1::2], numbers[::2].view(Watched))
+print(numbers.tolist())
+column = numbers[::4]
+probe.added(column, column)
+print(numbers.tolist())
+for pair in ((numbers[:4], numbers[::2]), (numbers[::2], numbers[2::2]), (numbers[::2], numbers)):
+    print(told(probe.added, *pair)[0], numbers.tolist() == [0, 1, 2, 5, 8, 9, 6, 13])
+"""
+    refused = "UsageError True\n"
+    assert ran(program, place) == (
+        f"[0, 1, 2, 5, 4, 9, 6, 13]\n[0, 1, 2, 5, 8, 9, 6, 13]\n{3 * refused}"
+    )
+
+
+def test_what_a_loop_made_is_let_go_if_another_part_of_its_result_is_refused(place: Path) -> None:
+    program = f"""{BLOCKED}{ASKED}
+def hundred():
+    for _ in range(100):
+        assert told(probe.tabled, 1 << 17)[0] == "SystemError"
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+most = hundred()
+print(hundred() - most < 50_000)  # KiB; all that was made is 100 MiB
+"""
+    assert ran(program, place) == "True\n"
+
+
+def test_tuples_that_the_module_cannot_read_are_refused_when_it_is_built() -> None:
+    pair = types.UniTuple(types.int64, 2)
+    array = types.Array(types.int64, 1, "C")
+    assert field_of(types.Tuple((array, types.int64)), is_returned=True) == "(1Cqq)"
+    for refused in (types.Tuple((array, types.int64)), types.Tuple((pair, types.int64))):
+        with pytest.raises(TypeError, match="take no"):
+            field_of(refused)
+    with pytest.raises(TypeError, match="take no"):
+        field_of(types.Tuple((pair, array)), is_returned=True)
+
+
+@pytest.mark.parametrize("absent", ["numba", "llvmlite"])
+def test_half_a_compiler_runs_no_loops(absent: str) -> None:
+    program = f"""{BLOCKED.replace('("numba", "llvmlite")', f'("{absent}",)')}
+from tidemill.arrangement.machine_code import has_loops
+print(has_loops())
+"""
+    assert ran(program) == "False\n"
 
 
 def test_a_loop_that_is_compiled_now_calls_ready_ones(place: Path) -> None:

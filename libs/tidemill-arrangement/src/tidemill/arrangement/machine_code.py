@@ -46,7 +46,7 @@ def has_loops() -> bool:
     An installation of a few members may have neither.
     """
     with suppress(ModuleNotFoundError):
-        return ready_loops() is not None or find_spec("numba") is not None
+        return ready_loops() is not None or all(map(find_spec, ("numba", "llvmlite")))
     return False
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from types import FunctionType
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.arrangement.kernels.ready import digest_of, note, ready_loop
+from tidemill.arrangement.kernels.ready import digest_of, note, ready_loop, written
 from tidemill.arrangement.machine_code import ready_loops
 from tidemill.errors import UsageError
 
@@ -64,8 +65,8 @@ def _compiler(loop: FunctionType) -> Any:
 class _Other:
     """A ready loop for arguments of types that it was not compiled for.
 
-    The compiler makes code for them, if it is here. Without it arrays with gaps are packed, and
-    packed back, since each loop that takes them so takes them packed as well.
+    The compiler makes code for them, if it is here. Without it arrays with gaps are packed, since
+    each loop that takes them so takes them packed as well. Those that it writes to are packed back.
     """
 
     ready: Any = None
@@ -78,16 +79,29 @@ class _Other:
         try:
             compiler = _compiler(self._loop)
         except UsageError:
-            packed = [np.ascontiguousarray(a) if _has_gaps(a) else a for a in arguments]
-            if not any(map(_has_gaps, arguments)):
+            arrays = {id(a): a for a in arguments if isinstance(a, np.ndarray)}
+            gaps = {key for key, array in arrays.items() if not array.flags.c_contiguous}
+            ours = zip(arguments, written(self.ready), strict=False)
+            targets = {id(argument) for argument, is_written in ours if is_written}
+            if not gaps or _are_torn(arrays, gaps, targets):
                 raise
-            result = self.ready(*packed)
-            for given, held in zip(arguments, packed, strict=True):
-                if held is not given and given.flags.writeable:
-                    given[...] = held
-            return result
+            packed = {key: np.ascontiguousarray(arrays[key]) for key in gaps}
+            for key, held in packed.items():
+                held.flags.writeable = arrays[key].flags.writeable
+            try:
+                return self.ready(*(packed.get(id(a), a) for a in arguments))
+            finally:
+                for key in gaps & targets:
+                    if arrays[key].flags.writeable:
+                        arrays[key][...] = packed[key]
         return compiler.dispatcher(self._loop)(*arguments)
 
 
-def _has_gaps(argument: object) -> bool:
-    return isinstance(argument, np.ndarray) and not argument.flags.c_contiguous
+def _are_torn(arrays: dict[int, npt.NDArray[Any]], gaps: set[int], targets: set[int]) -> bool:
+    """Whether a loop that gets copies of `gaps` would not see what it writes to `targets`."""
+    return any(
+        {one, other} & gaps
+        and {one, other} & targets
+        and np.shares_memory(arrays[one], arrays[other])
+        for one, other in combinations(arrays, 2)
+    )

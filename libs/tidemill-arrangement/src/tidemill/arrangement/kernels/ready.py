@@ -28,6 +28,12 @@ def ready_loop(loop: FunctionType, digest: str, other: Callable[..., object]) ->
     return found and found.take(loop.__module__, loop.__qualname__, digest, other)
 
 
+def written(loop: Any) -> tuple[bool, ...]:
+    """Of each argument of a ready loop, whether the loop writes to it."""
+    found = ready_loops()
+    return found.written(loop) if found else ()
+
+
 def digest_of(loop: FunctionType) -> str:
     """A hash of the source of a loop, of loops that it calls, and of constants above it."""
     told = sha256(_text(loop.__code__.co_filename) + loop.__qualname__.encode())

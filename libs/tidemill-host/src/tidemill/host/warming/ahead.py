@@ -68,7 +68,7 @@ class Emitted(NamedTuple):
     @property
     def looseness(self) -> int:
         """Arguments that may be other than one layout that can be written."""
-        return sum(field[1:2] in ("A", "a", "c") for field in self.fields)
+        return sum(field[1:2] in ("A", "G", "a", "c") for field in self.fields)
 
 
 def build(folder: Path, wanted: Iterable[Signature] | None = None) -> Path:
@@ -77,7 +77,7 @@ def build(folder: Path, wanted: Iterable[Signature] | None = None) -> Path:
     Needs a C compiler, and the headers of Python and numpy. Code is for the portable processor:
     NUMBA_CPU_NAME has to name it before the first import of the compiler.
     Raises: CalledProcessError if the C compiler fails; TypeError for a signature that the module
-    cannot take. Cost: some minute of a processor.
+    cannot take. Cost: some two minutes of a processor.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
@@ -157,11 +157,12 @@ def emit(wanted: tuple[int, Signature]) -> Emitted:
         if not function.is_declaration:
             function.linkage = "external" if function.name == entry.name else "internal"
     entry.name = f"loop_{number}"
-    words = "".join(
-        f", {IN_LLVM[kind]}" for part in map(field_of, arguments) for kind, _ in words_of(part)
-    )
+    fields = [field_of(argument) for argument in arguments]
+    words = "".join(f", {IN_LLVM[kind]}" for field in fields for kind, _ in words_of(field))
     if str(entry.global_value_type) != f"i32 (ptr, ptr{words})":
         raise TypeError(f"{signature}: the compiler calls loops by {entry.global_value_type}")
+    for at in _written(loop, arguments, [list(word.attributes) for word in entry.arguments]):
+        fields[at] = fields[at].translate(str.maketrans("CA", "WG"))
     triple = llvm.get_process_triple()
     machine = llvm.Target.from_triple(triple).create_target_machine(
         cpu=PORTABLE[platform.machine()][0], opt=3, reloc="pic", codemodel="default"
@@ -176,7 +177,7 @@ def emit(wanted: tuple[int, Signature]) -> Emitted:
         raise TypeError(f"{signature} calls {', '.join(sorted(others))}: ready_loops.c lacks it")
     return Emitted(
         number, signature.module, signature.loop, LOOPS[loop][1],
-        tuple(map(field_of, arguments)), field_of(done.signature.return_type),
+        tuple(fields), field_of(done.signature.return_type, is_returned=True),
         machine.emit_object(code),
     )  # fmt: skip
 
@@ -190,18 +191,47 @@ def _forget_kept_code() -> None:
             loop._cache = NullCache()
 
 
-def field_of(kind: Kind) -> str:
+def _written(
+    loop: Any, arguments: tuple[Kind, ...], attributes: list[list[bytes]]
+) -> Iterator[int]:
+    """Arguments that the loop writes to: arrays for which the compiler refuses read-only ones.
+
+    `attributes` are those of each word of the compiled loop. It is not compiled again for an array
+    whose data it provably only reads. Any: numba has no types.
+    """
+    from numba import types
+    from numba.core.errors import NumbaError
+
+    begin = 2  # behind the result and what is raised
+    for at, kind in enumerate(arguments):
+        data = begin + 4
+        begin += len(list(words_of(field_of(kind))))
+        if not (isinstance(kind, types.Array) and kind.mutable):
+            continue
+        if {b"readonly", b"readnone"} & set(attributes[data]):
+            continue
+        try:
+            loop.compile((*arguments[:at], kind.copy(readonly=True), *arguments[at + 1 :]))
+        except NumbaError:
+            yield at
+
+
+def field_of(kind: Kind, *, is_returned: bool = False) -> str:
     """A type as the module reads it: `q`, `(qb)`, `2Cq`; read-only arrays are `1cq`.
 
+    Parts of a tuple are numbers, of one that is returned arrays as well.
     Raises: TypeError for a type that has no such text.
     """
     from numba import types
 
     if isinstance(kind, types.BaseTuple) and len(kind.types) <= PARTS_MAX:
-        return f"({''.join(map(field_of, kind.types))})"
+        fields = [field_of(part, is_returned=is_returned) for part in kind.types]
+        if any(f[0] in "(n" or (f[0].isdigit() and not is_returned) for f in fields):
+            raise TypeError(f"ready loops take no {kind}")
+        return f"({''.join(fields)})"
     is_array = isinstance(kind, types.Array)
     code = CODES.get(str(kind.dtype if is_array else kind))
-    if code is None:
+    if code is None or (is_array and kind.layout not in "CA"):
         raise TypeError(f"ready loops take no {kind}")
     if not is_array:
         return code

@@ -2,9 +2,9 @@
 
    A call takes the first signature that its arguments fit, unpacks arrays without a copy, and
    releases the GIL while the loop runs. Signatures come with the strictest first. An array that
-   cannot be written fits wherever one that can would: the compiler refuses loops that write to
-   such an array, and no caller has one. Arguments that fit none go to `missing`. `loops.h` is generated: declarations, one thunk for
-   each signature, and the tables SIGNATURES and LOOPS. */
+   cannot be written fits wherever one that can would and the loop does not write to it. Arguments
+   that fit none go to `missing`. `loops.h` is generated: declarations, one thunk for each
+   signature, and the tables SIGNATURES and LOOPS. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -12,6 +12,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
+#include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ typedef union {
 } Word;
 
 typedef struct {
-    const char *fields; /* of each argument: `q`, `(qq)`, `2Cq`, `1Aq`; read-only `1cq`, `1aq` */
+    const char *fields; /* of each argument: `q`, `(qq)`, `2Cq`, `1Aq`; read-only `1cq`, `1aq`;
+                           written by the loop `1Wq` instead of `1Cq`, `1Gq` of `1Aq` */
     const char *returned;
     int (*run)(void *out, void **raised, const Word *words);
 } Signature;
@@ -144,6 +146,15 @@ static int bind_scalar(char code, PyObject *given, Word *word)
     return fits;
 }
 
+static int is_written(const char *field) { return field[1] == 'W' || field[1] == 'G'; }
+
+static int holds(PyArrayObject *array, char code)
+{
+    char kind;
+    int size = kind_of(code, &kind);
+    return PyArray_DESCR(array)->kind == kind && PyArray_ITEMSIZE(array) == size;
+}
+
 static int bind_array(const char *field, PyObject *given, Word *words, int is_strict)
 {
     if (!PyArray_Check(given))
@@ -152,15 +163,12 @@ static int bind_array(const char *field, PyObject *given, Word *words, int is_st
     int dimensions = field[0] - '0', flags = PyArray_FLAGS(array);
     int layout = field[1];
     int needed = NPY_ARRAY_ALIGNED;
-    if (layout == 'C' || layout == 'c')
+    if (layout == 'C' || layout == 'c' || layout == 'W')
         needed |= NPY_ARRAY_C_CONTIGUOUS;
-    if (is_strict && (layout == 'C' || layout == 'A'))
+    if (is_written(field) || (is_strict && isupper(layout)))
         needed |= NPY_ARRAY_WRITEABLE;
-    char kind;
-    int size = kind_of(field[2], &kind);
-    PyArray_Descr *held = PyArray_DESCR(array);
-    if (held->kind != kind || PyArray_ITEMSIZE(array) != size || (flags & needed) != needed ||
-        PyArray_NDIM(array) != dimensions || held->byteorder == NPY_OPPBYTE)
+    if (!holds(array, field[2]) || (flags & needed) != needed ||
+        PyArray_NDIM(array) != dimensions || PyArray_DESCR(array)->byteorder == NPY_OPPBYTE)
         return 0;
     npy_intp *shape = PyArray_DIMS(array), *strides = PyArray_STRIDES(array), items = 1;
     for (int i = 0; i < dimensions; i++) {
@@ -171,7 +179,7 @@ static int bind_array(const char *field, PyObject *given, Word *words, int is_st
     words[0].p = NULL;
     words[1].p = given;
     words[2].i = items;
-    words[3].i = size;
+    words[3].i = PyArray_ITEMSIZE(array);
     words[4].p = PyArray_DATA(array);
     return 1;
 }
@@ -201,26 +209,46 @@ static int bind(const Signature *signature, PyObject *const *arguments, Word *wo
     return 1;
 }
 
-static void let_go(PyObject *capsule)
+static void release(Memory *memory)
 {
-    Memory *memory = PyCapsule_GetPointer(capsule, NULL);
     if (__atomic_sub_fetch(&memory->references, 1, __ATOMIC_ACQ_REL) == 0)
         NRT_MemInfo_call_dtor(memory);
 }
 
-/* A new array keeps its memory; one that a loop got as an argument is that argument. */
+static void let_go(PyObject *capsule) { release(PyCapsule_GetPointer(capsule, NULL)); }
+
+static int is_whole(PyArrayObject *given, const char *field, const Word *words)
+{
+    int dimensions = field[0] - '0';
+    if (!holds(given, field[2]) || PyArray_NDIM(given) != dimensions ||
+        PyArray_DATA(given) != words[4].p)
+        return 0;
+    for (int i = 0; i < dimensions; i++)
+        if (PyArray_DIM(given, i) != words[5 + i].i ||
+            PyArray_STRIDE(given, i) != words[5 + dimensions + i].i)
+            return 0;
+    return 1;
+}
+
+/* A new array keeps its memory, a part of an argument keeps that; a whole argument is itself. */
 static PyObject *array_from(const char *field, const Word *words)
 {
+    int dimensions = field[0] - '0', is_frozen = islower(field[1]);
+    PyObject *keeper;
     if (words[0].p == NULL) {
-        PyObject *given = words[1].p;
-        if (given == NULL || PyArray_DATA((PyArrayObject *)given) != words[4].p) {
-            PyErr_SetString(PyExc_SystemError, "a loop gave a part of an argument");
+        keeper = words[1].p;
+        if (keeper == NULL) {
+            PyErr_SetString(PyExc_SystemError, "a loop gave an array of its constants");
             return NULL;
         }
-        Py_INCREF(given);
-        return given;
+        Py_INCREF(keeper);
+        if (is_whole((PyArrayObject *)keeper, field, words))
+            return keeper;
+        is_frozen |= !(PyArray_FLAGS((PyArrayObject *)keeper) & NPY_ARRAY_WRITEABLE);
+    } else if ((keeper = PyCapsule_New(words[0].p, NULL, let_go)) == NULL) {
+        release(words[0].p);
+        return NULL;
     }
-    int dimensions = field[0] - '0';
     int type = field[2] == 'b' ? NPY_BOOL : field[2] == 'B' ? NPY_UINT8 : field[2] == 'i' ? NPY_INT32
         : field[2] == 'I' ? NPY_UINT32 : field[2] == 'q' ? NPY_INT64
         : field[2] == 'Q' ? NPY_UINT64 : NPY_FLOAT64;
@@ -229,11 +257,8 @@ static PyObject *array_from(const char *field, const Word *words)
         shape[i] = words[5 + i].i;
         strides[i] = words[5 + dimensions + i].i;
     }
-    PyObject *keeper = PyCapsule_New(words[0].p, NULL, let_go);
-    if (keeper == NULL)
-        return NULL;
     PyObject *made = PyArray_New(&PyArray_Type, dimensions, shape, type, strides, words[4].p, 0,
-                                 field[1] == 'C' ? NPY_ARRAY_CARRAY : NPY_ARRAY_CARRAY_RO, NULL);
+                                 is_frozen ? NPY_ARRAY_CARRAY_RO : NPY_ARRAY_CARRAY, NULL);
     if (made == NULL || PyArray_SetBaseObject((PyArrayObject *)made, keeper)) {
         if (made == NULL)
             Py_DECREF(keeper);
@@ -276,12 +301,19 @@ static PyObject *result(const char *codes, const char *out)
         codes--;
         return value(&codes, &out);
     }
-    PyObject *parts[PARTS_MAX], *made = NULL;
+    PyObject *parts[PARTS_MAX], *part, *made = NULL, *error = NULL, *why, *trace;
     Py_ssize_t count = 0;
-    while (*codes != ')' && (parts[count] = value(&codes, &out)) != NULL)
-        count++;
-    if (*codes == ')')
+    while (*codes != ')') /* all of them, since each array has memory to be let go */
+        if ((part = value(&codes, &out)) != NULL)
+            parts[count++] = part;
+        else if (error == NULL)
+            PyErr_Fetch(&error, &why, &trace);
+        else
+            PyErr_Clear();
+    if (error == NULL)
         made = PyTuple_New(count);
+    else
+        PyErr_Restore(error, why, trace);
     for (Py_ssize_t i = 0; i < count; i++)
         if (made == NULL)
             Py_DECREF(parts[i]);
@@ -371,6 +403,31 @@ static PyObject *take(PyObject *self, PyObject *given)
     Py_RETURN_NONE;
 }
 
+static int writes(const Signature *signature, int argument)
+{
+    const char *field = signature->fields;
+    for (; argument > 0; argument--)
+        field += *field == '(' ? strchr(field, ')') - field + 1 : isdigit(*field) ? 3 : 1;
+    return isdigit(*field) && is_written(field);
+}
+
+static PyObject *written(PyObject *self, PyObject *made)
+{
+    (void)self;
+    PyObject *which = PyCFunction_Check(made) ? PyCFunction_GetSelf(made) : NULL;
+    const Loop *loop = PyCapsule_GetPointer(which, NULL);
+    PyObject *told = loop == NULL ? NULL : PyTuple_New(loop->arguments);
+    if (told == NULL)
+        return NULL;
+    for (int argument = 0; argument < loop->arguments; argument++) {
+        int found = 0;
+        for (int i = 0; i < loop->count; i++)
+            found |= writes(&SIGNATURES[loop->first + i], argument);
+        PyTuple_SetItem(told, argument, PyBool_FromLong(found));
+    }
+    return told;
+}
+
 static PyObject *runs_here(PyObject *self, PyObject *ignored)
 {
     (void)self;
@@ -386,6 +443,7 @@ static PyObject *runs_here(PyObject *self, PyObject *ignored)
 static PyMethodDef FUNCTIONS[] = {
     {"take", take, METH_VARARGS,
      "take(module, name, digest, missing): the loop, None if it is not here in this version."},
+    {"written", written, METH_O, "written(loop): of each argument, whether the loop writes to it."},
     {"runs_here", runs_here, METH_NOARGS, "Whether this processor can run the loops."},
     {NULL, NULL, 0, NULL},
 };

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from mmap import mmap
@@ -20,8 +21,10 @@ from tidemill.errors import Unavailable, UsageError
 from tidemill.runtime import lifecycle
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.lifecycle import (
+    GROWN_BLOCKS,
     GROWN_BYTES,
     GROWN_S,
+    GROWN_UNSEEN_BYTES,
     KEPT_BYTES,
     REST_S,
     Failed,
@@ -288,6 +291,51 @@ def test_a3_a_full_look_is_put_off_until_what_is_held_has_grown(
         assert gc.get_count()[2] < 50
     finally:
         gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+class Ring:
+    """An object that holds itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("before", [(), (512 << 20,)])
+def test_a_full_look_comes_as_well_when_columns_have_grown(
+    monkeypatch: pytest.MonkeyPatch, before: tuple[int, ...]
+) -> None:
+    """Columns are no pieces of the interpreter, and growth counts from the least, not the peak."""
+    monkeypatch.setattr(lifecycle, "FULL_LOOK_DUE", 0)
+    resident = [sum(before)]
+    try:
+        gc.collect()
+        looks, ring = FullLooks(lambda: resident[0]), weakref.ref(Ring())
+        resident[0] = 0
+        looks.put_off()
+        assert ring() is not None
+        resident[0] = GROWN_UNSEEN_BYTES + 1
+        looks.put_off()
+        assert ring() is None
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("before", [0, 3_000_000])
+def test_a_full_look_after_a_peak_waits_for_no_second_peak(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    blocks = [before]
+    monkeypatch.setattr(lifecycle, "FULL_LOOK_DUE", 0)
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: blocks[0])
+    try:
+        gc.collect()
+        looks, ring = FullLooks(lambda: 0), weakref.ref(Ring())
+        for blocks[0] in (0, GROWN_BLOCKS + 1):
+            assert ring() is not None
+            looks.put_off()
+        assert ring() is None
+    finally:
         gc.unfreeze()
 
 

@@ -87,6 +87,9 @@ GROWN_BLOCKS = 2_000_000
 for.
 """
 
+GROWN_UNSEEN_BYTES = 512 << 20
+"""Bytes in memory, those of columns among them: by so many more the garbage is looked for, too."""
+
 
 def collect_rarely() -> None:
     """Make the garbage collector of this process look at few objects at a time, and at old ones
@@ -102,16 +105,28 @@ def collect_rarely() -> None:
     gc.set_threshold(1_000, 2, FULL_LOOKS_APART)
 
 
+def resident_bytes() -> int:
+    """Bytes of this process in memory; 0 where the kernel does not tell."""
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * mmap.PAGESIZE
+    return 0
+
+
 class FullLooks:
     """Full looks of the garbage collector, put off while hardly anything is garbage.
 
     A full look while a question reasons takes 150 ms for its 1.3 million objects. With the programs
     that a server remembers it takes as long at any other time. Objects that are there when little
-    is held stay without a look, until they have grown by `GROWN_BLOCKS`.
+    is held stay without a look, until they have grown by `GROWN_BLOCKS`. Columns are no pieces of
+    the interpreter: a look comes as well when the process has grown by `GROWN_UNSEEN_BYTES`. Growth
+    counts from the least that was held since the last look.
     """
 
-    def __init__(self) -> None:
-        self._blocks = sys.getallocatedblocks()
+    def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
+        """`resident` are the bytes of the process in memory."""
+        self._resident = resident
+        self._blocks, self._bytes = sys.getallocatedblocks(), resident()
 
     def put_off(self) -> None:
         """Put off the full look that is due, at a moment such as the end of the last question.
@@ -120,10 +135,14 @@ class FullLooks:
         """
         if gc.get_count()[2] < FULL_LOOK_DUE:
             return
-        if sys.getallocatedblocks() > self._blocks + GROWN_BLOCKS:
+        blocks, resident = sys.getallocatedblocks(), self._resident()
+        grown = blocks > self._blocks + GROWN_BLOCKS
+        if grown or resident > self._bytes + GROWN_UNSEEN_BYTES:
             gc.unfreeze()
             gc.collect()
-            self._blocks = sys.getallocatedblocks()
+            self._blocks, self._bytes = sys.getallocatedblocks(), self._resident()
+        else:
+            self._blocks, self._bytes = min(self._blocks, blocks), min(self._bytes, resident)
         gc.freeze()
 
 
@@ -281,14 +300,6 @@ async def give_back_when_grown(
         if now - least > GROWN_BYTES:
             await (give_back() if give_back else asyncio.to_thread(give_back_memory))
             least = max(KEPT_BYTES, resident())
-
-
-def resident_bytes() -> int:
-    """Bytes of this process in memory; 0 where the kernel does not tell."""
-    with suppress(OSError):
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * mmap.PAGESIZE
-    return 0
 
 
 def give_back_memory() -> None:

@@ -29,7 +29,8 @@ Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 _I64_MAX = 2**63 - 1
 _DIFF_FIELD = pa.field(DIFF, pa.int64())
-_TURNED = pa.array([1, 0])
+# `pa.array` would import pandas where it is installed, in each process.
+_TURNED = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(np.array([1, 0], np.int64))])
 
 
 def update_schema(data: pa.Schema) -> pa.Schema:

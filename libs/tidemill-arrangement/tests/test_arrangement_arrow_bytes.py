@@ -108,11 +108,31 @@ def test_a_schema_of_columns_without_end_is_refused_before_it_is_read() -> None:
     """To look at 200,000 columns held the interpreter for half a second."""
     wide = pa.schema([(f"c{at}", pa.int64()) for at in range(10_000)])
     with pytest.raises(pa.ArrowInvalid, match="its schema has"):
-        arrow_bytes.read_schema(wide.serialize().to_pybytes())
+        arrow_bytes.read_schema(wide.serialize().to_pybytes(), arrow_bytes.SCHEMA_BYTES_MAX)
     with pytest.raises(pa.ArrowInvalid, match="its schema has"):
-        arrow_bytes.read_stream(stream(wide.empty_table()))
+        arrow_bytes.read_stream(stream(wide.empty_table()), foreign=True)
+    with pytest.raises(pa.ArrowInvalid, match="its schema has"):
+        arrow_bytes.refuse_wide(wide)
     some = pa.schema([(f"c{at}", pa.int64()) for at in range(1_000)])
-    assert arrow_bytes.read_schema(some.serialize().to_pybytes()) == some
+    packed = some.serialize().to_pybytes()
+    assert arrow_bytes.read_schema(packed, arrow_bytes.SCHEMA_BYTES_MAX) == some
+    arrow_bytes.refuse_wide(some)
+
+
+def test_what_is_stored_is_read_however_wide_it_is() -> None:
+    wide = pa.schema([(f"c{at}", pa.int64()) for at in range(10_000)])
+    assert arrow_bytes.read_schema(wide.serialize().to_pybytes()) == wide
+    assert arrow_bytes.read_stream(stream(wide.empty_table())).schema == wide
+
+
+def test_rows_of_the_widest_collection_can_be_sent_with_lanes_of_ours() -> None:
+    columns = [pa.field(f"c{at}", pa.int64()) for at in range(5_000)]
+    while pa.schema(columns).serialize().size > arrow_bytes.SCHEMA_BYTES_MAX:
+        columns.pop()
+    arrow_bytes.refuse_wide(pa.schema(columns))
+    lanes = [pa.field("_time", pa.uint64()), pa.field("_diff", pa.int64())]
+    sent = stream(pa.schema([*columns, *lanes]).empty_table())
+    assert len(arrow_bytes.read_stream(sent, foreign=True).schema) == len(columns) + 2
 
 
 def message(table: pa.Table, compression: str | None) -> bytes:

@@ -386,3 +386,11 @@ async def test_a_read_that_is_given_up_tells_nobody_who_waits(ends: str) -> None
     second.set()
     assert (await asked[2]).state.upper == frontier(1)
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_collection_is_opened_however_wide_it_is() -> None:
+    """It may have been made before there was a bound for what strangers send."""
+    wide = pa.schema([(f"c{at}", pa.int64()) for at in range(6_000)])
+    one, two = logs(MemoryConsensus(), MemoryBlob(), 2)
+    assert await one.create(replace(FIRST, description=Description(wide)))
+    assert (await two.refresh()).state.description.schema == wide

@@ -21,7 +21,11 @@ NESTING_MAX = 8
 EXPANSION_MAX = 255
 """A block of LZ4 cannot become more bytes for each of its own."""
 SCHEMA_BYTES_MAX = 256 << 10
-"""Bytes of a schema: some 5,000 columns, which are read in a hundredth of a second."""
+"""Bytes of the schema of a collection that is made: some 5,000 columns, which are read in a
+hundredth of a second. Stored ones are read however wide they are.
+"""
+_LANES_BYTES_MAX = 4 << 10
+"""Rows have lanes of ours besides the columns of their collection."""
 
 STORED = (
     "null, bool, whole numbers of 8 to 64 bits, floats of 32 and 64, decimals of a scale from 0, "
@@ -92,9 +96,17 @@ def check_columns(schema: pa.Schema) -> None:
             )
 
 
-def read_schema(data: bytes) -> pa.Schema:
-    """A serialized schema, of columns that collections hold. Raises: pa.ArrowInvalid."""
-    return _only_invalid(lambda: _schema_of(pa.ipc.read_message(pa.py_buffer(data))))
+def read_schema(data: bytes, bytes_max: int | None = None) -> pa.Schema:
+    """A serialized schema, of columns that collections hold. Raises: pa.ArrowInvalid.
+
+    One that a stranger sends has `bytes_max` at most, and is refused before it is read.
+    """
+    return _only_invalid(lambda: _schema_of(pa.ipc.read_message(pa.py_buffer(data)), bytes_max))
+
+
+def refuse_wide(schema: pa.Schema) -> None:
+    """Raise pa.ArrowInvalid for the schema of a collection that is too wide to be made."""
+    _refuse_long(schema.serialize().size, SCHEMA_BYTES_MAX)
 
 
 def pack_table(table: pa.Table) -> bytes:
@@ -111,12 +123,14 @@ def unpack_table(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-def read_stream(data: bytes) -> pa.Table:
+def read_stream(data: bytes, *, foreign: bool = False) -> pa.Table:
     """The rows of one Arrow stream without compressed buffers and dictionaries.
 
-    Raises: pa.ArrowInvalid, whatever is wrong with the bytes. Cost: reads every byte once.
+    `foreign`: a stranger sends it, who may have a schema read that is as wide as one of a
+    collection, and no wider. Raises: pa.ArrowInvalid, whatever is wrong with the bytes. Cost: reads
+    every byte once.
     """
-    return _only_invalid(lambda: _table_of(data))
+    return _only_invalid(lambda: _table_of(data, foreign))
 
 
 def read_rows(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -155,16 +169,21 @@ def _only_invalid(work: Callable[[], T]) -> T:
         raise pa.ArrowInvalid(f"{type(error).__name__}: {error}") from error
 
 
-def _schema_of(message: pa.ipc.Message) -> pa.Schema:
+def _schema_of(message: pa.ipc.Message, bytes_max: int | None) -> pa.Schema:
     if message.type != _SCHEMA:  # which Arrow does not ask, and reads whatever it is as one
         raise pa.ArrowInvalid(f"a {message.type} where a schema belongs")
     header = message.metadata.to_pybytes()
-    if len(header) > SCHEMA_BYTES_MAX:
-        raise pa.ArrowInvalid(f"its schema has {len(header)} bytes, of {SCHEMA_BYTES_MAX} at most")
+    if bytes_max is not None:
+        _refuse_long(len(header), bytes_max)
     _refuse_swapped(header)
     schema = pa.ipc.read_schema(message)
     check_columns(schema)
     return schema
+
+
+def _refuse_long(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise pa.ArrowInvalid(f"its schema has {size:,} bytes, of {bytes_max:,} at most")
 
 
 def _refuse_swapped(header: bytes) -> None:
@@ -178,9 +197,10 @@ def _refuse_swapped(header: bytes) -> None:
         raise pa.ArrowInvalid("its numbers are big-endian: send them little-endian")
 
 
-def _table_of(data: bytes) -> pa.Table:
+def _table_of(data: bytes, foreign: bool) -> pa.Table:
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
-    schema = _schema_of(messages.read_next_message())
+    bytes_max = SCHEMA_BYTES_MAX + _LANES_BYTES_MAX if foreign else None
+    schema = _schema_of(messages.read_next_message(), bytes_max)
     batches = []
     for message in messages:
         if _compression_of(message.metadata.to_pybytes()) is not None:

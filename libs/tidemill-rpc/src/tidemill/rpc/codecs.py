@@ -61,13 +61,13 @@ def stated_frontier(message: Message, name: str) -> Frontier:
     return frontier_in(getattr(message, name))
 
 
-def table_in(data: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream, every value looked at.
+def table_in(data: bytes, *, foreign: bool = False) -> pa.Table:
+    """The table of an Arrow IPC stream, every value looked at; by `read_stream`.
 
     Raises UsageError if it is not one.
     """
     try:
-        return read_stream(data)
+        return read_stream(data, foreign=foreign)
     except pa.ArrowInvalid as error:
         raise UsageError(
             f"rows are not an Arrow stream that can be taken: {error}", reason="arrow"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidemill.arrangement.arrow_bytes import pack_table, read_schema
+from tidemill.arrangement.arrow_bytes import SCHEMA_BYTES_MAX, pack_table, read_schema
 from tidemill.errors import UsageError
 from tidemill.rpc.codecs import (
     frontier_in,
@@ -114,7 +114,7 @@ def shape_out(shape: CollectionShape) -> storage.CollectionShape:
 def shape_in(message: storage.CollectionShape) -> CollectionShape:
     """The collection to create. Raises UsageError if the schema is not one."""
     try:
-        schema = read_schema(message.arrow_schema)
+        schema = read_schema(message.arrow_schema, SCHEMA_BYTES_MAX)
     except pa.ArrowInvalid as error:
         raise UsageError(
             f"the schema is not one of a collection: {error}", reason="arrow"

@@ -53,7 +53,7 @@ def _lease_ms(request: Any) -> int | None:
 
 async def _table_in(data: bytes) -> pa.Table:
     """The table of a request, decoded by `codecs.table_in`, which checks every value."""
-    return await beside(len(data), partial(codecs.table_in, data))
+    return await beside(len(data), partial(codecs.table_in, data, foreign=True))
 
 
 async def _proof_out(found: Explanation, write: Callable[[Explanation], T]) -> T:

@@ -16,6 +16,7 @@ from tidemill.catalog.apply.permissions import decided, permit_names, permit_top
 from tidemill.catalog.apply.restatement import refuse_other_columns, stated_anew
 from tidemill.catalog.apply.shared_bindings import join_bindings
 from tidemill.catalog.apply.turns import forget_all, in_turns
+from tidemill.catalog.apply.widths import refuse_wide_rows
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
 from tidemill.catalog.entry import CatalogEntry, PlannedView, columns_of, located
@@ -120,6 +121,8 @@ async def plan_apply(
             await context.catalog.foresee(stored)
         mended = await _plan_again(mended, context.catalog, by)
         created = await _plan_new(fresh, context, by)
+        async for stored in in_turns(created):
+            refuse_wide_rows(stored)
         configured = [decided(stored, context.catalog, by) async for stored in in_turns(configured)]
         async for stored in in_turns(configured):
             if isinstance(stored.resource.spec, ViewSpec):
@@ -200,6 +203,7 @@ def _reconfigured(known: Stored, resource: Resource, context: ApplyContext) -> S
             return replace(known, resource=resource)
         wider = _wider(known, resource, context) if changed == ["columns"] else None
         if wider is not None and not context.catalog.readers_of(resource.name):
+            refuse_wide_rows(wider)
             return wider
     else:
         changed = [

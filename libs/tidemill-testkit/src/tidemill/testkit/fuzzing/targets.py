@@ -280,7 +280,7 @@ def _inline_part(part: Part, schema: pa.Schema, data: bytes) -> None:
 
 
 def _inserted(schema: pa.Schema, data: bytes) -> None:
-    _used(admitted(codecs.table_in(data), schema, 1 << 20))
+    _used(admitted(codecs.table_in(data, foreign=True), schema, 1 << 20))
 
 
 def _used(updates: pa.Table) -> None:

@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
@@ -29,10 +30,15 @@ import zipfile
 from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 from xml.sax.saxutils import escape
 
+from tidemill.arrangement.machine_code import PORTABLE
+from tidemill.host.warming.ahead import LICENCES
+from tidemill.host.warming.wheels import Files, rewritten
 from tidemill.manifests.inventory import (
+    LOOPED,
     WHOLE,
     Package,
     bill,
@@ -46,6 +52,8 @@ from tidemill.manifests.inventory import (
 ROOT = Path(__file__).resolve().parents[1]
 META = "tidemill[s3,sql,spark,kubernetes,editor,notebook,demo]"
 """Requirement that the bill of materials covers."""
+MEMBER_NEEDED = re.compile(r"^(Requires-Dist: tidemill[a-z-]*(?:\[[^]]*\])?)(?=;|$)", re.M)
+"""A requirement of a wheel on a member of the workspace, in whatever version."""
 
 
 def uv(*arguments: str) -> None:
@@ -64,6 +72,7 @@ def build(out: Path, with_images: bool) -> None:
         "build", "-q", "--all-packages", "--no-build-isolation", "--python", sys.executable,
         "--no-create-gitignore", "-o", str(out),
     )  # fmt: skip
+    pin_members(out)
     ready_loops(out)
     chart(out)
     extension(out)
@@ -81,17 +90,43 @@ def build(out: Path, with_images: bool) -> None:
     print(f"dist: {len(files)} files, {held / 1e6:.1f} MB, {len(images)} images in {out}")
 
 
+def pin_members(out: Path) -> None:
+    """Rewrite wheels so that each requires other members in its own version.
+
+    Ready loops are those of one version, and members of another would find none.
+    """
+
+    def change(folder: str, files: Files) -> Files:
+        told = f"{folder}/METADATA"
+        return {told: MEMBER_NEEDED.sub(rf"\1=={version()}", files[told].decode()).encode()}
+
+    for wheel in out.glob("*.whl"):
+        rewritten(wheel, wheel, change)
+
+
 def ready_loops(out: Path) -> None:
     """A second wheel of the member with loops, for this platform: it needs no compiler of loops.
 
     Indexes and pip prefer it to the one for all platforms where it fits.
     """
-    if platform.libc_ver()[0] != "glibc" or not shutil.which("cc"):
-        print("dist: no wheel with ready loops: it is built on Linux with glibc, by cc")
+    if lacking := lacking_for_loops():
+        print(f"dist: no wheel with ready loops: here lacks {', '.join(lacking)}")
         return
     (wheel,) = out.glob("tidemill_arrangement-*-none-any.whl")
     command = [sys.executable, "-m", "tidemill.host.warming", "--wheel", str(wheel), str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def lacking_for_loops() -> list[str]:
+    """Needs of a wheel with ready loops that this machine does not meet."""
+    headers = Path(sysconfig.get_path("include"))
+    has = {
+        "Linux with glibc": platform.libc_ver()[0] == "glibc",
+        f"a processor that is {' or '.join(PORTABLE)}": platform.machine() in PORTABLE,
+        "cc (Debian package gcc)": bool(shutil.which("cc")),
+        "Python.h (Debian package python3-dev)": (headers / "Python.h").exists(),
+    }
+    return [each for each, is_here in has.items() if not is_here]
 
 
 def built_images() -> Path | None:
@@ -229,14 +264,21 @@ def materials(out: Path) -> str:
     }  # fmt: skip
     for name in (each for each in names if each in members):
         (wheel,) = out.glob(f"{name.replace('-', '_')}-{version()}-py3-none-any.whl")
-        document["components"].append(
-            {
-                "type": "library", "bom-ref": name, "name": name, "version": version(),
-                "purl": f"pkg:pypi/{name}@{version()}", "licenses": [{"license": {"id": "Apache-2.0"}}],
-                "hashes": [{"alg": "SHA-256", "content": digest_of(wheel)}],
-            }
-        )  # fmt: skip
+        document["components"].append(component(name, wheel))
+    for wheel in out.glob(f"{LOOPED.replace('-', '_')}-{version()}-cp*.whl"):
+        ours = component(LOOPED, wheel)
+        ours |= {"bom-ref": wheel.name, "purl": f"{ours['purl']}?file_name={wheel.name}"}
+        document["components"].append({**ours, "licenses": [{"expression": LICENCES}]})
     return json.dumps(document, indent=1) + "\n"
+
+
+def component(name: str, wheel: Path) -> dict[str, Any]:
+    """A member as the bill of materials has it: by its wheel for all platforms, or another one."""
+    return {
+        "type": "library", "bom-ref": name, "name": name, "version": version(),
+        "purl": f"pkg:pypi/{name}@{version()}", "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "hashes": [{"alg": "SHA-256", "content": digest_of(wheel)}],
+    }  # fmt: skip
 
 
 def images_in(archive: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@
 #   setup.sh spark      also the Kafka connector jars of Spark
 #   setup.sh kafka      also the jars of the test broker
 #   setup.sh classes      also archives of the classes of the broker and of Spark, for tests
-#   setup.sh compiler     also a C compiler, for a disk of tests that forgets what was not flushed
+#   setup.sh compiler     also a C compiler, for a disk of tests that forgets what was not flushed, and to link ready loops
 #   setup.sh redis      also redis-server, for tests
 #   setup.sh objectstore  also an S3-compatible server, for tests
 #   setup.sh prometheus   also prometheus, promtool and an Alertmanager, for tests
@@ -65,6 +65,13 @@ image_ready() {
   compgen -G '/usr/lib/*/libc.a' >/dev/null || apt_install libc6-dev || die "libc.a is missing: install libc6-dev first"
 }
 
+headers_ready() { # of Python, for ready loops
+  local header
+  header=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+  [ -e "$header" ] || apt_install python3-dev || true
+  [ -e "$header" ] || die "$header is missing: install the headers of this Python first (Debian package python3-dev)"
+}
+
 node_ready() {
   local pair
   for pair in etcd:etcd-server containerd:containerd runc:runc ip:iproute2 iptables:iptables conntrack:conntrack \
@@ -123,7 +130,7 @@ for part in "$@"; do
     spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
     classes) infra/classes.sh || say "no archives of classes: brokers and sessions of tests start slower" ;;
-    compiler) need cc gcc; compgen -G '/usr/include/*/sys/stat.h' >/dev/null || apt_install libc6-dev || die "libc6-dev is missing" ;;
+    compiler) need cc gcc; compgen -G '/usr/include/*/sys/stat.h' >/dev/null || apt_install libc6-dev || die "libc6-dev is missing"; headers_ready ;;
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;
     apiserver) need etcd etcd-server; need openssl openssl; need curl curl; go_ready; infra/kubernetes/build.sh kube-apiserver ;;

@@ -77,7 +77,7 @@ def backlog(name: str, options: Options, chosen: argparse.Namespace) -> dict[str
     if workload.rows:
         expected = Run({}, workload.answers.ours(workload.rows(options.count), 0, last))
     warm_up(name, options)
-    if expected is None and (chosen.kill or chosen.steady):
+    if expected is None and "flink" in chosen.without and (chosen.kill or chosen.steady):
         expected = one(name.removesuffix(ROLES), workload, replace(options, per_s=0))
         tell(f"{name}: unharmed, of a backlog, in one process {shown(expected)}")
     for number, stage in enumerate(chosen.repetitions * (chosen.kill or [""])):

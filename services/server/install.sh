@@ -32,6 +32,6 @@ case $1 in
     pip check
     cp "/build/$image.cdx.json" /usr/share/doc/tidemill/sbom.cdx.json
     for module in "$@"; do python -c "import $module"; done
-    ! python -c 'import tidemill.host.warming' 2>/dev/null || [ "$(python -m tidemill.host.warming)" = "0 loops compiled" ]
+    ! ls /wheels/tidemill_host-*.whl >/dev/null 2>&1 || [ "$(python -m tidemill.host.warming)" = "0 loops compiled" ]
     python -c "import pydantic; pydantic.TypeAdapter(int)" ;; # typer loads it with the first arguments
 esac

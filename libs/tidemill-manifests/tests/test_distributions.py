@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 import tomllib
@@ -157,7 +159,22 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-build-isolation", "--python", sys.executable, "-o", out,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_S)
+    dist().pin_members(out)
     return out
+
+
+def test_wheels_require_each_other_in_their_own_version(wheels: Path) -> None:
+    """Otherwise an upgrade of one leaves ready loops of another version beside it."""
+    pinned = 0
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as held:
+            (told,) = (each for each in held.namelist() if each.endswith(".dist-info/METADATA"))
+            lines = held.read(told).decode().splitlines()
+        needs = [Requirement(each[15:]) for each in lines if each.startswith("Requires-Dist: ")]
+        ours = {str(each.specifier) for each in needs if canonicalize_name(each.name) in MEMBERS}
+        assert ours <= {f"=={dist().version()}"}, wheel.name
+        pinned += len(ours)
+    assert pinned > 10
 
 
 def test_wheels_hold_every_file_of_their_packages(wheels: Path) -> None:
@@ -432,12 +449,42 @@ def test_the_wheel_with_ready_loops_holds_what_the_other_one_holds(
         more = set(held.namelist()) - set(plain.namelist())
         told = next(each for each in plain.namelist() if each.endswith("/METADATA"))
         same = {each for each in plain.namelist() if plain.read(each) == held.read(each)}
-        dropped = set(plain.read(told).splitlines()) - set(held.read(told).splitlines())
+        before, after = (each.read(told).decode().splitlines() for each in (plain, held))
     assert {each.rpartition("/")[2] for each in more} == {"ready_loops.abi3.so", "LICENSE.numba"}
     changed = {each.rpartition("/")[2] for each in set(plain.namelist()) - same}
     assert changed == {"METADATA", "WHEEL", "RECORD"}
-    named = {Requirement(each.decode().partition(": ")[2]).name for each in dropped}
-    assert named == COMPILER
+    dropped = set(before) - set(after) - {"License-Expression: Apache-2.0"}
+    assert {Requirement(each.partition(": ")[2]).name for each in dropped} == COMPILER
+    licence = "License-Expression: Apache-2.0 AND BSD-2-Clause"
+    assert set(after) - set(before) == {licence, "License-File: LICENSE.numba"}
+
+
+def test_no_wheel_with_ready_loops_is_begun_where_something_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    dist().ready_loops(tmp_path)
+    told = capsys.readouterr().out
+    assert "a processor that is x86_64 or aarch64" in told
+    assert "Python.h" in told
+    monkeypatch.undo()
+    assert dist().lacking_for_loops() == []
+
+
+def test_the_bill_of_materials_has_both_wheels_of_the_loops(wheels: Path, ready: Path) -> None:
+    shutil.copy(ready, wheels)
+    try:
+        components = json.loads(dist().materials(wheels))["components"]
+    finally:
+        (wheels / ready.name).unlink()
+    found = [each for each in components if each["name"] == LOOPED]
+    hashes = [
+        dist().digest_of(each) for each in (*wheels.glob("tidemill_arrangement-*.whl"), ready)
+    ]
+    assert [each["hashes"][0]["content"] for each in found] == hashes
+    assert found[1]["licenses"] == [{"expression": "Apache-2.0 AND BSD-2-Clause"}]
+    assert len({each["bom-ref"] for each in components}) == len(components)
 
 
 def test_extras_are_named_in_the_page_on_installing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from tidemill.manifests.inventory import (
     IMAGES,
+    LOOPED,
+    PARTLY,
     WHOLE,
     Contents,
     Package,
@@ -72,7 +75,8 @@ def test_the_bill_of_an_image_names_every_package_and_jar_once(image: str) -> No
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     jars = [name for name, _ in jars_of(ROOT)] if image == WHOLE else []
     refs = [each["bom-ref"] for each in bill["components"]]
-    purls = [f"pkg:pypi/{name}@{LOCK[name][0]}" for name in contents()[image].packages]
+    held = [*contents()[image].packages, PARTLY]  # of the last one parts, in ready loops
+    purls = [f"pkg:pypi/{name}@{LOCK[name][0]}" for name in held]
     assert refs == [*purls, *jars]
     assert len(refs) == len(set(refs))
 
@@ -82,8 +86,11 @@ def test_the_notice_names_the_images_of_each_package() -> None:
     parts = dict(re.findall(r"^In (.+):\n\n((?:  .+\n)+)", text, re.MULTILINE))
     assert "  pyarrow " in parts["every image"]
     assert "  pyspark " in parts["tidemill"]
-    assert "numba" not in text  # it stays in a stage of the build
+    partly = f"  parts of {PARTLY} {LOCK[PARTLY][0]}, in ready loops: BSD-2-Clause "
+    assert partly in parts["every image"]
+    assert all(LOOPED in each.members for each in contents().values())
     listed = [line.split()[0] for held in parts.values() for line in held.splitlines()]
+    listed.remove("parts")
     jars = [name for name, _ in jars_of(ROOT)]
     assert sorted(e.rstrip(":") for e in listed) == sorted([*contents()[WHOLE].packages, *jars])
 
@@ -97,6 +104,26 @@ def test_the_image_installs_from_the_index_by_hash_alone() -> None:
             assert "--require-hashes" in command, command
     assert "sha256sum --strict --quiet -c jars.sha256" in BUILT
     assert "--require-hashes -r infra/installer.lock" in (ROOT / "infra/setup.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wheel", "told", "status"),
+    [
+        ("tidemill_host-1-py3-none-any.whl", "0 loops compiled", 0),
+        ("tidemill_host-1-py3-none-any.whl", "1 loops compiled", 1),
+        ("tidemill_host-1-py3-none-any.whl", "", 1),  # the program failed
+        ("tidemill_rpc-1-py3-none-any.whl", "", 0),
+    ],
+)
+def test_an_image_with_the_program_that_warms_loops_has_to_run_it(
+    tmp_path: Path, wheel: str, told: str, status: int
+) -> None:
+    """A program that cannot be imported is no reason to count nothing."""
+    (tmp_path / wheel).touch()
+    (line,) = (each for each in INSTALLED.splitlines() if "loops compiled" in each)
+    script = f"set -eu\npython() {{ [ '{told}' ] && echo '{told}'; }}\n{line}\ntrue\n"
+    done = subprocess.run(["bash", "-c", script.replace("/wheels", str(tmp_path))], check=False)
+    assert done.returncode == status
 
 
 def test_no_image_is_built_on_a_base_that_nobody_named() -> None:

@@ -56,6 +56,10 @@ IMAGE = {
 LOOPED = "tidemill-arrangement"
 """Member with loops, which images have ready: a stage of their build has the compiler alone."""
 
+PARTLY = "numba"
+"""Package of which ready loops, and so all images, hold parts; it states its licence vaguely."""
+PARTLY_LICENCE = "BSD-2-Clause"
+
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: *; *([^\\]*?))? *\\$")
 
 
@@ -259,7 +263,10 @@ holds jars of others, in its jars; of a package of Debian, Java among them (GPL-
 
 
 def notice(
-    contents: Mapping[str, Contents], packages: Mapping[str, Package], jars: list[tuple[str, str]]
+    contents: Mapping[str, Contents],
+    packages: Mapping[str, Package],
+    jars: list[tuple[str, str]],
+    partly: Package,
 ) -> str:
     """Whose works the images hold, under which licence, and in which images."""
     holders: dict[tuple[str, ...], list[str]] = {}
@@ -270,6 +277,11 @@ def notice(
     for images in sorted(holders, key=lambda each: (-len(each), each)):
         parts.append(f"In {_named(images, len(contents))}:\n\n")
         parts += [_line(packages[name]) for name in holders[images]]
+        if images == tuple(contents):
+            parts.append(
+                f"  parts of {partly.name} {partly.version}, in ready loops: {partly.licence} "
+                f"(licenses/LICENSE.{partly.name} of {LOOPED})\n"
+            )
         if images == (WHOLE,):
             parts += [f"  {name}: Apache-2.0\n" for name, _ in jars]
         parts.append("\n")
@@ -296,9 +308,10 @@ def generated(root: Path) -> dict[str, str]:
     lock = locked((root / "requirements.lock").read_text())
     names = sorted({name for carried in contents.values() for name in carried.packages})
     packages = {name: Package(name, *lock[name], licence_of(name)) for name in names}
+    partly = Package(PARTLY, lock[PARTLY][0], "", PARTLY_LICENCE)
     build = [Package(name, *lock[name], "") for name in sorted(closure(["hatchling"], lock))]
     found = {
-        "NOTICE": notice(contents, packages, jars),
+        "NOTICE": notice(contents, packages, jars, partly),
         f"{PLACE}/build.lock": requirements(build),
     }
     layers = layers_of(contents)
@@ -312,7 +325,9 @@ def generated(root: Path) -> dict[str, str]:
     for image, carried in contents.items():
         found[f"{PLACE}/{image}.members"] = "".join(f"{name}\n" for name in carried.members)
         found[f"{PLACE}/{image}.cdx.json"] = bill(
-            image, [packages[name] for name in carried.packages], jars if image == WHOLE else []
+            image,
+            [*(packages[name] for name in carried.packages), partly],
+            jars if image == WHOLE else [],
         )
     return found
 

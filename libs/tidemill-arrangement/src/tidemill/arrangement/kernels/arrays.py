@@ -56,7 +56,8 @@ def _compiler(loop: FunctionType) -> Any:
     except ModuleNotFoundError as missing:
         raise UsageError(
             f"no machine code of {loop.__module__}.{loop.__name__} came with this installation, "
-            f"and {missing.name} is not here, which compiles it: pip install 'tidemill[compiler]'",
+            f"and {missing.name} is not here, which compiles it: install all distributions of "
+            "tidemill in one version, or pip install 'tidemill[compiler]'",
             reason="no-compiler",
         ) from missing
     return kept_code

@@ -13,11 +13,8 @@ import re
 import subprocess
 import sysconfig
 import tempfile
-import zipfile
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from hashlib import sha256
 from importlib.metadata import distribution
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +25,7 @@ import numpy as np
 from tidemill.arrangement.kernels.ready import LOOPS
 from tidemill.arrangement.machine_code import PORTABLE
 from tidemill.host.warming.compiling import Signature, loop_of, signatures
+from tidemill.host.warming.wheels import Files, rewritten
 
 Kind: TypeAlias = Any  # Any: numba has no types
 
@@ -40,6 +38,9 @@ PROVIDED = {
 """Functions that compiled code may call: those of `ready_loops.c` and of the C library."""
 NEEDS_COMPILER = re.compile(r"^Requires-Dist: .*; extra == 'kernels'\n", re.M)
 """Lines of the metadata of a wheel that has no ready loops."""
+LICENCE = "License-Expression: Apache-2.0\n"
+LICENCES = "Apache-2.0 AND BSD-2-Clause"
+"""Of a wheel with ready loops, which hold parts of the library of numba."""
 PARTS_MAX = 8
 """Parts of a tuple, as in `ready_loops.c`."""
 CODES = {
@@ -103,29 +104,29 @@ def build(folder: Path, wanted: Iterable[Signature] | None = None) -> Path:
 def wheel_with(module: Path, wheel: Path, out: Path) -> Path:
     """A wheel of tidemill-arrangement for this platform from the one for all, with ready loops.
 
-    It requires no compiler. Its name says the oldest C library that the module works with.
+    It requires no compiler, and names the licence of the parts of numba in it. Its name says the
+    oldest C library that the module works with.
     """
     asked = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", module.read_bytes())]
     platform_tag = f"manylinux_2_{max(17, *asked)}_{platform.machine()}"
     name = wheel.name.replace("-py3-none-any.whl", f"-cp311-abi3-{platform_tag}.whl")
-    with zipfile.ZipFile(wheel) as held:
-        files = {each: held.read(each) for each in held.namelist()}
-    (folder,) = {each.partition("/")[0] for each in files if ".dist-info/" in each}
-    files["tidemill/ready_loops.abi3.so"] = module.read_bytes()
-    files[f"{folder}/licenses/LICENSE.numba"] = _licence_of_numba()
-    told = files[f"{folder}/METADATA"].decode()
-    needs_none, dropped = NEEDS_COMPILER.subn("", told)
-    assert dropped, f"{wheel.name} requires no compiler"
-    files[f"{folder}/METADATA"] = needs_none.encode()
-    tags = f"Root-Is-Purelib: false\nTag: cp311-abi3-{platform_tag}\n"
-    kind = files[f"{folder}/WHEEL"].decode().partition("Root-Is-Purelib")[0]
-    files[f"{folder}/WHEEL"] = (kind + tags).encode()
-    files.pop(record := f"{folder}/RECORD")
-    lines = [f"{each},{_digest(content)},{len(content)}\n" for each, content in files.items()]
-    files[record] = "".join([*lines, f"{record},,\n"]).encode()
-    with zipfile.ZipFile(out / name, "w", zipfile.ZIP_DEFLATED) as written:
-        for each, content in files.items():
-            written.writestr(zipfile.ZipInfo(each), content, zipfile.ZIP_DEFLATED)
+
+    def change(folder: str, files: Files) -> Files:
+        told, dropped = NEEDS_COMPILER.subn("", files[f"{folder}/METADATA"].decode())
+        assert dropped, f"{wheel.name} requires no compiler"
+        assert LICENCE in told, f"{wheel.name} states its licence otherwise"
+        both = f"License-Expression: {LICENCES}\nLicense-File: LICENSE.numba\n"
+        told = told.replace(LICENCE, both)
+        tags = f"Root-Is-Purelib: false\nTag: cp311-abi3-{platform_tag}\n"
+        kind = files[f"{folder}/WHEEL"].decode().partition("Root-Is-Purelib")[0]
+        return {
+            "tidemill/ready_loops.abi3.so": module.read_bytes(),
+            f"{folder}/licenses/LICENSE.numba": _licence_of_numba(),
+            f"{folder}/METADATA": told.encode(),
+            f"{folder}/WHEEL": (kind + tags).encode(),
+        }
+
+    rewritten(wheel, out / name, change)
     return out / name
 
 
@@ -133,10 +134,6 @@ def _licence_of_numba() -> bytes:
     """Ready loops hold parts of its library."""
     files = distribution("numba").files or []
     return next(each for each in files if each.name == "LICENSE").read_binary()
-
-
-def _digest(content: bytes) -> str:
-    return "sha256=" + urlsafe_b64encode(sha256(content).digest()).decode().rstrip("=")
 
 
 def emit(wanted: tuple[int, Signature]) -> Emitted:

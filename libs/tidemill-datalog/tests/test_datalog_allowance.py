@@ -96,6 +96,16 @@ def test_s7_texts_that_rules_make_are_counted(run: Run) -> None:
         run(checked, inputs, allowed(8 * MIB))
 
 
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_s7_texts_that_are_put_in_order_are_counted(kind: str) -> None:
+    checked = program(f"p() @{kind}(x) := a(x);", "text")
+    texts = [f"{number:04}" + "x" * 4_000 for number in range(2_000)]
+    inputs = {"a": [Presence(Record("a", (text,))) for text in texts]}
+    assert by_strata(checked, inputs, allowed(16 * MIB)) == 1
+    with pytest.raises(Exhausted, match=r"limits\.view_bytes"):
+        by_strata(checked, inputs, allowed(6 * MIB))
+
+
 def test_s7_what_is_gone_is_not_held_any_more() -> None:
     """An engine that steps for long holds what is there now, not all that ever was."""
     allowance = allowed(12 * MIB)

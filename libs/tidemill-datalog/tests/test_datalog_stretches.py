@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 
 from tidemill.datalog.check import check
+from tidemill.datalog.columns import texts
 from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.stretches import Stretches
 from tidemill.datalog.inputs import InputSchema, InputSchemas
@@ -184,13 +185,24 @@ def test_the_loop_merges_texts_and_decimals(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(said)
 
 
+def test_texts_of_more_bytes_than_an_array_holds_are_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group of 2 GiB of different texts made its view fail."""
+    monkeypatch.setattr(texts, "_ARROW_BYTES_MAX", 3)
+    monkeypatch.delattr(Reduction, "_read_one_by_one")
+    for seed in range(10):
+        drawn_rows = presences(Random(seed), list(DRAWN.values()))
+        check_answers("all() @max(t) @sum(c) := r(_, t, c, _, _);", SPELLED_COLUMNS, drawn_rows)
+
+
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each reading of groups from now on was by the loop."""
     said: list[bool] = []
     read = Reduction._read_together
 
-    def read_and_noted(self: Reduction, touched: Any) -> Any:
-        found = read(self, touched)
+    def read_and_noted(self: Reduction, *given: Any) -> Any:
+        found = read(self, *given)
         said.append(found is not None)
         return found
 

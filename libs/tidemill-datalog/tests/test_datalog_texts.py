@@ -33,6 +33,10 @@ def test_numbers_are_those_of_a_dict(batches: list[list[str | None]], cut: int) 
         nulls = np.array([text is None for text in batch], np.bool_)
         numbers = found[: len(batch)]
         assert texts.arrow(numbers, nulls).to_pylist() == batch
+        large = texts.large(numbers[~nulls])
+        assert large.to_pylist() == [text for text in batch if text is not None]
+        assert large.type == pa.large_string()
+        assert texts.size(numbers[~nulls]) == sum(len(text.encode()) for text in large.to_pylist())
         assert texts.texts(numbers[~nulls]) == [text for text in batch if text is not None]
     assert [texts.number(text) for text in known] == list(known.values())
     assert len(texts) == len(known)

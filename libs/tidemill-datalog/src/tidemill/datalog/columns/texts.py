@@ -127,18 +127,35 @@ class Texts:
 
         Raises: Exhausted if they have more bytes together than an array holds.
         """
-        table = self._table
         numbers = np.ascontiguousarray(numbers if nulls is None else np.where(nulls, 0, numbers))
-        lengths = np.zeros(len(numbers) + 1, np.int64)
-        if len(numbers):
-            np.cumsum(table.ends[numbers + 1] - table.ends[numbers], out=lengths[1:])
-        if lengths[-1] > _ARROW_BYTES_MAX:
-            raise Exhausted(f"texts of {lengths[-1]:,} bytes do not fit into one array")
-        copied = np.empty(int(lengths[-1]), np.uint8)
-        _copy(table.data, table.ends, numbers, copied)
+        stops = self._stops(numbers)
+        if stops[-1] > _ARROW_BYTES_MAX:
+            raise Exhausted(f"texts of {stops[-1]:,} bytes do not fit into one array")
         valid = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-        stops = pa.py_buffer(lengths.astype(np.int32))
-        return pa.StringArray.from_buffers(len(numbers), stops, pa.py_buffer(copied), valid)
+        short, data = pa.py_buffer(stops.astype(np.int32)), self._copied(numbers, int(stops[-1]))
+        return pa.StringArray.from_buffers(len(numbers), short, data, valid)
+
+    def size(self, numbers: I64Array) -> int:
+        """The bytes of the texts of numbers together. Cost: O(numbers)."""
+        return int(self._stops(numbers)[-1])
+
+    def large(self, numbers: I64Array) -> pa.Array:
+        """The texts of numbers as large texts of Arrow, of any size together. Cost: O(bytes)."""
+        stops = self._stops(numbers)
+        data = self._copied(numbers, int(stops[-1]))
+        return pa.LargeStringArray.from_buffers(len(numbers), pa.py_buffer(stops), data)
+
+    def _stops(self, numbers: I64Array) -> I64Array:
+        """The beginning of each text in what `_copied` makes, and the end of the last one."""
+        ends, stops = self._table.ends, np.zeros(len(numbers) + 1, np.int64)
+        if len(numbers):
+            np.cumsum(ends[numbers + 1] - ends[numbers], out=stops[1:])
+        return stops
+
+    def _copied(self, numbers: I64Array, size: int) -> pa.Buffer:
+        table, copied = self._table, np.empty(size, np.uint8)
+        _copy(table.data, table.ends, numbers, copied)
+        return pa.py_buffer(copied)
 
     def texts(self, numbers: I64Array) -> list[str]:
         """The texts of numbers."""

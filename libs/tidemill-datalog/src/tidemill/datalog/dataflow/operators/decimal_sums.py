@@ -36,7 +36,7 @@ def in_two_words(rows: Change, columns: Sequence[int], texts: Texts) -> Change:
         none = rows[:, nulls] >> column & 1
         some = none == 0
         known, of = np.unique(rows[some, column], return_inverse=True)
-        found[some, column], found[some, beside] = _words(texts.arrow(known)).T[:, of]
+        found[some, column], found[some, beside] = _words(texts.large(known)).T[:, of]
         found[:, nulls + more] |= none << beside
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,16 +18,20 @@ RANKED = frozenset({Type.TEXT, Type.DECIMAL, Type.BYTES, Type.UUID})
 """Types of which texts have the order of the values, or numbers that Arrow reads from them."""
 
 
-def put_ranks(rows: Change, column: int, kind: Type, texts: Texts) -> I64Array:
+def put_ranks(
+    rows: Change, column: int, kind: Type, texts: Texts, room: Callable[[int], object]
+) -> I64Array:
     """Put ranks in the place of words in a column of rows; the word of each rank, and one more.
 
-    Nulls have rank 0, whatever it is the rank of. Cost: O(rows), and to sort the different values.
+    Nulls have rank 0, whatever it is the rank of. `room` is told the bytes that will be copied,
+    before the rows change. Raises: as `room`. Cost: O(rows), and to sort the different values.
     Source: twin in tests/test_datalog_stretches.py, by `values.compare`.
     """
     nulls = rows.shape[1] - 4
     some = rows[:, nulls] >> column & 1 == 0
     known, of = np.unique(rows[some, column], return_inverse=True)
-    order = _in_order(texts.arrow(known), kind)
+    room(texts.size(known))
+    order = _in_order(texts.large(known), kind)
     ranks = np.empty(len(known), np.int64)
     ranks[order] = np.arange(len(known))
     rows[:, column] = 0

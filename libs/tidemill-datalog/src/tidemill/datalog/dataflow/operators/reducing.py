@@ -8,6 +8,7 @@ words and sums of floats and decimals; others are merged value by value.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -164,10 +165,10 @@ class Reduction:
             come.append(self._finished(stretches))
         return gone, come[0] if len(come) == 1 else np.concatenate(come)
 
-    def _look(self, found: Sequence[Change]) -> None:
-        """Before each piece of groups: `found` has room. Raises: as `look`, `Allowance.require`."""
+    def _look(self, found: Sequence[Change], copied: int = 0) -> None:
+        """`found` and so many bytes beside have room. Raises: as `look`, `Allowance.require`."""
         look()
-        self._matches.allowance.require(sum(part.nbytes for part in found))
+        self._matches.allowance.require(sum(part.nbytes for part in found) + copied)
 
     def numbers(self) -> set[int]:
         """Words of the solutions that are kept which may be numbers of values."""
@@ -319,7 +320,7 @@ class Reduction:
         parts: list[Change] = []
         for piece in touched.pieces(PIECE_ROWS):
             self._look([*parts, piece.rows] if self._decimals else parts)  # which are copied
-            together = self._read_together(piece) if self._together else None
+            together = self._read_together(piece, parts) if self._together else None
             parts.append(self._read_one_by_one(piece) if together is None else together)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -337,8 +338,9 @@ class Reduction:
         kept = [row for row in rows if row is not None]
         return np.array(kept, np.int64).reshape(-1, self._schema.columns + 3)
 
-    def _read_together(self, touched: Touched) -> Change | None:
+    def _read_together(self, touched: Touched, parts: Sequence[Change]) -> Change | None:
         """Rows of lattices whose words a compiled loop merges; None for sums it cannot tell."""
+        room = partial(self._look, parts)
         rows, lattices = touched.rows, self._plan.lattices
         floats = [at for at, kind in enumerate(self._plan.kinds) if kind is Type.FLOAT]
         bases = np.zeros(len(lattices) + len(self._decimals), np.int64)
@@ -356,7 +358,7 @@ class Reduction:
             if lattices[at][0] in _EXTREMES:
                 rows[:, self._groups + 2 + at] = _turned(rows[:, self._groups + 2 + at])
         ranks = {
-            at: put_ranks(rows, self._groups + 2 + at, self._plan.kinds[at], self._texts)
+            at: put_ranks(rows, self._groups + 2 + at, self._plan.kinds[at], self._texts, room)
             for at in self._ranked
         }
         found = merged_stretches(rows, touched.firsts, self._groups, self._merged_kinds, bases)

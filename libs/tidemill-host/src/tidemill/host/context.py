@@ -18,14 +18,21 @@ from tidemill.host.feeds import Feeds
 from tidemill.host.last_tried import LastTried
 from tidemill.host.readers import Readers
 from tidemill.host.settings import ProcessSettings
+from tidemill.runtime.breaking import told
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
+from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Description
 from tidemill.spark.launcher import SparkLauncher
 from tidemill.time import Frontier, frontier
+
+DAMAGED_LOOK_S = 60.0
+"""Seconds between two looks at a damaged collection, which somebody may have repaired."""
+
+log = get_logger("collections")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class Context:
     tried: LastTried
     looked_at: set[str] = field(default_factory=set)
     """The collections of which it is known whether users have created them."""
+    damaged: dict[str, float] = field(default_factory=dict)
+    """Those that could not be read, and the monotonic seconds from which on to look again."""
 
     @property
     def root(self) -> Path:
@@ -64,19 +73,32 @@ class Context:
     async def discover(self) -> None:
         """Enter collections that users have created since by their names, and forget deleted ones.
 
-        A damaged collection has no name until the process begins anew; others are told of it by
-        whoever reads it. Cost: a look at each collection that is new, or was created.
+        A damaged collection is told once in the log, and has no name until it is repaired.
+        Collections that a failure kept from being looked at are looked at the next time. Raises:
+        Unavailable. Cost: a look at each collection that is new, or was created.
         """
         await self.forget_deleted()
         for collection in await self.collections.ids():
             if collection in self.looked_at or self.catalog.knows(collection):
                 continue
-            self.looked_at.add(collection)
-            with suppress(UnknownCollection, Corrupt):
-                status = await self.collections.status(collection)
-                # NB: what was deleted stays as long as somebody holds it, and has no name.
-                if status.description.created and status.retained != frontier():
-                    self.catalog.learn(collection, status.description)
+            if self.damaged.get(collection, 0.0) <= self.clock.monotonic_s():
+                await self._look_at(collection)
+
+    async def _look_at(self, collection: str) -> None:
+        try:
+            status = await self.collections.status(collection)
+        except UnknownCollection:
+            return
+        except Corrupt as error:
+            if collection not in self.damaged:
+                log.error("damaged", collection=collection, error=told(error))
+            self.damaged[collection] = self.clock.monotonic_s() + DAMAGED_LOOK_S
+            return
+        self.damaged.pop(collection, None)
+        self.looked_at.add(collection)
+        # NB: what was deleted stays as long as somebody holds it, and has no name.
+        if status.description.created and status.retained != frontier():
+            self.catalog.learn(collection, status.description)
 
     async def forget_deleted(self) -> None:
         """Forget the names of created collections that were deleted, here or elsewhere."""

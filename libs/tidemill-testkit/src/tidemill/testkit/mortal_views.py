@@ -170,7 +170,6 @@ class World:
     ) -> None:
         self.clock = ManualClock(0)
         self.ids = map(str, itertools.count())
-        self._groups = groups
         self.stores: tuple[MemoryConsensus, Blob] = (
             MemoryConsensus() if groups is None else groups, blob or MemoryBlob()
         )  # fmt: skip
@@ -182,8 +181,11 @@ class World:
         self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
 
     def process(self, fuse: Fuse, made: type[Collections] = Collections) -> Collections:
-        groups, alone = self._groups, self.stores[0]
-        consensus = MortalConsensus(alone, fuse) if groups is None else MortalGroups(groups, fuse)
+        store = self.stores[0]
+        if isinstance(store, MemoryGroups):
+            consensus: MortalConsensus = MortalGroups(store, fuse)
+        else:
+            consensus = MortalConsensus(store, fuse)
         return made(consensus, self.stores[1], self.clock, self.ids.__next__)
 
     def view(

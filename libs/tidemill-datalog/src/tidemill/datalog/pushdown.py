@@ -114,7 +114,7 @@ def share_of(test: Test | None, names: Sequence[str], bounds: Mapping[str, Bound
         return 1.0
     if not isinstance(test, Comparison):
         parts = [share_of(each, names, bounds) for each in test.tests]
-        return (max if isinstance(test, AnyOf) else min)(parts, default=0.0)
+        return max(parts, default=0.0) if isinstance(test, AnyOf) else min(parts, default=1.0)
     if test.sign == "==":
         return 0.0
     known = None if test.position == TIME_AT else bounds.get(names[test.position - 1])

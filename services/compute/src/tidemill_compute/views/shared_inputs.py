@@ -116,7 +116,7 @@ class SharedInputs:
     """Inputs of all views of a process, by collection and reading; and one numbering of texts.
 
     Only equal readings are shared. A view that needs nearly all of an input reads all of it, if
-    another one does. One that needs few rows or columns never does.
+    another one does. One that needs few rows or columns never does, nor one without room for all.
     """
 
     def __init__(self) -> None:

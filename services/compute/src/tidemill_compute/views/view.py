@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from tidemill.arrangement.looks import looking
 from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.logical.scans import Scan
-from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
+from tidemill.datalog.pushdown import Reading
 from tidemill.datalog.state import StateRow
 from tidemill.errors import Exhausted, NotYet, Unavailable
 from tidemill.rpc.turns import until_ended
@@ -31,27 +31,21 @@ from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.engines import Engines
 from tidemill_compute.views.input_rows import Row, rows_of
 from tidemill_compute.views.input_state import InputState, no_rows
-from tidemill_compute.views.readings import MOVED_MAX, all_of, is_near
+from tidemill_compute.views.readings import MOVED_MAX, all_of, is_near, reading_for
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticked import TickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import Maintainer, Start, Step, StoredUpdates, Updates
+from tidemill_compute.views.view_updates import (
+    Maintainer,
+    Start,
+    Step,
+    StoredUpdates,
+    Updates,
+    ViewProgress,
+)
 
 log = get_logger("views")
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class ViewProgress:
-    """Progress of the view: for status and metrics."""
-
-    lower: int = 0
-    taken: int = 0
-    """About the number of changes of the inputs that steps took in."""
-    inputs: dict[str, int] = field(default_factory=dict)
-    steps: int = 0
-    changes: int = 0
-    seconds: float = 0.0
 
 
 class ViewDriver:
@@ -91,6 +85,8 @@ class ViewDriver:
         self._readings: dict[str, Reading] = {}
         self._apart: dict[str, Callable[[], bool]] = {}
         """Inputs that it reads for itself until others read all of them, and whether they do."""
+        self._widened = self._narrow = False
+        """Whether it reads more than it needs as others do, and whether it has no room for that."""
         self._state_upper = 0
         self._taken = 0
         """The upper of the last step that was evaluated."""
@@ -131,7 +127,8 @@ class ViewDriver:
     async def maintain_forever(self) -> None:
         """Follow the inputs until cancelled, until all are closed, or until `finish`."""
         try:
-            await self._maintain()
+            while not await self._has_ended():
+                log.warning("begins again, reading what it needs", view=self._target.name)
         finally:
             if self._writing is not None:
                 self._writing.cancel()
@@ -139,6 +136,16 @@ class ViewDriver:
                 self._writing = None
             for living in self._inputs.values():
                 living.let_go()
+
+    async def _has_ended(self) -> bool:
+        """Whether nothing is left to follow; false if there was no room for what others read."""
+        try:
+            await self._maintain()
+        except Exhausted:
+            if not self._narrows():
+                raise
+            return False
+        return True
 
     async def _maintain(self) -> None:
         await self.prepare()
@@ -260,7 +267,7 @@ class ViewDriver:
         try:
             await self._compute(self._maintainer.begin, start, self._inputs)
         except Exhausted as error:
-            if fresh or not self._goes_over(error, begins=True):
+            if fresh or self._widened or not self._goes_over(error, begins=True):
                 raise
             await self._resume()
             return
@@ -344,18 +351,21 @@ class ViewDriver:
             scan = None  # windows find rows as they are stored
         stored, every = self._maintainer.reads_max is not None, all_of(shape)
         self._apart.pop(predicate, None)
-        if scan is not None and scan.nameless != every and is_near(scan, shape, state.parts()):
-            if self._shared.is_read(collection, shape, every, stored):
-                scan = every
+        if not self._narrow and is_near(scan, shape, state.parts()):
+            is_read = partial(self._shared.is_read, collection, shape, every, stored)
+            if is_read():
+                scan, self._widened = every, True
             else:
-                self._apart[predicate] = partial(
-                    self._shared.is_read, collection, shape, every, stored
-                )
-        self._readings[predicate] = (
-            EVERYTHING if scan is None else reading_of(scan, shape.schema, shape.arguments)
-        )
+                self._apart[predicate] = is_read
+        self._readings[predicate] = reading_for(scan, shape)
         self._inputs[predicate].stored = stored
         self._inputs[predicate].share(self._shared.input(collection, shape, scan, stored))
+
+    def _narrows(self) -> bool:
+        """Whether it begins again with what it needs of inputs of which it had read all."""
+        narrows, self._widened = self._widened, False
+        self._narrow |= narrows
+        return narrows
 
     async def _wait(self, collection: str, beyond: int) -> Frontier:
         """The upper of a collection once it is past `beyond`."""
@@ -414,12 +424,12 @@ class ViewDriver:
             step, taken = await self._take_in(lower, common, half_written)
         except Exhausted as error:
             await self._settle()
-            if not self._maintainer.fewer():
+            if not (self._narrows() or self._maintainer.fewer()):
                 # A view that has written nothing would begin again here.
                 if self._begun and self._goes_over(error, begins=False):
                     return False
                 raise
-            log.warning("a step begins again, smaller", view=self._target.name, error=str(error))
+            log.warning("a step begins again, with less", view=self._target.name, error=str(error))
             return False
         if not await self._settle():
             return False

@@ -18,6 +18,19 @@ from tidemill_compute.views.input_state import InputState
 RowChange: TypeAlias = "tuple[Row, int, int]"
 
 
+@dataclass(slots=True)
+class ViewProgress:
+    """Progress of the view: for status and metrics."""
+
+    lower: int = 0
+    taken: int = 0
+    """About the number of changes of the inputs that steps took in."""
+    inputs: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Start of a maintainer: everything before `lower` is written.

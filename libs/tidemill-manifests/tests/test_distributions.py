@@ -20,6 +20,7 @@ import time
 import tomllib
 import venv
 import zipfile
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
@@ -170,6 +171,11 @@ def test_wheels_require_each_other_in_their_own_version(wheels: Path) -> None:
         with zipfile.ZipFile(wheel) as held:
             (told,) = (each for each in held.namelist() if each.endswith(".dist-info/METADATA"))
             lines = held.read(told).decode().splitlines()
+            record = held.read(told.replace("METADATA", "RECORD")).decode()
+            listed = dict(each.rsplit(",", 2)[:2] for each in record.splitlines())
+            assert set(listed) == set(held.namelist()), wheel.name
+            digest = urlsafe_b64encode(sha256(held.read(told)).digest()).decode().rstrip("=")
+            assert listed[told] == f"sha256={digest}", wheel.name
         needs = [Requirement(each[15:]) for each in lines if each.startswith("Requires-Dist: ")]
         ours = {str(each.specifier) for each in needs if canonicalize_name(each.name) in MEMBERS}
         assert ours <= {f"=={dist().version()}"}, wheel.name

@@ -314,6 +314,22 @@ async def test_decoded_parts_are_kept_up_to_a_bound_and_read_once() -> None:
         await store.table(parts[0], description)
 
 
+async def test_a_part_that_one_follower_has_passed_is_there_for_the_next() -> None:
+    blob, names, description = Counting(), count(), Description(DATA)
+    table = updates([{"n": n, "_time": 0, "_diff": 1} for n in range(1000)])
+    store = PartStore(blob, lambda: str(next(names)), Limits(0, cache_bytes_max=3 * table.nbytes))
+    parts = [(await store.write("c", description, table))[0] for _ in range(4)]
+    for part in parts[:3]:
+        await store.table(part, description)
+    read = blob.read
+    for _ in range(2):
+        await store.table(parts[3], description, passed=True)
+    assert blob.read == read + parts[3].size
+    await store.table(parts[0], description)  # makes room by what two have passed
+    assert store.cached(parts[3], description.update_schema()) is None
+    assert store.cached(parts[2], description.update_schema()) is not None
+
+
 async def test_a_part_that_is_kept_as_it_is_written_is_not_read() -> None:
     blob, names = Counting(), count()
     rows = [{"n": n, "s": str(n), "f": 0.5, "_time": 5, "_diff": 1} for n in range(999, -1, -1)]

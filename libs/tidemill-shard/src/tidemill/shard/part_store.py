@@ -173,7 +173,8 @@ class PartStore:
     ) -> pa.Table:
         """All updates of a part, also those outside its interval; kept in memory if `keep`.
 
-        One that its reader has `passed` is the first to be forgotten. Raises: PartGone, Corrupt.
+        One in memory that its reader has `passed` is the first to be forgotten. One that is decoded
+        stays at first: others may follow close behind. Raises: PartGone, Corrupt.
         """
         schema, arrived = description.update_schema(), description.arrived
         held = self.cached(part, schema)
@@ -187,16 +188,15 @@ class PartStore:
                 part.rows, lambda: decode_part(data, part, schema, arrived).combine_chunks()
             )
         if part.key is not None and keep:
-            self._remember(part.key, table, passed)
+            self._remember(part.key, table)
         return table
 
-    def _remember(self, key: str, table: pa.Table, passed: bool = False) -> None:
+    def _remember(self, key: str, table: pa.Table) -> None:
         self._forget(key)
         size = table.get_total_buffer_size()  # a slice keeps all of what it is cut from
         if size > self.limits.cache_bytes_max:
             return
         self._held[key] = table
-        self._held.move_to_end(key, last=not passed)
         self._bytes += size
         while self._bytes > self.limits.cache_bytes_max:
             self._forget(next(iter(self._held)))

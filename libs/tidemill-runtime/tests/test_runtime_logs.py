@@ -92,6 +92,19 @@ def test_a_value_moves_no_terminal() -> None:
     assert "\x1b[2J" not in written.getvalue()
 
 
+def test_a_message_of_a_library_moves_no_terminal_and_letters_stay() -> None:
+    written = io.StringIO()
+    logs.configure("console", stream=written)
+    logging.getLogger("foreign").warning("name %s", "\x1b[31m\nüber")
+    log = logs.get_logger("audit")
+    log.info("failed\r", target="\tüber", stack="at\nüber\x1b[2J")
+    assert r"name \x1b[31m\nüber" in written.getvalue()
+    assert r"failed\r" in written.getvalue()
+    assert r"target=\tüber" in written.getvalue()
+    assert "at\nüber\\x1b[2J" in written.getvalue()
+    assert "\x1b" not in written.getvalue()
+
+
 class ExecuteBatchError(Exception):
     """An error by the name that gRPC gives to an answer of which the client has gone away."""
 

@@ -34,7 +34,7 @@ SILENT_LIBRARIES = ("aiokafka.consumer.group_coordinator",)
 """These log as ERROR each try that they repeat; a failure that stays is raised, and told by us."""
 
 _GRPC = "grpc._cython.cygrpc"
-_TEXTS = ("event", "exception", "stack")
+_TRACES = ("exception", "stack")
 
 
 class Style(Enum):
@@ -108,9 +108,16 @@ def _is_no_departure(record: logging.LogRecord) -> bool:
 def _escaped(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The event with escapes for what would move the terminal of its reader: users name things."""
     for key, value in event.items():
-        if key not in _TEXTS and isinstance(value, str) and not value.isprintable():
-            event[key] = value.encode("unicode_escape").decode()
+        if isinstance(value, str) and not value.isprintable():
+            kept = "\n" if key in _TRACES else ""
+            event[key] = "".join(
+                each if each.isprintable() or each in kept else _escape(each) for each in value
+            )
     return event
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def _trace_of(exc_info: ExcInfo) -> str:

@@ -79,6 +79,8 @@ class Place:
         self.fails: dict[tuple[str, str], Exception] = {}
         self.begun: list[tuple[str, str]] = []
         """Process and resource, try after try."""
+        self.away = 0
+        """So many calls of the store fail from now on."""
         self.catalog = Told(self.clock)
         self._consensus = MemoryConsensus()
         self._numbers = itertools.count()
@@ -90,6 +92,10 @@ class Place:
         )
 
         async def there(call: Coroutine[Any, Any, T]) -> T:
+            if self.away:
+                self.away -= 1
+                call.close()
+                raise Unavailable("the store is away")
             return await call
 
         kept = KeptClaimant(claimant, there, self.clock)
@@ -208,5 +214,18 @@ def test_what_is_applied_is_claimed_before_the_next_renewal(place: Place) -> Non
             place.catalog.add(f"new{number}")
             await place.clock.sleep(LEASE_S / RENEWALS_PER_LEASE / 8)
             assert f"new{number}" in worked(one, two)
+
+    place.run(story)
+
+
+def test_what_could_not_be_claimed_at_once_is_tried_again_soon(place: Place) -> None:
+    async def story() -> None:
+        one = place.replica("one")
+        await place.clock.sleep(60.1)
+        place.away = 1
+        place.catalog.add("new")
+        await place.clock.sleep(1.5 * SETTINGS.retry_s_min)
+        assert "new" in worked(one)
+        assert 1.5 * SETTINGS.retry_s_min < LEASE_S / RENEWALS_PER_LEASE - 0.1
 
     place.run(story)

@@ -247,17 +247,21 @@ class ClaimedWork:
 
     async def _follow_catalog(self) -> None:
         """Read the catalog whenever it changes; new work is claimed at once, not at the next
-        renewal.
+        renewal. A claim that failed is tried again.
         """
         seen = self._claimable()
+        claimed = True
         while True:
             try:
-                await self._store.until_changed(LOOK_S)
+                if claimed:
+                    await self._store.until_changed(LOOK_S)
+                else:
+                    await self._context.clock.sleep(self._context.settings.retry_s_min)
                 await self.refresh()
                 now = self._claimable()
-                for role in {role for role, _ in now - seen}:
-                    await self._tasks[role].renew()
-                seen = now
+                roles = {role for role, _ in now - seen}
+                claimed = all([await self._tasks[role].renew() for role in roles])
+                seen = now if claimed else seen & now
             except Exception as error:
                 await self._not_read(error)
 

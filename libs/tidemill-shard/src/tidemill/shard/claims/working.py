@@ -74,8 +74,11 @@ class ClaimedTasks:
             with suppress(Unavailable, Indeterminate):
                 await self._claimant.leave()
 
-    async def renew(self) -> None:
-        """Renew the claims now, while `run` runs: begin gained items, stop lost ones."""
+    async def renew(self) -> bool:
+        """Renew the claims now, while `run` runs: begin gained items, stop lost ones.
+
+        False if the store could not be reached, or did not say what became of it.
+        """
         with suppress(Unavailable, Indeterminate):
             async with self._renewing:
                 surplus = await self._claimant.renew(await self._wanted(), self._left())
@@ -83,6 +86,8 @@ class ClaimedTasks:
                 stopped = self._tasks.stop(surplus)
                 if stopped:
                     await self._claimant.give_up(stopped)
+            return True
+        return False
 
 
 async def _stop_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> None:

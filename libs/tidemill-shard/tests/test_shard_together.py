@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -25,7 +26,10 @@ from tidemill.shard import (
     UpperMismatch,
     Version,
 )
+from tidemill.shard.log import CollectionLog
 from tidemill.shard.ports import Attempt, GroupConsensus
+from tidemill.shard.state import State
+from tidemill.shard.together import commit_together
 from tidemill.testkit.faults.groups import FaultyGroups, MemoryGroups
 from tidemill.testkit.faults.stores import Faults, FaultyBlob
 from tidemill.time import frontier, sole_time
@@ -76,6 +80,38 @@ async def test_one_stale_expectation_keeps_a_whole_group_out(groups: GroupConsen
     fits = [*next_one[:2], Attempt("errors", 1, Version(2, b"group"))]
     assert await groups.compare_and_set_all(fits)
     assert [await groups.head(key) for key in NAMES] == [each.version for each in fits]
+
+
+async def test_groups_of_the_same_logs_in_opposite_orders_both_end() -> None:
+    """Each took the turn that the other one waited for, once both turns had just been handed on."""
+    groups, blob, ids = MemoryGroups(), MemoryBlob(), map("{:032x}".format, itertools.count())
+    logs = [CollectionLog(each, groups, blob, ManualClock(), ids.__next__) for each in NAMES[:2]]
+    state = State(Description(ROW), frontier(0), frontier(0))
+    for log in logs:
+        await log.create(state)
+        await log.turn.acquire()
+
+    async def use(log: CollectionLog) -> None:
+        async with log.turn:
+            pass
+
+    def bump(state: State) -> tuple[None, State]:
+        return None, replace(state, upper=frontier(sole_time(state.upper) + 1))
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        for log in logs:
+            tasks.create_task(use(log))
+        await asyncio.sleep(0)
+        orders = logs, logs[::-1]
+        made = [
+            tasks.create_task(commit_together(groups, [(log, bump) for log in order]))
+            for order in orders
+        ]
+        for log in logs:
+            log.turn.release()  # a turn of nobody, and somebody waits for it
+    landed = sum(task.result() for task in made)
+    assert landed >= 1
+    assert [sole_time((await log.refresh()).state.upper) for log in logs] == [landed] * 2
 
 
 @pytest.mark.rule("P1", "UP1")

@@ -22,9 +22,10 @@ async def commit_together(
     if any(log.turn.locked() for log, _ in commits):
         return False
     async with AsyncExitStack() as turns:
-        # IMPORTANT: a turn may have gone to another just now. It ends: of these logs none waits for
-        # a second turn, as none has a pace.
-        for log, _ in commits:
+        # IMPORTANT: a turn may have gone to another just now. It ends: a commit of one log waits
+        # for no second turn. Groups take theirs in the order of names, so that no two of them wait
+        # for each other.
+        for log, _ in sorted(commits, key=lambda commit: commit[0].collection):
             await turns.enter_async_context(log.turn)
         planned = [log.plan(transition) for log, transition in commits]
         ready = [each for each in planned if each is not None]

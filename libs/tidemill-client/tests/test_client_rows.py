@@ -19,12 +19,20 @@ from tidemill.client.formats import Rows
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.proofs import drawn
 from tidemill.client.rendering import aligned, cell
-from tidemill.client.rows import format_of, parse_row, read_rows, table_of
+from tidemill.client.rows import (
+    INSERT_BYTES,
+    INSERT_ROWS,
+    format_of,
+    parse_row,
+    read_rows,
+    steps,
+    table_of,
+)
 from tidemill.client.sql import TableName, select, tables_named
 from tidemill.datalog.proofs import Kind
 from tidemill.datalog.why_not import Cause
 from tidemill.errors import UsageError
-from tidemill.rpc.messages import Changes, ColumnInfo, Json, Progress
+from tidemill.rpc.messages import Changes, ColumnInfo, Json, Progress, rows_of_insert
 from tidemill.time import frontier
 
 FLIGHTS = TableName("", "flights")
@@ -252,3 +260,28 @@ def test_a_line_of_a_typed_table_that_is_no_row_is_named(lines: bytes, says: str
     assert len(str(refused.value)) < 500
     marked = read_rows(io.BytesIO(b'\xef\xbb\xbf{"at": "2026-01-01"}\r\n'), "jsonl", columns)
     assert marked.to_pydict() == {"at": ["2026-01-01"]}
+
+
+@pytest.mark.parametrize("columns", [1, 166, 167, 1_024, 5_000])
+def test_the_steps_of_an_insert_are_all_its_rows_and_none_is_too_wide(columns: int) -> None:
+    rows = pa.table({"n": pa.nulls(450_001, pa.int8())})
+    found = steps(rows, columns)
+    assert [first for first, _ in found] == [
+        sum(n for _, n in found[:at]) for at in range(len(found))
+    ]
+    assert sum(count for _, count in found) == rows.num_rows
+    most = max(count for _, count in found)
+    assert most == min(INSERT_ROWS, rows_of_insert(columns))
+    assert (most < INSERT_ROWS) == (columns > 166)
+
+
+def test_the_steps_of_long_rows_fit_into_a_message() -> None:
+    texts = ["x" * 1_000_000] * 100 + ["y"] * 1_000 + ["z" * (INSERT_BYTES + 1)]
+    rows = pa.table({"t": texts})
+    found = steps(rows, 1)
+    assert sum(count for _, count in found) == rows.num_rows
+    sent = [rows.slice(first, count) for first, count in found]
+    assert pa.concat_tables(sent).equals(rows)
+    assert all(piece.nbytes <= INSERT_BYTES or piece.num_rows == 1 for piece in sent)
+    assert len(sent) < 20
+    assert steps(rows.slice(0, 0), 1) == []

@@ -8,17 +8,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from tidemill.client import Client
 from tidemill.client.command import app
-from tidemill.client.commands_catalog import INSERT_ROWS, PUSH_ROWS
+from tidemill.client.commands_catalog import PUSH_ROWS
+from tidemill.client.rows import INSERT_ROWS
 from tidemill.errors import Indeterminate, UsageError
-from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc import messages
+from tidemill.rpc.messages import Inserted, ResourceDocument
 from tidemill.runtime.http_messages import HttpRequest
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
@@ -261,6 +266,31 @@ def test_v9_the_command_inserts_once_for_each_key(tmp_path: Path) -> None:
         found = client.query("t(n)", timeout_s=60).table
         assert "_diff" not in found.column_names, "a row is there twice"
         assert found.num_rows == INSERT_ROWS + 4
+
+
+def test_an_insert_goes_in_smaller_steps_into_a_table_with_more_columns_than_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a table with 167 columns were refused, whatever the command was told."""
+    table = "\n".join(SOURCE.replace("Source", "Table").replace("events", "t").splitlines())
+    table = table.replace("http: {}, format: {json: {}}, ", "")
+    more = ", ".join(f"{{name: m{at}, type: int, nullable: true}}" for at in range(199))
+    table = table.replace("type: int}]", f"type: int}}, {more}]")
+    monkeypatch.setattr(messages, "INSERT_VALUES_BYTES_MAX", 8 * 201 * 3)
+    lines = "\n".join(json.dumps({"n": n}) for n in range(7))
+    sent: list[int] = []
+    insert = Client.insert
+
+    def counted(client: Client, name: str, rows: pa.Table, **more: Any) -> Inserted:
+        sent.append(rows.num_rows)
+        return insert(client, name, rows, **more)
+
+    monkeypatch.setattr(Client, "insert", counted)
+    with up_process(tmp_path) as server, server.client() as client:
+        client.apply(ResourceDocument(table, "test.yaml"))
+        arguments = ["--address", server.address("grpc"), "insert", "t"]
+        assert CliRunner().invoke(app, arguments, input=lines).exit_code == 0
+    assert sent == [3, 3, 1]
 
 
 @given(st.binary(max_size=40).map(lambda body: bytes(b"\r\na"[each % 3] for each in body)))

@@ -13,6 +13,7 @@ from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.names import meant
 from tidemill.catalog.typed_rows import typed_column
 from tidemill.errors import UsageError
+from tidemill.rpc.messages import rows_of_insert
 from tidemill.shard.conforming import DIFF_MAX
 from tidemill.shard.incoming import normal_column, refused
 
@@ -24,12 +25,6 @@ _FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
 }
 """Of each type of a column its name and what may come in for it; whole numbers may be written as
 floats.
-"""
-
-FITTED_BYTES_MAX = 256 << 20
-"""Bytes of the rows of one insert as columns, eight for each value and each multiplicity.
-
-A null, or a column that is left out, takes none in a message.
 """
 
 
@@ -58,11 +53,11 @@ def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.
 
 def refuse_many_values(rows: int, columns: int, table: str) -> None:
     """Raise UsageError where so many rows of so many columns are too much memory."""
-    size = rows * (columns + 1) * 8
-    if size > FITTED_BYTES_MAX:
+    most = rows_of_insert(columns)
+    if rows > most:
         raise UsageError(
-            f"{rows} rows for {table} take {size} bytes as {columns} columns, more than "
-            f"{FITTED_BYTES_MAX}: insert fewer at once",
+            f"{rows} rows for {table} are too many with {columns} columns: insert at most {most} at "
+            "once",
             reason="rows",
         )
 

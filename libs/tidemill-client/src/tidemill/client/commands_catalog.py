@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -14,7 +14,7 @@ from tidemill.client.formats import Output
 from tidemill.client.reporting import reported
 
 if TYPE_CHECKING:
-    from tidemill.rpc.messages import ResourceDocument, ResourceStatus
+    from tidemill.rpc.messages import ColumnInfo, ResourceDocument, ResourceStatus
 
 S = TypeVar("S")
 KINDS = {
@@ -22,7 +22,6 @@ KINDS = {
     "arrangement": "Arrangement", "hold": "Hold", "collection": "Collection",
 }  # fmt: skip
 PUSH_ROWS = 2_000
-INSERT_ROWS = 200_000
 
 Kind = Annotated[
     str,
@@ -227,9 +226,10 @@ def insert(
 ) -> None:
     """Write rows to a table, durably.
 
-    They are present from the instant printed; more than 200,000 rows go in several steps, each at
-    an instant of its own. A column _diff of -1 removes rows. After a lost answer make the same
-    insert with the same key again: what was written before is not written a second time.
+    They are present from the instant printed. Many rows go in steps of 200,000 at most, or of fewer
+    wide or long ones: each step at an instant of its own. A column _diff of -1 removes rows. After
+    a lost answer make the same insert with the same key again: what was written before is not
+    written a second time.
 
     \b
         tidemill insert airlines -f airlines.csv
@@ -247,6 +247,7 @@ def insert(
         if file is not None and row:
             raise UsageError("say which rows: either -f FILE or --row JSON", reason="rows")
         with connect_to(context.obj) as client:
+            columns: Sequence[ColumnInfo] = ()
             if row:
                 rows = rows_in.table_of([rows_in.parse_row(text) for text in row])
             else:
@@ -256,9 +257,9 @@ def insert(
             if not rows.num_rows:
                 raise UsageError("there is no row to insert", reason="rows")
             inserted = None
-            for start in _progress(range(0, max(1, rows.num_rows), INSERT_ROWS), "inserting"):
+            for start, count in _progress(rows_in.steps(rows, len(columns)), "inserting"):
                 token = None if key is None else f"{key} {start}"
-                inserted = client.insert(table, rows.slice(start, INSERT_ROWS), token=token)
+                inserted = client.insert(table, rows.slice(start, count), token=token)
         if inserted is not None:
             typer.echo(f"{counted(rows.num_rows)} in {table}, present from {shown(inserted.time)}")
 

@@ -17,12 +17,16 @@ import pyarrow.parquet
 
 from tidemill.arrangement.json_cells import json_column, json_field, numeral
 from tidemill.errors import UsageError
-from tidemill.rpc.messages import ColumnInfo
+from tidemill.rpc.messages import ColumnInfo, rows_of_insert
 
 _PLAIN = (pa.int64(), pa.float64(), pa.string(), pa.bool_())
 """Types that readers of Arrow make by themselves; the server makes the others of texts."""
 SHOWN_CHARS_MAX = 200
 """Characters of a row that a message repeats."""
+INSERT_ROWS = 200_000
+"""Rows of one insert of a file, if a table has few columns."""
+INSERT_BYTES = 48 << 20
+"""Their bytes in Arrow, below the limit of a message."""
 FORMATS = ("csv", "jsonl", "parquet", "arrow")
 
 
@@ -47,6 +51,26 @@ def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
         if pa.types.is_dictionary(field.type):
             table = table.set_column(at, field.name, table[at].cast(field.type.value_type))
     return table
+
+
+def steps(rows: pa.Table, columns: int) -> list[tuple[int, int]]:
+    """(first row, number) of inserts which together are these rows of a table of `columns` columns.
+
+    The same rows have the same steps. A row that is too long is a step of its own. Cost:
+    O(columns) for each step.
+    """
+    most = min(INSERT_ROWS, rows_of_insert(max(columns, rows.num_columns)))
+    whole = rows.num_rows
+    waiting = [(first, min(most, whole - first)) for first in reversed(range(0, whole, most))]
+    found = []
+    while waiting:
+        first, count = waiting.pop()
+        if count > 1 and rows.slice(first, count).nbytes > INSERT_BYTES:
+            half = count // 2
+            waiting += [(first + half, count - half), (first, half)]
+        else:
+            found.append((first, count))
+    return found
 
 
 def _column(name: str, values: Sequence[object]) -> pa.Array:

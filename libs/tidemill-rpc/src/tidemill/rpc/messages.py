@@ -200,6 +200,18 @@ class ResourceStatus:
     """Estimated time until none is behind; None where the end comes no nearer."""
 
 
+INSERT_VALUES_BYTES_MAX = 256 << 20
+"""Bytes of the rows of one insert as columns, eight for each value and each multiplicity.
+
+A null, or a column that is left out, takes none in a message.
+"""
+
+
+def rows_of_insert(columns: int) -> int:
+    """The most rows of one insert into a table of so many columns."""
+    return INSERT_VALUES_BYTES_MAX // (8 * (columns + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Inserted:
     """The rows are durable and present from `time` on."""

@@ -271,9 +271,9 @@ async def test_a3_long_rows_and_proofs_are_looked_at_beside_the_event_loop(
     def noted(module: ModuleType, name: str) -> None:
         wanted = getattr(module, name)
 
-        def work(*given: Any) -> Any:
+        def work(*given: Any, **named: Any) -> Any:
             threads[name] = threading.current_thread().name
-            return wanted(*given)
+            return wanted(*given, **named)
 
         monkeypatch.setattr(module, name, work)
 

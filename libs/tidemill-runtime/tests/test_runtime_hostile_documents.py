@@ -13,6 +13,7 @@ import pytest
 from tidemill.errors import UsageError
 from tidemill.runtime.documents import LEVELS_MAX, PROBLEMS_MAX, parse_yaml
 from tidemill.runtime.resources import load_resources, resource_from
+from tidemill.testkit.runs import hold_again
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata:\n  name: t\n"
 SPEC = "spec: {columns: [{name: x, type: int}]}\n"
@@ -108,9 +109,7 @@ def test_a3_many_documents_are_freed_between_looks() -> None:
         found = load_resources("---\n".join(texts), "x.yaml", look)
         look()
     finally:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as a run of tests holds what stays
+        hold_again()
         gc.enable()
     assert len(found) == 60
     freed = [before - after for before, after in pairwise(objects) if after < before]

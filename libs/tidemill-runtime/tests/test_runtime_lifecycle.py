@@ -41,6 +41,7 @@ from tidemill.runtime.lifecycle import (
     keep_loaded,
     resident_bytes,
 )
+from tidemill.testkit.runs import hold_again
 
 
 class Story:
@@ -291,9 +292,7 @@ def test_a3_a_full_look_is_put_off_until_what_is_held_has_grown(
         assert gc.get_count()[2] < 50
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as a run of tests holds what stays
+        hold_again()
 
 
 class Ring:
@@ -320,9 +319,7 @@ def test_a_full_look_comes_as_well_when_columns_have_grown(
         looks.put_off()
         assert ring() is None
     finally:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as a run of tests holds what stays
+        hold_again()
 
 
 @pytest.mark.parametrize("before", [0, 3_000_000])
@@ -340,9 +337,7 @@ def test_a_full_look_after_a_peak_waits_for_no_second_peak(
             looks.put_off()
         assert ring() is None
     finally:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as a run of tests holds what stays
+        hold_again()
 
 
 def test_a3_the_collector_never_looks_at_what_is_loaded() -> None:

@@ -47,6 +47,7 @@ from tidemill.shard.offloading import (
     compute_beside,
     while_others_wait,
 )
+from tidemill.testkit.runs import hold_again
 from tidemill.testkit.whole import Whole, opened
 from tidemill_ingest import driver as ingest
 from tidemill_ingest import part
@@ -429,9 +430,7 @@ def test_a3_what_a_long_program_leaves_is_freed_in_parts(what: str) -> None:
         work()
         objects.append(len(gc.get_objects()))
     finally:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as a run of tests holds what stays
+        hold_again()
         gc.enable()
         LOOK.reset(token)
     freed = [before - after for before, after in pairwise(objects) if after < before]

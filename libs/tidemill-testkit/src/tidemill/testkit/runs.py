@@ -198,3 +198,13 @@ def state_kept() -> Iterator[None]:
     differences = left_behind(before, shared_state())
     if differences:
         pytest.fail("the test left behind: " + "; ".join(differences), pytrace=False)
+
+
+def hold_again() -> None:
+    """Hold what stays from the collector again, after a test that has let it go.
+
+    Cost: a full look at all objects of the process.
+    """
+    gc.unfreeze()
+    gc.collect()
+    keep_loaded()

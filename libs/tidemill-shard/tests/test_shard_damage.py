@@ -455,3 +455,21 @@ async def test_each_who_waits_for_a_refused_write_hears_of_it_by_an_error_of_its
     assert all(isinstance(error, TidemillError) for error in errors)
     assert len(set(map(id, errors))) == 3
     await consensus.close()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_an_object_that_is_no_regular_file_is_damage(tmp_path: Path, kind: str) -> None:
+    """A pipe held a thread for ever, and a link to a device that never ends took all memory."""
+    blob = DirectoryBlob(tmp_path, lambda: "1")
+    path = tmp_path / "a" / "1"
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(Corrupt, match="a/1 is no regular file"):
+        asyncio.run(blob.get("a/1"))
+    with pytest.raises(Corrupt, match="a/1 is no regular file"):
+        asyncio.run(blob.get_range("a/1", 0, 10))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tidemill.errors import UsageError
-from tidemill.host.state_folder import own_folder
+from tidemill.host.state_folder import check_files, own_folder
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import up_process
 
@@ -59,3 +64,57 @@ def test_a1_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int)
     with pytest.raises(UsageError, match=f"type chmod 700 {root}"):
         own_folder(root)
     assert stat.S_IMODE(root.stat().st_mode) == mode
+
+
+def bind(path: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as made:
+        made.bind(str(path))
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a socket": bind,
+    "a folder where a file belongs": os.mkdir,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a link that leads nowhere": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("says", ODD)
+@pytest.mark.parametrize(
+    "name",
+    ["consensus.sqlite", "last_tried.json", "grpc.address", "log/lock", "log/topics/t/topic.json",
+     "log/topics/t/0/00000000000000000000.log", "log/topics/t/0/acknowledged"],
+)  # fmt: skip
+def test_only_regular_files_are_opened_in_a_state_folder(
+    tmp_path: Path, name: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe held the start for ever, and a link to a device that never ends took all memory."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(path.parent)  # the name of a socket is short
+    ODD[says](Path(path.name))
+    with pytest.raises(UsageError, match=f"{name} in the state directory is {says}.* type mv "):
+        check_files(tmp_path)
+
+
+def test_files_folders_and_links_to_them_are_a_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "log/topics/http.lock").mkdir(parents=True)  # a topic is called as it likes
+    (tmp_path / "log/topics/http.lock/topic.json").write_text("{}")
+    (tmp_path / "consensus.sqlite").touch()
+    (tmp_path / "last_tried.json").symlink_to("consensus.sqlite")
+    (tmp_path / "blob").symlink_to("elsewhere")
+    check_files(tmp_path)
+
+
+def test_a_process_does_not_begin_with_a_pipe_in_its_state_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    os.mkfifo(tmp_path / "consensus.sqlite")
+    started = subprocess.run(
+        [Path(sys.executable).with_name("tidemill"), "up", "--dir", tmp_path],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert started.returncode == 1
+    assert "consensus.sqlite in the state directory is a pipe" in started.stderr

@@ -10,6 +10,7 @@ import typer
 
 from tidemill.errors import TidemillError
 from tidemill.host.settings import SECTIONS, ProcessSettings
+from tidemill.host.state_folder import check_files
 from tidemill.reclock import remap_problems
 from tidemill.runtime import settings
 from tidemill.runtime.log_check import LogCheck
@@ -44,6 +45,7 @@ def fsck(
         )
         address = chosen.consensus_address if store.consensus else ""
         place = chosen.blob_place
+        check_files(chosen.root)
     except TidemillError as error:
         typer.echo(f"tidemill fsck: {error}", err=True)
         raise typer.Exit(2) from None

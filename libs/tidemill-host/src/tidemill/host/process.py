@@ -40,7 +40,7 @@ from tidemill.host.reports import Reports
 from tidemill.host.roles import ROLES, roles_of
 from tidemill.host.service import Ports, Process, Service
 from tidemill.host.settings import LimitSettings, ProcessSettings
-from tidemill.host.state_folder import own_folder
+from tidemill.host.state_folder import check_files, own_folder
 from tidemill.host.unmade import erase_deleted
 from tidemill.host.works import Works
 from tidemill.rpc.admission import Admissions
@@ -155,6 +155,7 @@ async def opened(
     asyncio.get_running_loop().set_default_executor(threads_for_many())
     TO_THREAD.set(on_thread)
     own_folder(chosen.root)
+    check_files(chosen.root)
     FOLDERS.keep_beside(chosen.root / "machine-code")
     async with AsyncExitStack() as stack:
         risks, claims, board, context = await _context(chosen, config, stack)

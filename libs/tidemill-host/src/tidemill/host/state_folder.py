@@ -16,6 +16,14 @@ PRIVATE = 0o700
 NOBODY_ELSE = 0o077
 """Rights that the process takes away from all files that it makes."""
 
+_OBJECTS, _TOPICS = "blob", Path("log/topics")
+_ENDINGS = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".json", ".address", ".log", ".index", ".new")
+_FILES = ("lock", "acknowledged")
+_KINDS = {
+    stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder where a file belongs",
+}  # fmt: skip
+
 
 def own_folder(root: Path) -> None:
     """Make the state folder, or narrow the one that is there, to the user of this process.
@@ -45,6 +53,55 @@ def own_folder(root: Path) -> None:
             root.chmod(PRIVATE)
     except OSError as error:
         raise UsageError(f"the state directory {root} cannot be made: {error.strerror}") from error
+
+
+def check_files(root: Path) -> None:
+    """Look whether each entry of the state folder is a regular file, or a folder where one belongs.
+
+    Links count as their targets. Objects are not looked at: whoever reads one does. Opens no file.
+    Cost: some microseconds for each file of the log. Raises: UsageError with the path and what to
+    type.
+    """
+    try:
+        for folder, folders, files in os.walk(root, onerror=_raise):
+            place = Path(folder)
+            if place == root and _OBJECTS in folders:
+                folders.remove(_OBJECTS)
+            topics = place.relative_to(root) == _TOPICS
+            named = [] if topics else [name for name in folders if _names_a_file(name)]
+            for path in (place / name for name in (*named, *files)):
+                _check_regular(path)
+    except OSError as error:
+        raise UsageError(
+            f"the state directory {root} cannot be read: {error}", reason="directory"
+        ) from error
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        found = _KINDS.get(kind, "of another kind")
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return  # it went meanwhile
+        kind, found = stat.S_IFLNK, "a link to nothing"
+    except OSError as error:
+        kind, found = stat.S_IFLNK, f"a link that leads nowhere ({error.strerror})"
+    if kind != stat.S_IFREG:
+        shown = f"a link to {found}" if path.is_symlink() and kind != stat.S_IFLNK else found
+        raise UsageError(
+            f"{path} in the state directory is {shown}, no regular file: see where it comes from, "
+            f"then type mv {path} {path}.aside and put the file of a backup there, if it had one",
+            reason="directory",
+        )
+
+
+def _names_a_file(name: str) -> bool:
+    return name in _FILES or name.endswith(_ENDINGS)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _is_volume(root: Path, found: os.stat_result) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tidemill.errors import Unavailable
+from tidemill.errors import Corrupt, Unavailable
 from tidemill.shard.ports import BlobEntry
 
 UNFINISHED = ".unfinished"
@@ -99,24 +100,34 @@ class DirectoryBlob:
             for name in names:
                 path = Path(place) / name
                 try:
-                    stat = path.stat()
+                    told = path.stat()
                 except FileNotFoundError:
                     continue
                 key = path.relative_to(self._root).as_posix()
-                yield BlobEntry(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                yield BlobEntry(key, told.st_size, told.st_mtime_ns // 1_000_000)
 
 
 def _read(path: Path, span: tuple[int, int] | None) -> bytes | None:
     try:
-        if span is None:
-            return path.read_bytes()
-        with path.open("rb") as file:
+        with os.fdopen(_regular(path), "rb") as file:
+            if span is None:
+                return file.read()
             file.seek(span[0])
             return file.read(span[1] - span[0])
     except FileNotFoundError:
         return None
     except OSError as error:
         raise Unavailable(f"the object {path.name} could not be read: {error}") from error
+
+
+def _regular(path: Path) -> int:
+    """The descriptor of a regular file. Raises: Corrupt for anything else; OSError."""
+    # NB: without O_NONBLOCK the opening of a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise Corrupt(f"the object {path} is no regular file: restore it from a backup", path=path)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -143,3 +143,25 @@ def test_a_frontier_is_a_short_text(held: Frontier | None, shown: str | None) ->
 @pytest.mark.parametrize(("ms", "shown"), [(0, "0s"), (250, "250ms"), (61_700, "1m1s")])
 def test_a_lag_is_as_exact_as_people_need_it(ms: int, shown: str) -> None:
     assert lag(ms) == shown
+
+
+@pytest.mark.parametrize(
+    "reported",
+    ["9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "-1", "NaN",
+     "2016-12-31T23:59:60Z", "yesterday", "", -1, 1e400, float("nan"), 10**30, True, [], {}],
+)  # fmt: skip
+def test_an_odd_instant_of_the_last_report_does_not_end_the_reports(reported: object) -> None:
+    """One in the year 9999 froze a status for good, and a year 0 ended the round of all objects."""
+    first = written(ONE, RUNS)
+    odd = replace(first, status={**first.status, "reportedAt": reported})
+    moved = replace(RUNS, upper=frontier(NOW))
+    assert written(odd, moved, at=NOW + 1).status["reportedAt"] == "2023-11-14T22:13:20Z"
+
+
+@pytest.mark.parametrize(
+    "conditions", [None, 5, "Ready", {}, [None], ["Ready"], [{}], [{"type": "Ready"}],
+                   [{"type": [], "status": {}, "reason": 5, "message": None}]],
+)  # fmt: skip
+def test_odd_conditions_of_a_status_are_written_anew(conditions: object) -> None:
+    odd = replace(ONE, status={**written(ONE, RUNS).status, "conditions": conditions})
+    assert ready(written(odd, RUNS)) == ("True", "Running")

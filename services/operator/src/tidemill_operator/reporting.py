@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from tidemill.kubernetes.api import Json
 from tidemill.kubernetes.events import moment
@@ -18,6 +19,8 @@ READY, PAUSED, BLOCKED = "Ready", "Paused", "DeletionBlocked"
 ON_SPARK = "OnSpark"
 """Whether a view is kept by windows on Spark, with the cause."""
 MESSAGE_MAX = 4_096
+_SAID = ("type", "status", "reason", "message", "lastTransitionTime")
+"""Texts of every condition."""
 MS_OF_2000 = 946_684_800_000
 """From here on a number of milliseconds is taken for an instant that people read as a date."""
 
@@ -124,7 +127,17 @@ def _readiness(
 
 
 def _previous(each: Declared) -> dict[str, Json]:
-    return {one["type"]: one for one in each.status.get("conditions", ())}
+    return _conditions_by_type(each.status)
+
+
+def _conditions_by_type(status: Json) -> dict[str, Json]:
+    """The conditions of a status that are ones: others may write it as well."""
+    found = status.get("conditions")
+    return {
+        one["type"]: one
+        for one in (found if isinstance(found, list) else ())
+        if isinstance(one, dict) and all(isinstance(one.get(name), str) for name in _SAID)
+    }
 
 
 def _differs(each: Declared, condition: Condition) -> bool:
@@ -189,11 +202,13 @@ def _is_due(each: Declared, status: Json, now_ms: int, interval_ms: int) -> bool
         return True
     if _kinds(before) != _kinds(status):
         return True
-    return now_ms - _ms(reported) >= interval_ms
+    # NB: others may write it: an instant that is none, or is to come, must not end the reports.
+    reported_ms = _ms(reported)
+    return reported_ms is None or not 0 <= now_ms - reported_ms < interval_ms
 
 
 def _kinds(status: Json) -> set[str]:
-    return {one["type"] for one in status.get("conditions", ())}
+    return set(_conditions_by_type(status))
 
 
 def _event(each: Declared, condition: Condition) -> Event:
@@ -208,8 +223,11 @@ def _event(each: Declared, condition: Condition) -> Event:
 _PASSING = {"Pending", "Starting"}
 
 
-def _ms(text: str) -> int:
-    return ms_since_epoch(datetime.fromisoformat(text))
+def _ms(written: Any) -> int | None:  # any JSON
+    try:
+        return ms_since_epoch(datetime.fromisoformat(written))
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def instant(frontier: Frontier | None) -> str | None:

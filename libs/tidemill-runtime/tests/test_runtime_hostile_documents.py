@@ -11,7 +11,8 @@ from itertools import pairwise
 import pytest
 
 from tidemill.errors import UsageError
-from tidemill.runtime.documents import LEVELS_MAX, PROBLEMS_MAX, parse_yaml
+from tidemill.runtime import documents
+from tidemill.runtime.documents import DOCUMENTS_MAX, LEVELS_MAX, PROBLEMS_MAX, parse_yaml
 from tidemill.runtime.resources import load_resources, resource_from
 from tidemill.testkit.runs import hold_again
 
@@ -160,3 +161,44 @@ def test_a_document_may_nest_as_deep_as_the_limit() -> None:
 def test_what_the_reader_of_yaml_fails_at_is_a_mistake_with_a_place(text: str, place: str) -> None:
     _, (problem,) = parse_yaml(text, "x.yaml")
     assert str(problem).startswith(f"x.yaml:{place}: not YAML 1.2: ")
+
+
+MANY = {
+    "---\n" * 20_000: "more than 1,000 documents in one file",
+    "--- a\n" * 20_000: "more than 1,000 documents in one file",
+    "[" + "a," * 40_000 + "]": "more than 4,000 values, keys and marks in one file",
+    "- \n" * 40_000: "more than 4,000 values, keys and marks in one file",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), MANY.items(), ids=["empty", "marked", "flow", "block"])
+def test_a_text_of_more_than_anybody_writes_is_refused_before_it_is_read(
+    text: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200,000 empty documents held a thread for a minute."""
+    monkeypatch.setattr(documents, "TOKENS_MAX", 4_000)
+    monkeypatch.setattr(documents, "DOCUMENTS_MAX", 1_000)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    found, (problem,) = parse_yaml(text, "x.yaml", look)
+    assert says in str(problem)
+    assert looks <= 4_001
+    assert len(found) <= 1_000
+
+
+def test_as_many_documents_as_the_limit_are_read() -> None:
+    assert parse_yaml("---\n" * DOCUMENTS_MAX, "x.yaml") == ([], [])
+
+
+def test_an_anchor_that_is_set_again_is_no_line_in_the_log(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """Each wrote three lines with texts of the document to the log of the server."""
+    (document,), problems = parse_yaml("[&a 1, &a 2, *a]", "x.yaml")
+    assert document.value == [1, 2, 2]
+    assert not problems
+    assert not recwarn.list

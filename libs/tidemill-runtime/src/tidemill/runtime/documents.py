@@ -24,6 +24,8 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 
 NODES_MAX, CHARS_MAX = 100_000, 4 << 20
 """More than anybody writes; aliases could make a short file endless."""
+DOCUMENTS_MAX, TOKENS_MAX = 10_000, 400_000
+"""Of a text, counted before a document of it is made: empty documents, commas and keys are work."""
 LEVELS_MAX = 100
 """So deep a document nests at most, with what its aliases stand for."""
 WHOLE_MAX = (1 << 63) - 1
@@ -89,6 +91,7 @@ def parse_yaml(
     try:
         yaml = YAML(typ="safe", pure=True)
         yaml.Scanner = _scanner_with(look, file, token)
+        yaml.composer.warn_double_anchors = False  # YAML allows them; each is a text in the log
         for node in yaml.compose_all(text):
             if node is not None and not _null(node):
                 reader = _NodeReader(file, problems, lines, floats)
@@ -127,14 +130,28 @@ def _scanner_with(look: Callable[[], None], file: str, token: list[Position]) ->
     """A scanner that looks up at each token, and leaves in `token` where it begins."""
 
     class Looking(Scanner):
+        fetched = documents = 0
+
         def fetch_more_tokens(self) -> object:
             look()
+            self.fetched += 1
+            if self.fetched > TOKENS_MAX:
+                self._refuse(f"more than {TOKENS_MAX:,} values, keys and marks in one file")
             token[:] = [Position(file, self.reader.line + 1, self.reader.column + 1)]
             found = super().fetch_more_tokens()
             # The reader of YAML goes down with what it reads.
             if self.flow_level + len(self.indents) > LEVELS_MAX:
-                raise MarkedYAMLError(problem=_TOO_DEEP, problem_mark=self.reader.get_mark())
+                self._refuse(_TOO_DEEP)
             return found
+
+        def fetch_document_start(self) -> None:
+            self.documents += 1
+            if self.documents > DOCUMENTS_MAX:
+                self._refuse(f"more than {DOCUMENTS_MAX:,} documents in one file")
+            super().fetch_document_start()
+
+        def _refuse(self, says: str) -> None:
+            raise MarkedYAMLError(problem=says, problem_mark=self.reader.get_mark())
 
     return Looking
 

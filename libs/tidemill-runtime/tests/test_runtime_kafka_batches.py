@@ -11,18 +11,35 @@ import pytest
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
+from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.runtime import kafka_batches
+from tidemill.runtime.formats import (
+    AvroFormat,
+    BytesFormat,
+    Column,
+    CsvFormat,
+    JsonFormat,
+    ProtobufFormat,
+    RowDecoder,
+    TextFormat,
+)
+from tidemill.runtime.formats.avro import AvroReader
+from tidemill.runtime.formats.lengths import UNREAD_REASON
 from tidemill.runtime.kafka_batches import HEADER_BYTES, Batch, BatchedRecords, prepare_reading
 from tidemill.runtime.kafka_record_loops import read_records
 from tidemill.runtime.log import LogRecord, columns_of
-from tidemill.runtime.packed_values import PackedValues, lengths_of
+from tidemill.runtime.packed_values import UNREAD, PackedValues, lengths_of
 
 Cells: TypeAlias = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
 """Key, value, timestamp and headers of a record."""
 
+FILE = descriptor_pb2.FileDescriptorProto(name="r.proto", syntax="proto3")
+FILE.message_type.add(name="R").field.add(name="value", number=1, type=9, label=1)
+DESCRIPTORS = descriptor_pb2.FileDescriptorSet(file=[FILE]).SerializeToString()
 VALUES = st.lists(st.none() | st.binary(max_size=9), max_size=9)
 RECORDS = st.lists(
     st.tuples(
@@ -132,3 +149,64 @@ def test_packed_values_are_the_values(parts: list[list[bytes | None]], data: st.
     assert lengths_of(found).tolist() == lengths_of(values).tolist()
     some = slice(data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9)))
     assert list(found[some]) == values[some]
+
+
+def bomb(compression: int, size: int, at: int = 7) -> bytes:
+    """A batch of one record of so many zeros, at an offset, as a producer may send it."""
+    if not size:
+        data = bytearray(packed([(None, b"x" * 100, 5, [])], compression))
+        data[HEADER_BYTES:] = b"no compression has these bytes"
+        data[8:12] = (len(data) - 12).to_bytes(4)
+    else:
+        builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, size + (1 << 20))
+        assert builder.append(0, timestamp=5, key=None, value=bytes(size), headers=[])
+        data = bytearray(builder.build())
+    data[:8] = at.to_bytes(8)
+    data[17:21] = calc_crc32c(memoryview(data)[21:]).to_bytes(4)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("compression", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("size", [3 << 20, 0], ids=["bomb", "garbage"])
+def test_a_batch_that_unpacks_to_more_than_the_limit_is_one_letter(
+    compression: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """33 KB of a producer were a gigabyte of every process that read them, after each restart."""
+    monkeypatch.setattr(kafka_batches, "UNPACKED_BYTES_MAX", 2 << 20)
+    before = packed([(None, b'{"a": 1}', 1, [])])
+    (first, second) = read(before + bomb(compression, size))
+    (told,) = BatchedRecords([second])
+    assert first.values[0] == b'{"a": 1}'
+    assert (told.offset, told.timestamp_ms, told.value) == (7, 5, UNREAD)
+
+
+def test_a_batch_within_the_limit_is_read_however_well_it_was_compressed() -> None:
+    (batch,) = read(bomb(4, 3 << 20))
+    assert batch.values[0] == bytes(3 << 20)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        JsonFormat(),
+        CsvFormat(),
+        TextFormat(),
+        BytesFormat(),
+        AvroFormat(),
+        ProtobufFormat(DESCRIPTORS, "R"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_no_format_takes_what_stands_for_such_a_batch_for_a_row(
+    written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_batches, "UNPACKED_BYTES_MAX", 2 << 20)
+    (batch,) = read(bomb(4, 3 << 20))
+    columns = [Column("value", "text", True)]
+    reader = AvroReader(columns) if isinstance(written, AvroFormat) else None
+    for values in (batch.values, [batch.values[0]]):
+        rows, letters = RowDecoder(columns, written, reader).decode(
+            [3], batch.offsets.tolist(), values
+        )
+        assert rows.num_rows == 0
+        assert letters["reason"].to_pylist() == [UNREAD_REASON]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias, overload
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
 from aiokafka import AIOKafkaConsumer, codec
@@ -22,7 +24,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from tidemill.arrangement.machine_code import has_loops
 from tidemill.runtime.log import ColumnarRecords, LogRecord, RecordColumns
-from tidemill.runtime.packed_values import PackedValues
+from tidemill.runtime.packed_values import UNREAD, PackedValues
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -32,17 +34,33 @@ HEADER_BYTES = 61
 _LENGTH_AT = 8
 _COUNT_AT = 57
 _RECORD_BYTES_MIN = 7
-_UNPACK: Mapping[int, Any] = {  # functions of a client without types
-    number: unpack
-    for number, unpack, known in (
-        (1, codec.gzip_decode, codec.has_gzip),
-        (2, codec.snappy_decode, codec.has_snappy),
-        (3, codec.lz4_decode, codec.has_lz4),
-        (4, codec.zstd_decode, codec.has_zstd),
-    )
-    if known()
-}
-"""By the number of a compression, what undoes it."""
+
+
+class _Snappy:
+    """Snappy in the framing of Java's library; bytes become at most 21 times as many."""
+
+    @staticmethod
+    def decompress_into(packed: bytes, room: npt.NDArray[np.uint8]) -> int:
+        """Fill the room, and say how far. Raises: DecompressionError."""
+        try:
+            found = codec.snappy_decode(packed)
+        except Exception as error:  # of a client that trusts its bytes
+            raise cramjam.DecompressionError(type(error).__name__) from None
+        if len(found) > len(room):
+            raise cramjam.DecompressionError("more than there is room for")
+        room[: len(found)] = np.frombuffer(found, np.uint8)
+        return len(found)
+
+
+UNPACKED_BYTES_MAX = (64 << 20) + (1 << 16)
+"""Longest batch of records, unpacked: one of a record that is decoded. 33 KB of zstd stand for a
+gigabyte.
+"""
+_ROOM_BYTES, _ROOM_TIMES = 1 << 16, 16
+"""Room in which a batch is unpacked first, in bytes and by its own size."""
+_UNPACK: Mapping[int, Any] = {1: cramjam.gzip, 2: _Snappy, 3: cramjam.lz4, 4: cramjam.zstd}
+"""By the number of a compression, what undoes it in a given room."""
+COMPRESSIONS = tuple(_UNPACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +209,18 @@ class _Batches:
 
     def _read(self, found: Any, start: int) -> Batch | None:
         """The records of the batch that begins at a place of the answer, if it has some."""
-        unpack, packed = _UNPACK.get(found.compression_type), found.compression_type != 0
-        if has_loops() and found.magic == 2 and (unpack is not None or not packed):
+        whole = memoryview(self._answer._records.data)[start : self._stop]
+        body = whole[HEADER_BYTES:]
+        if found.magic == 2 and found.compression_type in COMPRESSIONS:
+            made = unpacked(found.compression_type, bytes(body))
+            if made is None:
+                return _unread(self._partition, found)
+            body = made
+        known = found.compression_type in (0, *COMPRESSIONS)
+        if has_loops() and found.magic == 2 and known:
             from tidemill.runtime.kafka_record_loops import read_records  # loads loops
 
-            whole = memoryview(self._answer._records.data)[start : self._stop]
-            data = np.frombuffer(
-                unpack(whole[HEADER_BYTES:].tobytes()) if unpack else whole[HEADER_BYTES:], np.uint8
-            )
+            data = np.frombuffer(body, np.uint8)
             count = int.from_bytes(whole[_COUNT_AT:HEADER_BYTES], signed=True)
             rows = np.empty((6, min(count, len(data) // _RECORD_BYTES_MIN + 1)), np.int64)
             if count > 0 and read_records(data, rows):
@@ -222,6 +244,27 @@ class _Batches:
             if batch.is_transactional and batch.producer_id in answer._aborted_producers:
                 return True
         return bool(batch.is_control_batch)
+
+
+def unpacked(compression: int, packed: bytes) -> memoryview | None:
+    """The bytes that a batch was compressed from.
+
+    None if they are more than UNPACKED_BYTES_MAX, or if there are none. Cost: a copy.
+    """
+    for room in (_ROOM_BYTES + _ROOM_TIMES * len(packed), UNPACKED_BYTES_MAX):
+        made = np.empty(min(room, UNPACKED_BYTES_MAX), np.uint8)
+        with suppress(cramjam.DecompressionError):
+            length = _UNPACK[compression].decompress_into(packed, made)
+            return memoryview(made[:length].tobytes())
+    return None
+
+
+def _unread(partition: int, found: Any) -> Batch:
+    """One record in place of those of a batch that cannot be unpacked, at the last offset."""
+    return Batch(
+        partition, np.array([found.next_offset - 1]), np.array([found.max_timestamp]),
+        PackedValues.of([None]), PackedValues.of([UNREAD]),
+    )  # fmt: skip
 
 
 def _batch_of(partition: int, records: Sequence[Any]) -> Batch:

@@ -1,5 +1,5 @@
-"""Connections of Kafka's clients: egress is checked for each, also to brokers that others name, and
-one that a start leaves behind is closed.
+"""Connections of Kafka's clients: egress is checked for each, also to brokers that others name. An
+answer that is none ends a connection, and one that a start leaves behind is closed.
 
 aiokafka resolves names itself and offers no hook for the resolved address. Its connections are made
 by one function, which gets the name of the client. This module takes the place of that function,
@@ -16,7 +16,7 @@ from typing import Any, Self
 from weakref import WeakSet
 
 import aiokafka.client
-from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from tidemill.runtime.places import Egress
@@ -53,6 +53,47 @@ class _GatedLoop:
         )
 
 
+FRAME_BYTES_MAX = 256 << 20
+"""Longest answer of a broker; fetches ask for 50 MB, and may get one record that is longer."""
+
+
+class _BoundedReader:
+    """The answers of a broker, but for those of a length that no memory is given to."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:  # whatever a stream has
+        return getattr(self._reader, name)
+
+    async def readexactly(self, count: int) -> bytes:
+        """As of a stream. Raises: ConnectionError for a length of no answer."""
+        if not 0 <= count <= FRAME_BYTES_MAX:
+            raise ConnectionError(f"an answer of {count} bytes is none of Kafka")
+        return await self._reader.readexactly(count)
+
+
+class _GatedConnection(AIOKafkaConnection):  # type: ignore[misc]  # of a client without types
+    """A connection that an answer which is none ends, as one that breaks would."""
+
+    _reader: Any
+
+    def _create_reader_task(self) -> Any:
+        reader: Any = self._reader
+        self._reader = _BoundedReader(reader)
+        return super()._create_reader_task()
+
+    @staticmethod
+    async def _read(connection: Any) -> None:
+        try:
+            await AIOKafkaConnection._read(connection)
+        except (OSError, EOFError):
+            raise
+        except Exception as error:  # whatever the client makes of bytes that are no answer
+            kind = type(error).__name__
+            raise ConnectionError(f"a broker answered what is none of Kafka: {kind}") from None
+
+
 _MADE: ContextVar[WeakSet[AIOKafkaConnection] | None] = ContextVar("made", default=None)
 """The connections of the client that is starting."""
 
@@ -79,17 +120,19 @@ def closing_given_up() -> Iterator[None]:
 async def _connect_gated(host: str, port: int, **options: Any) -> Any:  # aiokafka ships no types
     name = options.get("client_id")
     try:
+        connection = _GatedConnection(host, port, **options)
         if isinstance(name, GatedId):
-            connection = AIOKafkaConnection(host, port, **options)
             connection._loop = _GatedLoop(connection._loop, name.egress)
-            await connection.connect()
-        else:
-            connection = await create_conn(host, port, **options)
+        await connection.connect()
     except KafkaConnectionError:
         raise  # in words of the client
     except KafkaError as error:
         # A broker's answer to a login may repeat it, and the client writes errors into its log.
         raise type(error)() from None
+    except (AssertionError, ValueError, LookupError, TypeError, AttributeError) as error:
+        # Versions of calls that contradict each other, a login that is none.
+        says = f"{host}:{port} does not speak Kafka: {type(error).__name__}"
+        raise KafkaConnectionError(says) from None
     made = _MADE.get()
     if made is not None:
         made.add(connection)

@@ -52,6 +52,8 @@ from tidemill.runtime.log_groups import GroupCommit, Outcome, Place
 from tidemill.runtime.log_partitioner import partition_of
 
 FETCH_BYTES_PER_PARTITION = 4 << 20
+POLL_BYTES_MAX = 64 << 20
+"""Unpacked bytes after which a poll takes no further batch."""
 METADATA_AGE_S_MAX = 5.0
 """For how long the list of topics is believed; new partitions are seen after at most this time."""
 METADATA_POLL_S = 0.05
@@ -497,13 +499,16 @@ class KafkaReader:
         self._turn += 1
         first = self._turn % len(order)
         ready = order[first:] + order[:first]
-        left = max_records
-        while ready and left:
+        left, room = max_records, POLL_BYTES_MAX
+        while ready and left and room > 0:
             share = max(1, left // len(ready))
             more: list[int] = []
             for partition in ready:
                 wanted = min(share, left)
-                while wanted and (batch := await self._next_batch(partition)) is not None:
+                while wanted and room > 0:
+                    if (batch := await self._next_batch(partition)) is None:
+                        break
+                    room -= batch.values.data.nbytes
                     batch, rest = batch.cut(wanted)
                     if rest is not None:
                         self._cut[partition] = rest

@@ -11,6 +11,9 @@ import numpy.typing as npt
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Places: TypeAlias = npt.NDArray[np.int64]
 
+UNREAD = b"\xffin place of records whose batch cannot be unpacked".ljust(1_021)
+"""The value that stands for them: a dead letter in every format. Few records are so long."""
+
 
 class PackedValues(Sequence[bytes | None]):
     """Value i is the `lengths[i]` bytes of `data` from `starts[i]` on; None if that is below zero.

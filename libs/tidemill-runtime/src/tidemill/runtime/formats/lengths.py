@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.runtime.packed_values import lengths_of
+from tidemill.runtime.packed_values import UNREAD, lengths_of
 
 RECORD_BYTES_MAX = 64 << 20
 """A record with more is not decoded; of a line of a file with more only the beginning is read."""
@@ -17,10 +17,22 @@ ROW_BYTES_MAX = 48 << 20
 _CELL_BYTES = 8
 
 
+UNREAD_REASON = (
+    f"a batch of records up to this one is compressed from more than {RECORD_BYTES_MAX:,} bytes, or "
+    "not as it says"
+)
+
+
 def long_records(values: Sequence[bytes | None]) -> dict[int, str]:
-    """Why records are too long to be decoded, by index. Cost: that of `lengths_of`."""
-    long = np.flatnonzero(lengths_of(values) > RECORD_BYTES_MAX).tolist()
-    return dict.fromkeys(long, f"the record has more than {RECORD_BYTES_MAX:,} bytes")
+    """Why records, or the batches they stand for, are too long to be decoded, by index.
+
+    Cost: that of `lengths_of`.
+    """
+    lengths = lengths_of(values)
+    long = np.flatnonzero(lengths > RECORD_BYTES_MAX).tolist()
+    found = dict.fromkeys(long, f"the record has more than {RECORD_BYTES_MAX:,} bytes")
+    marked = np.flatnonzero(lengths == len(UNREAD)).tolist()
+    return found | {at: UNREAD_REASON for at in marked if values[at] == UNREAD}
 
 
 def long_rows(rows: pa.Table, bytes_max: int) -> dict[int, str]:

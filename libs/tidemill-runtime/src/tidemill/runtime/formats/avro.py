@@ -57,13 +57,13 @@ _WHOLE = {"array": "an array", "map": "a map", "record": "a record", "error": "a
 class WriterSchema:
     """A schema that records were written with: to read them by, and with the meaning of its types.
 
-    Values of some schemas are skimmed before they are read (`skimming`); None for all others.
+    Values are skimmed before they are read (`skimming`).
     """
 
     reading: Schema
     meaning: Schema
     named: Mapping[str, Schema]
-    skimming: Skimming | None = None
+    skimming: Skimming
 
 
 def schema_number(value: bytes | None) -> int:
@@ -102,8 +102,7 @@ def read_value(value: bytes, schema: WriterSchema) -> Any:  # any value of Avro
     stream = io.BytesIO(value)
     stream.seek(HEADER_BYTES)
     try:
-        if schema.skimming is not None:
-            schema.skimming.check(value, HEADER_BYTES)
+        schema.skimming.check(value, HEADER_BYTES)
         found = fastavro.schemaless_reader(stream, schema.reading, None)
     except BadRow:
         raise
@@ -242,7 +241,7 @@ def _plain_fields(schema: WriterSchema, columns: Sequence[Column]) -> list[Field
     from tidemill.runtime.formats import plain_wire as wire  # as above
 
     kinds = {
-        "int": wire.INT, "long": wire.INT, "float": wire.FLOAT32, "double": wire.FLOAT64,
+        "int": wire.INT32, "long": wire.INT, "float": wire.FLOAT32, "double": wire.FLOAT64,
         "string": wire.TEXT, "boolean": wire.BOOL,
     }  # fmt: skip
     top, places = schema.meaning, {column.name: at for at, column in enumerate(columns)}

@@ -23,7 +23,7 @@ from tidemill.runtime.formats.plain_json import (
 from tidemill.runtime.packed_values import Bytes
 
 INT, FLOAT32, FLOAT64, TEXT, BOOL, INT32, UINT32, UINT64 = range(8)
-"""Types of fields; the last three are of Protobuf, of which `INT` has 64 bits and a sign."""
+"""Types of fields; the last two are of Protobuf, of which `INT` has 64 bits and a sign."""
 FITTING = {
     INT: "int", INT32: "int", UINT32: "int", UINT64: "int",
     FLOAT32: "float", FLOAT64: "float", TEXT: "text", BOOL: "bool",
@@ -110,7 +110,7 @@ def _nothing(columns: int, rows: int) -> tuple[I64Array, BoolArray, BoolArray]:
 
 
 @compiled
-def _varint(data: Bytes, at: int, stop: int) -> tuple[int, np.uint64]:
+def varint(data: Bytes, at: int, stop: int) -> tuple[int, np.uint64]:
     """End and value of the number at `at`; the end is −1 if it does not end within 64 bits."""
     number = np.uint64(0)
     for shift in range(0, 70, 7):
@@ -173,11 +173,14 @@ def _read_avro_value(data: Bytes, at: int, stop: int, kind: int) -> tuple[int, n
         if at >= stop or data[at] > 1:
             return -1, np.int64(0)
         return at + 1, np.int64(data[at])
-    at, number = _varint(data, at, stop)
+    at, number = varint(data, at, stop)
     if at < 0:
         return -1, np.int64(0)
     if kind != TEXT:
-        return at, np.int64(number >> np.uint64(1)) ^ -np.int64(number & np.uint64(1))
+        word = np.int64(number >> np.uint64(1)) ^ -np.int64(number & np.uint64(1))
+        if kind == INT32 and not -(1 << 31) <= word < 1 << 31:
+            at = -1
+        return at, word
     if number & np.uint64(1):
         return -1, np.int64(0)
     return _read_text(data, at, stop, number >> np.uint64(1))
@@ -207,7 +210,7 @@ def _read_avro(
         for field in range(kinds.size):
             null = False
             if good and nulls_of[field] >= 0:
-                at, branch = _varint(data, at, stop)  # twice its number: no branch is negative
+                at, branch = varint(data, at, stop)  # twice its number: no branch is negative
                 good = bool(at >= 0 and branch <= np.uint64(2) and not branch & np.uint64(1))
                 null = good and np.int64(branch >> np.uint64(1)) == nulls_of[field]
             if not good:
@@ -229,7 +232,7 @@ def _read_protobuf_value(data: Bytes, at: int, stop: int, kind: int) -> tuple[in
     """End and word of the value at `at`; the end is −1 if it is not plain."""
     if kind in (FLOAT32, FLOAT64):
         return _read_float(data, at, stop, kind)
-    at, number = _varint(data, at, stop)
+    at, number = varint(data, at, stop)
     if at < 0:
         return -1, np.int64(0)
     if kind == TEXT:
@@ -269,7 +272,7 @@ def _read_protobuf(
         for column in range(absent.size):
             nulls[column, row] = absent[column]
         while good and at < stop:
-            at, tag = _varint(data, at, stop)
+            at, tag = varint(data, at, stop)
             number = np.int64(tag >> np.uint64(3)) if at >= 0 else 0
             kind = kinds[number] if 0 < number < kinds.size else -1
             if kind < 0 or np.int64(tag & np.uint64(7)) != _WIRES[kind]:

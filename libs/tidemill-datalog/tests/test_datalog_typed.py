@@ -239,6 +239,24 @@ def test_functions_of_types_fail_with_their_reasons(
     assert outcome(FUNCTIONS[name].evaluate, *arguments) == ("failed", reason)
 
 
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_function_takes_as_many_arguments_as_each_of_its_signatures(name: str) -> None:
+    function = FUNCTIONS[name]
+    for takes, _ in function.signatures:
+        assert function.arity_max is None or len(takes) <= function.arity_max
+        assert function.arity_min <= len(takes)
+
+
+def test_a_program_asks_for_the_date_of_a_timestamp_in_a_zone() -> None:
+    schema = InputSchema("at", "relation", (("k", "text"), ("v", "timestamp")))
+    program = 'day(k, date(t), date(t, "Europe/Berlin")) := at(k, t);'
+    held = Held(check(parse(program), InputSchemas({"at": schema})))
+    late = datetime(2026, 1, 1, 23, 30, tzinfo=UTC)
+    held.feed({"at": [Presence(Record("at", ("x", late)), 0, 2)]})
+    held.step(1)
+    assert held.texts("day") == {'day("x", date("2026-01-01"), date("2026-01-02"))'}
+
+
 @LAW
 @given(INSTANTS, st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"]))
 def test_truncation_goes_back_to_the_first_instant_that_shows_the_same_parts(

@@ -321,7 +321,7 @@ TIME_FUNCTIONS: tuple[ScalarFunction, ...] = (
         "timestamp", _timestamp, ("text", "text"), "timestamp", 1,
         ((("int",), "timestamp"), (("date", "text"), "timestamp")),
     ),
-    function("date", _date, ("text",), "date", also=((("timestamp", "text"), "date"),)),
+    function("date", _date, ("timestamp", "text"), "date", 1, ((("text",), "date"),)),
     function("duration", _duration, ("text",), "duration", also=((("int",), "duration"),)),
     function("millis", _millis, ("timestamp",), "int", also=((("duration",), "int"),)),
     function("seconds", _seconds, ("duration",), "float"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import reduce
+from itertools import zip_longest
 from operator import and_, or_
 from typing import TypeAlias
 
@@ -47,6 +50,10 @@ class Reading:
 
 
 EVERYTHING = Reading()
+
+LETTERS = 12
+"""Letters of a text that count in an estimate, behind those that all texts begin with."""
+_ALPHABETS = ("09", "AZ", "az")
 
 Bounds: TypeAlias = "tuple[int | float | str | None, int | float | str | None, bool]"
 """Least and greatest value of a column (None: unknown), and whether there are nulls."""
@@ -105,23 +112,65 @@ def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expr
     return reduce(and_, known) if known else None
 
 
-def share_of(test: Test | None, names: Sequence[str], bounds: Mapping[str, Bounds]) -> float:
-    """About the share of rows that pass, if numbers lie evenly between the bounds of a column.
+def share_of(
+    test: Test | None, names: Sequence[str], bounds: Mapping[str, Bounds], time: str | None = None
+) -> float:
+    """About the share of rows that pass, if values lie evenly between the bounds of a column.
 
-    Few rows have one value; what nothing is known of passes.
+    `time` is the column of event times, if there is one. Few rows have one value; null passes no
+    range; what nothing is known of passes.
     """
     if test is None:
         return 1.0
     if not isinstance(test, Comparison):
-        parts = [share_of(each, names, bounds) for each in test.tests]
+        parts = [share_of(each, names, bounds, time) for each in test.tests]
         return max(parts, default=0.0) if isinstance(test, AnyOf) else min(parts, default=1.0)
     if test.sign == "==":
         return 0.0
-    known = None if test.position == TIME_AT else bounds.get(names[test.position - 1])
-    least, greatest, value = *(known or (None, None))[:2], test.value
-    if not (isinstance(least, int | float) and isinstance(greatest, int | float)):
+    name = time if test.position == TIME_AT else names[test.position - 1]
+    least, greatest, _ = bounds.get(name or "", (None, None, False))
+    below = _below(test.value, least, greatest)
+    if below is None:
         return 1.0
-    if not isinstance(value, int | float) or least == greatest:
-        return 1.0
-    below = (value - least) / (greatest - least)
     return min(1.0, max(0.0, below if test.sign in ("<", "<=") else 1.0 - below))
+
+
+def _below(value: object, least: object, greatest: object) -> float | None:
+    """The share of values before `value` of those between two bounds; None if they do not tell."""
+    if isinstance(value, str) and isinstance(least, str) and isinstance(greatest, str):
+        return _texts_below(value, least, greatest)
+    if not (isinstance(least, int | float) and isinstance(greatest, int | float)):
+        return None
+    if not isinstance(value, int | float) or least == greatest:
+        return None
+    return (value - least) / (greatest - least)
+
+
+def _texts_below(value: str, least: str, greatest: str) -> float | None:
+    """`_below` for texts: as instants if they are such, else as fractions.
+
+    The digits of a fraction are the letters behind the common beginning. Letters are those between
+    the least and the greatest one that is seen, all digits and the whole alphabet if there is one
+    of them. Source: `convert_string_to_scalar` of PostgreSQL.
+    """
+    if value <= least or value >= greatest:
+        return 0.0 if value <= least else 1.0
+    with suppress(ValueError):
+        at, low, high = map(_seconds, (value, least, greatest))
+        return (at - low) / (high - low) if low < high else None
+    start = next(n for n, (a, b) in enumerate(zip_longest(least, greatest)) if a != b)
+    ends = [text[start : start + LETTERS] for text in (value, least, greatest)]
+    seen = "".join(ends)
+    seen += "".join(kind for kind in _ALPHABETS if any(kind[0] <= c <= kind[1] for c in seen))
+    first, base = ord(min(seen)), ord(max(seen)) - ord(min(seen)) + 2
+    at, low, high = (
+        sum((ord(c) - first + 1) / base ** (place + 1) for place, c in enumerate(end))
+        for end in ends
+    )
+    return (at - low) / (high - low)
+
+
+def _seconds(text: str) -> float:
+    """The instant that a text writes, in seconds. Raises: ValueError if it is none."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -35,7 +35,8 @@ def is_near(scan: Scan | None, shape: PredicateShape, parts: Sequence[Part]) -> 
     if scan is None or scan.nameless == all_of(shape) or 2 * len(scan.columns) <= shape.arguments:
         return False
     names, rows = shape.schema.names, sum(part.rows for part in parts)
+    time = next((name for name in names[shape.arguments :] if name == "time"), None)
     if not rows:
         return share_of(scan.wanted, names, {}) >= SHARE_MIN
-    passing = sum(part.rows * share_of(scan.wanted, names, part.bounds) for part in parts)
+    passing = sum(part.rows * share_of(scan.wanted, names, part.bounds, time) for part in parts)
     return passing >= SHARE_MIN * rows

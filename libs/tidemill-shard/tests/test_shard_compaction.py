@@ -16,6 +16,7 @@ from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryC
 from tidemill.shard.appending import Merged, apply_merge
 from tidemill.shard.compaction import plan_all, plan_merge
 from tidemill.shard.parts import Part
+from tidemill.shard.ranges import cut
 from tidemill.shard.state import Batch, State
 from tidemill.time import frontier
 
@@ -237,6 +238,22 @@ async def test_a_large_merge_goes_one_hash_range_at_a_time(monkeypatch: Any) -> 
     assert sorted(map(str, (await world.now.snapshot(read, 7)).to_pylist())) == before
     one = await world.now.snapshot(read, 7, equal={"row": "r3"})
     assert [str(row) for row in one.to_pylist()] == [row for row in before if "'r3'" in row]
+
+
+async def test_parts_of_a_range_of_a_merge_are_ranges_within_it(monkeypatch: Any) -> None:
+    """Readers that divide a version by hash read each of them once."""
+    world = World(Limits(inline_bytes_max=0, part_bytes_max=2_000))
+    await world.now.create("c", Description(ROWS, key=("row",)), lease_ms=None)
+    await world.write(0, 4, rows=400)
+    stored = sum(part.size for part in (await world.now.state("c")).parts())
+    monkeypatch.setattr(compaction, "RANGE_BYTES", stored // 4)
+    await world.now.compact("c")
+    version = await world.now.state("c")
+    spans = sorted((each.hash_min, each.hash_max) for each in version.parts())
+    assert len(spans) > 8
+    assert all(a[1] < b[0] for a, b in pairwise(spans))
+    named = [each.key for ranged in cut(version, 0, 4, rows=200) for each in ranged.version.parts()]
+    assert len(named) == len(set(named)) == len(spans)
 
 
 @pytest.mark.rule("P8")

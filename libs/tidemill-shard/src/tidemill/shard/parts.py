@@ -233,7 +233,11 @@ def span_of(times: npt.NDArray[np.uint64]) -> tuple[int, int]:
 def _split(
     updates: pa.Table, key: Sequence[str], bytes_max: int
 ) -> Iterator[tuple[pa.Table, int, int]]:
-    """Pieces of at most about `bytes_max`, each with the least and greatest hash of its keys."""
+    """Pieces of at most about `bytes_max`, each with the least and greatest hash of its keys.
+
+    A piece is a dyadic range of hashes. Updates of one range of a merge have their first bits in
+    common, and are divided by the bits after those.
+    """
     bits = 0
     while updates.nbytes >> bits > bytes_max * 3 // 4 and bits < 32:
         bits += 1
@@ -241,7 +245,8 @@ def _split(
         yield updates, 0, HASH_MAX
         return
     hashes = key_hashes(updates, key)
-    ranges = (hashes >> np.uint64(64 - bits)).astype(np.int64)
+    alike = 64 - (int(hashes.min()) ^ int(hashes.max())).bit_length()
+    ranges = hashes >> np.uint64(64 - min(64, alike + bits))
     for number in np.unique(ranges):
         rows = np.flatnonzero(ranges == number)
         # A part is one contiguous run of memory; rows keep their order, so it stays sorted.

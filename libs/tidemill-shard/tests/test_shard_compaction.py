@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryConsensus, compaction
 from tidemill.shard.appending import Merged, apply_merge
-from tidemill.shard.compaction import plan_all, plan_merge
+from tidemill.shard.compaction import ALIKE_MIN, SMALL_ROWS, plan_all, plan_merge
 from tidemill.shard.parts import Part
 from tidemill.shard.ranges import cut
 from tidemill.shard.state import Batch, State
@@ -143,6 +145,31 @@ async def test_with_steps_in_between_batches_stay_few_and_answers_the_same(inlin
     for time, contents in expected.items():
         assert (await world.now.snapshot(read, time)).to_pylist() == contents
     assert status.updates == 2 * written
+
+
+@given(st.lists(st.sampled_from([1, 3, 600, 5_000, 25_000]), min_size=1, max_size=60))
+def test_batches_of_any_sizes_stay_few(sizes: list[int]) -> None:
+    state, rewritten = state_of(), 0
+    for at, rows in enumerate(sizes):
+        added = Batch(frontier(at), 0, (part(f"{at}", at, at, rows),))
+        state = replace(state, batches=(*state.batches, added))
+        while chosen := plan_merge(state):
+            rows = sum(batch.rows for batch in chosen)
+            whole = Batch(chosen[0].lower, 0, (part(f"{at}-{rows}", 0, at, rows),))
+            taken, state = apply_merge(state, Merged(chosen, whole))
+            assert taken
+            rewritten += rows
+    doublings = log2(2 + sum(sizes) / SMALL_ROWS)
+    assert len(state.batches) <= ALIKE_MIN - 1 + (ALIKE_MIN - 1) * doublings
+    assert rewritten <= (ALIKE_MIN + doublings) * sum(sizes)
+
+
+async def test_a_collection_of_large_appends_alone_is_merged_by_steps() -> None:
+    world = World()
+    await world.now.create("c", Description(ROWS), lease_ms=None)
+    await world.write(0, ALIKE_MIN, rows=3 * SMALL_ROWS)
+    step = await world.now.compact_step("c", 10**9)
+    assert (step.taken, (await world.now.status("c")).batches) == (True, 1)
 
 
 @pytest.mark.rule("F6", "K15")

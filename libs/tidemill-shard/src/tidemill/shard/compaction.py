@@ -45,21 +45,28 @@ class Compacted:
 def plan_merge(state: State) -> tuple[Batch, ...]:
     """The adjacent batches that are due to become one; none if nothing is.
 
-    They are the newest ones, back to the first that is more than twice all newer ones together.
-    Sizes at least double from each batch to the one before, so there are O(log n) batches. Each
-    update is rewritten O(log n) times. One batch alone is due once since is past all its times.
+    They are the newest ones that are alike: back from the last of them to the first batch that is
+    more than twice all between. So sizes double every few batches, and there are O(log n) batches.
+    Each update is rewritten O(log n) times. One batch alone is due once since is past all its
+    times.
     """
     batches = state.batches
-    start, rows = len(batches), 0
-    while start and batches[start - 1].rows <= 2 * max(rows, SMALL_ROWS):
-        start -= 1
-        rows += batches[start].rows
-    alike = batches[start:]
-    if sum(batch.runs for batch in alike) >= ALIKE_MIN:
-        return alike
+    for stop in range(len(batches), 0, -1):
+        alike = _alike(batches[:stop])
+        if sum(batch.runs for batch in alike) >= ALIKE_MIN:
+            return alike
     reached = compaction_frontier(state.since)
     passed = all(part.time_max <= reached for part in state.parts())
     return batches if len(batches) == 1 and passed and _shrinks(batches[0], reached) else ()
+
+
+def _alike(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    """The last batches, as far back as none is more than twice all behind it."""
+    start, rows = len(batches) - 1, batches[-1].rows
+    while start and batches[start - 1].rows <= 2 * max(rows, SMALL_ROWS):
+        start -= 1
+        rows += batches[start].rows
+    return batches[start:]
 
 
 def plan_all(state: State) -> tuple[Batch, ...]:

@@ -104,7 +104,7 @@ bench-shard: setup ## speed of durable collections against the floor of each sto
 	@$(PY) -m bench.shard
 
 .PHONY: bench-scale
-bench-scale: setup ## many sources at rest, and how long applying 50 more takes; BENCH="--sources 1000 --keep" narrows it
+bench-scale: setup ## many sources at rest, and how long applying 50 more takes; BENCH="--sources 1000 --keep" narrows it, BENCH="--updates 1000000000" makes one collection instead
 	@$(PY) -m bench.scale $(BENCH)
 
 .PHONY: bench-hostile

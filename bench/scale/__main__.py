@@ -1,14 +1,19 @@
-"""Many sources or tables at rest: their cost, and the time for applying more of them.
+"""Many sources or tables at rest: their cost, and the time for applying more of them. Or many
+updates.
 
 `python -m bench.scale` starts `tidemill up` on a folder of its own, applies as many http sources
 (with `--tables`: tables) as asked for, and waits until they rest. Then it reads from outside the
 costs of the process: seconds of the processor, resident memory, versions that the store gained. At
 the end some more are applied, and timed.
+
+With `--updates` one collection of so many updates is made, merged, asked for keys and scanned, as
+`bench.scale.updates` says.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -21,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.scale import updates
 from tidemill.client import Client
 from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument
@@ -191,7 +197,12 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=30.0, help="seconds before that")
     parser.add_argument("--profile", type=Path, help="where the server writes its profile")
     parser.add_argument("--keep", action="store_true", help=f"write {RESULTS}")
+    parser.add_argument("--updates", type=int, help="updates of one collection, in place of these")
     chosen = parser.parse_args()
+    if chosen.updates:
+        figures = asyncio.run(updates.run(chosen.updates, say=lambda text: print(f"# {text}")))
+        print(updates.shown(figures), flush=True)
+        return
     document = TABLE if chosen.tables else SOURCE
     kept = []
     for sources in chosen.sources:

@@ -162,7 +162,7 @@ def _texts_below(value: str, least: str, greatest: str) -> float | None:
     ends = [text[start : start + LETTERS] for text in (value, least, greatest)]
     seen = "".join(ends)
     seen += "".join(kind for kind in _ALPHABETS if any(kind[0] <= c <= kind[1] for c in seen))
-    first, base = ord(min(seen)), ord(max(seen)) - ord(min(seen)) + 2
+    first, base = ord(min(seen)), float(ord(max(seen)) - ord(min(seen)) + 2)
     at, low, high = (
         sum((ord(c) - first + 1) / base ** (place + 1) for place, c in enumerate(end))
         for end in ends

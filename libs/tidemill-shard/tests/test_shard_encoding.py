@@ -27,6 +27,7 @@ from tidemill.shard.encoding import (
     unpack_part,
 )
 from tidemill.shard.framing import ENTRY, FORMAT, framed, unframed
+from tidemill.shard.listed import PartList
 from tidemill.shard.parts import Part
 from tidemill.shard.state import Batch, Hold, LastWrite, State
 from tidemill.time import U64_MAX, frontier
@@ -57,6 +58,8 @@ parts = st.builds(
         max_size=2,
     ),
 )
+maybe = st.one_of(st.none(), st.integers(0, BIG))
+lists = st.builds(PartList, names, *[st.integers(0, BIG)] * 7, maybe, maybe)
 holds = st.builds(
     Hold,
     frontiers,
@@ -69,11 +72,17 @@ holds = st.builds(
     st.one_of(st.none(), st.integers(0, 10**13)),
 )
 batches = st.lists(
-    st.tuples(st.integers(0, BIG), st.integers(0, BIG), st.lists(parts, max_size=2)), max_size=4
+    st.tuples(
+        st.integers(0, BIG),
+        st.integers(0, BIG),
+        st.lists(parts, max_size=2),
+        st.lists(lists, max_size=1),
+    ),
+    max_size=4,
 ).map(
     lambda found: tuple(
-        Batch(frontier(lower), compacted, tuple(some), len(some))
-        for lower, compacted, some in sorted(found, key=lambda each: each[0])
+        Batch(frontier(lower), compacted, tuple(some), len(some), tuple(more))
+        for lower, compacted, some, more in sorted(found, key=lambda each: each[0])
         if [each[0] for each in found].count(lower) == 1
     )
 )

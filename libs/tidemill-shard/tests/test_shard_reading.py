@@ -505,9 +505,9 @@ async def test_the_parts_from_an_instant_on_are_found_among_many() -> None:
             await world.store.compact_step("c", 20)
         state = await world.store.state("c")
         for at in range(upper + 2):
-            found = [part for part in state.parts_from(at) if part.meets(at, None)]
+            found = [part for part in state.pieces_from(at) if part.meets(at, None)]
             assert found == [part for part in state.parts() if part.meets(at, None)]
-            looked += len(state.parts_from(at))
+            looked += len(state.pieces_from(at))
             kept += len(found)
     assert since > 0
     assert looked < 3 * kept

@@ -60,7 +60,7 @@ def test_no_promise_is_broken_whatever_fails_when(happened: Counter[str]) -> Non
         "look-ups", "downgrades", "downgrades back refused", "uses after drop refused",
         "reads before since refused", "refused appends", "since moved", "upper moved", "merges",
         "whole compactions", "collected objects", "reaped objects", "deleted objects", "cold opens",
-        "ids refused",
+        "ids refused", "lists of parts",
     ],
 )  # fmt: skip
 def test_it_did_happen(name: str, happened: Counter[str]) -> None:

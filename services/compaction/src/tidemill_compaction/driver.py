@@ -160,6 +160,7 @@ class CompactionDriver:
             rows = await self.collections.compact_quiet(collection)
             self.counts.merges += rows > 0
             self.counts.rewritten[collection] += rows
+        await self.collections.list_parts(collection)
         await self._delete(collection)
 
     async def _look_at_tombstone(self, collection: str, garbage: int) -> None:

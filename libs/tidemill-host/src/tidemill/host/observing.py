@@ -187,7 +187,6 @@ def _collections(process: Process) -> list[CollectionReading]:
     for name, state in context.collections.known().items():
         if not process.work.has_slot_of(name):
             continue
-        parts = state.parts()
         found.append(
             CollectionReading(
                 name,
@@ -195,8 +194,8 @@ def _collections(process: Process) -> list[CollectionReading]:
                 state.since,
                 state.upper,
                 len(state.batches),
-                sum(part.rows for part in parts),
-                sum(part.size for part in parts),
+                sum(batch.rows for batch in state.batches),
+                sum(batch.size for batch in state.batches),
                 tuple(_holder(hold) for hold in state.reads.values()),
                 state.description.kind,
                 made.get(name, ""),

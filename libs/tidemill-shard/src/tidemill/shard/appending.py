@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.errors import Unavailable, UsageError
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch
+from tidemill.shard.listed import PartList, listed_ms
 from tidemill.shard.parts import Part
 from tidemill.shard.state import (
     TOKENS_KEPT_MAX,
@@ -147,7 +148,7 @@ def _check_kept(state: State, parts: Sequence[Part]) -> None:
         )
 
 
-def _may_be_reaped(state: State, parts: Sequence[Part]) -> bool:
+def _may_be_reaped(state: State, parts: Sequence[Part | PartList]) -> bool:
     return any(part.begun_ms < state.reaped_ms for part in parts if part.begun_ms is not None)
 
 
@@ -223,18 +224,33 @@ def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, St
         return False, state
     start, stop = places[0], places[0] + len(replaced)
     present = state.batches[start:stop]
-    unchanged = [batch.parts for batch in present] == [batch.parts for batch in replaced]
+    unchanged = [batch.pieces for batch in present] == [batch.pieces for batch in replaced]
     since_allows = state.since.empty or merged.batch.compacted < max(1, *state.since.elements)
-    too_late = not unchanged or _may_be_reaped(state, merged.batch.parts)
+    too_late = not unchanged or _may_be_reaped(state, merged.batch.pieces)
     if too_late or not since_allows or state.closed:
         return False, state
     after = replace(state, batches=(*state.batches[:start], merged.batch, *state.batches[stop:]))
     named = after.objects()
     dropped = sorted(
-        part.key for each in present for part in each.parts if part.key and part.key not in named
+        piece.key
+        for each in present
+        for piece in each.pieces
+        if piece.key and piece.key not in named
     )
     given_up = dict.fromkeys(dropped, given_up_ms(state, now_ms))
     return True, replace(after, garbage={**state.garbage, **given_up})
+
+
+def put_in_lists(state: State, batch: Batch, listed: Batch) -> tuple[bool, State]:
+    """Put a batch whose parts are in lists in place of it iff it is still there.
+
+    Refused if a list may have been reaped before it was named.
+    """
+    begun = [each for one in listed.lists if (each := listed_ms(one)) is not None]
+    if batch not in state.batches or min(begun, default=0) < state.reaped_ms:
+        return False, state
+    batches = tuple(listed if each == batch else each for each in state.batches)
+    return True, replace(state, batches=batches)
 
 
 def reap(state: State, before_ms: int) -> State:

@@ -202,7 +202,6 @@ class CapabilityCommands:
         """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection."""
         known = await self._core.versions.catch_up(collection)
         state = known.state
-        parts = state.parts()
         return CollectionStatus(
             id=collection,
             description=state.description,
@@ -211,8 +210,8 @@ class CapabilityCommands:
             holders=_holders(state.reads),
             writing=_holders(state.writes),
             batches=len(state.batches),
-            updates=sum(part.rows for part in parts),
-            bytes=sum(part.size for part in parts),
+            updates=sum(batch.rows for batch in state.batches),
+            bytes=sum(batch.size for batch in state.batches),
             staged=sum(part.rows for part in state.staged_parts()),
             inline_bytes=state.inline_bytes(),
             garbage=len(state.garbage),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from tidemill.shard.compaction import Compacted, Compaction, Merge
 from tidemill.shard.garbage import GarbageCollection
 from tidemill.shard.held_versions import HeldVersions
 from tidemill.shard.pace_commands import PaceCommands
-from tidemill.shard.part_store import LIMITS, Limits, PartStore
+from tidemill.shard.part_store import LIMITS, Limits, PartGone, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.read_commands import ReadCommands
 from tidemill.shard.reading import updates_between
@@ -50,7 +51,7 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
         self._consensus = consensus
         self._blob = blob
         self._compaction = Compaction(parts, clock, versions)
-        self._garbage = GarbageCollection(blob, clock, versions)
+        self._garbage = GarbageCollection(parts, clock, versions)
 
     async def open(self) -> None:
         """Reach both stores, so that one that cannot be used is found out now.
@@ -89,23 +90,29 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
         self._core.versions.wakeups.wake(collection)
 
     async def state(self, collection: str, age_s_max: float = 0.0) -> State:
-        """The newest version, or one that was the newest at most `age_s_max` ago.
+        """The newest version, or one that was the newest at most `age_s_max` ago, with its parts.
 
         The statement of a version about an instant between its frontiers stays true (P1).
         Raises: UnknownCollection.
         """
-        return await self._core.versions.state(collection, age_s_max)
+        state, whole = (
+            await self._core.versions.state(collection, age_s_max),
+            self._core.parts.whole,
+        )
+        with suppress(PartGone):  # lists were merged meanwhile
+            return await whole(state)
+        return await self._core.versions.read(collection, whole)
 
     def count_updates(self, collection: str, lower: int, upper: int) -> int:
         """About the number of updates from `lower` to before `upper`, in the newest version seen.
 
-        Cost: no read; O(p) for the p parts of batches from `lower` on.
+        Cost: no read; O(p) for the p parts of batches from `lower` on, or lists of them.
         """
         known = self._core.versions.cached(collection)
         return (
             0
             if known is None
-            else round(updates_between(known.state.parts_from(lower), lower, upper))
+            else round(updates_between(known.state.pieces_from(lower), lower, upper))
         )
 
     async def compact(self, collection: str) -> None:
@@ -123,6 +130,12 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
     async def compact_step(self, collection: str, fuel_rows: int = 1_000_000) -> Compacted:
         """A bounded step of the compaction that is due: about `fuel_rows` rows of merging."""
         return await self._compaction.step(collection, fuel_rows)
+
+    async def list_parts(self, collection: str) -> bool:
+        """Put the parts of batches with very many into lists, which versions name in place of them;
+        whether some were.
+        """
+        return await self._compaction.list_parts(collection)
 
     async def due_merge(self, collection: str, *, quiet: bool = False) -> Merge | None:
         """The merge that is due, for whoever does big ones; None if there is none or one is under

@@ -5,6 +5,7 @@ change.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import advance, between, concatenate, consolidate
 from tidemill.errors import Corrupt
-from tidemill.shard.appending import Merged, apply_merge
+from tidemill.shard.appending import Merged, apply_merge, put_in_lists
 from tidemill.shard.conforming import adding_up, conform
 from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.shard.offloading import compute_beside
@@ -56,8 +57,8 @@ def plan_merge(state: State) -> tuple[Batch, ...]:
         if sum(batch.runs for batch in alike) >= ALIKE_MIN:
             return alike
     reached = compaction_frontier(state.since)
-    passed = all(part.time_max <= reached for part in state.parts())
-    return batches if len(batches) == 1 and passed and _shrinks(batches[0], reached) else ()
+    passed = len(batches) == 1 and batches[0].time_max <= reached
+    return batches if passed and _shrinks(batches[0], reached) else ()
 
 
 def _alike(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
@@ -85,7 +86,8 @@ def _in_runs(state: State) -> bool:
 
 def _shrinks(batch: Batch, reached: int) -> bool:
     """Whether times that compaction may add up now are still apart."""
-    return any(part.time_min < reached and part.time_min < part.time_max for part in batch.parts)
+    apart = any(part.time_min < reached and part.time_min < part.time_max for part in batch.parts)
+    return apart or any(e.apart_min is not None and e.apart_min < reached for e in batch.lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +157,13 @@ class RangeMerge:
 class Merge:
     """One merge of adjacent batches: what is chosen, what of it is written, what is left to do."""
 
-    def __init__(self, collection: str, state: State, chosen: tuple[Batch, ...]) -> None:
+    def __init__(
+        self, collection: str, state: State, chosen: tuple[Batch, ...], inputs: tuple[Part, ...]
+    ) -> None:
+        """`inputs` are the parts of the chosen batches, listed ones included."""
         self.collection = collection
         self.chosen = chosen
         self.written: list[Part] = []
-        inputs = tuple(part for batch in chosen for part in batch.parts)
         reached = compaction_frontier(state.since)
         self.work = RangeMerge(collection, state.description, inputs, reached)
         self._ranges = self.work.ranges()
@@ -220,7 +224,10 @@ class Compaction:
             chosen = plan_merge(state)
             if not chosen:
                 return Compacted(0, False, False)
-            merge = Merge(collection, state, chosen)
+            made = await self._merge(collection, state, chosen)
+            if made is None:
+                return Compacted(0, False, True)
+            merge = made
         rows = await self._advance(merge, fuel_rows)
         if rows is None:
             return Compacted(0, False, True)
@@ -241,7 +248,7 @@ class Compaction:
         chosen = plan_merge(state)
         if quiet and (chosen or _in_runs(state)):
             chosen = plan_all(state)
-        return Merge(collection, state, chosen) if chosen else None
+        return await self._merge(collection, state, chosen) if chosen else None
 
     async def commit(self, merge: Merge) -> bool:
         """Put a merge that somebody else has done in place of what it replaces; whether it was
@@ -272,7 +279,9 @@ class Compaction:
             chosen = plan_all(state)
             if not chosen:
                 return
-            merge = Merge(collection, state, chosen)
+            merge = await self._merge(collection, state, chosen)
+            if merge is None:
+                continue
             while not merge.done:
                 if await self._advance(merge, 0) is None:
                     break
@@ -292,21 +301,63 @@ class Compaction:
                     break
         except PartGone as gone:
             await self._parts.discard(merge.written)
-            if str(gone) in (await self._versions.state(merge.collection)).objects():
-                raise Corrupt(
-                    f"the object {gone} of {merge.collection} is missing", object=str(gone)
-                ) from gone
+            await self._check_gone(merge.collection, gone)
             return None
         except Corrupt:
             await self._parts.discard(merge.written)
             raise
         return rows
 
+    async def _merge(
+        self, collection: str, state: State, chosen: tuple[Batch, ...]
+    ) -> Merge | None:
+        """The merge of some batches of a version; None if their lists were merged meanwhile.
+
+        Raises: Corrupt if a list that is still named is missing or damaged.
+        """
+        try:
+            lists = [await self._parts.parts_of(batch.lists) for batch in chosen]
+        except PartGone as gone:
+            await self._check_gone(collection, gone)
+            return None
+        named = zip(chosen, lists, strict=True)
+        inputs = tuple(part for batch, listed in named for part in (*batch.parts, *listed))
+        return Merge(collection, state, chosen, inputs)
+
+    async def _check_gone(self, collection: str, gone: PartGone) -> None:
+        """Raises: Corrupt if the newest version still names what is gone."""
+        state = await self._versions.state(collection)
+        missing = str(gone) in state.objects()
+        if not missing and any(batch.lists for batch in state.batches):
+            with suppress(PartGone):  # lists of a version that is not the newest any more
+                missing = str(gone) in (await self._parts.whole(state)).objects()
+        if missing:
+            raise Corrupt(
+                f"the object {gone} of {collection} is missing", object=str(gone)
+            ) from gone
+
+    async def list_parts(self, collection: str) -> bool:
+        """Name the parts of batches with many by lists; whether a batch was changed."""
+        changed = False
+        for batch in (await self._versions.state(collection)).batches:
+            listed = await self._parts.in_lists(collection, batch)
+            if listed is batch:
+                continue
+            put = await self._versions.commit(
+                collection, partial(put_in_lists, batch=batch, listed=listed)
+            )
+            if not put:
+                await self._parts.discard(listed.lists)
+            changed = changed or put
+        return changed
+
     async def _commit_merge(self, merge: Merge) -> bool:
         merged, now_ms = merge.result(), self._clock.now_ms()
+        listed = await self._parts.in_lists(merge.collection, merged.batch)
+        merged = replace(merged, batch=listed)
         taken = await self._versions.commit(
             merge.collection, lambda state: apply_merge(state, merged, now_ms)
         )
         if not taken:
-            await self._parts.discard(merge.written)
+            await self._parts.discard([*merge.written, *listed.lists])
         return taken

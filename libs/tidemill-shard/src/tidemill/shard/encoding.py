@@ -16,6 +16,8 @@ from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.shard.framing import (
     CARRIED,
     ENTRY,
+    LIST,
+    LISTED,
     PACED,
     PLAIN,
     ROLLUP,
@@ -25,6 +27,7 @@ from tidemill.shard.framing import (
     unframed,
 )
 from tidemill.shard.heavy_values import Heavy
+from tidemill.shard.listed import PartList
 from tidemill.shard.parts import Bounds, Part
 from tidemill.shard.state import Batch, Description, Hold, LastWrite, Paced, State
 from tidemill.time import Frontier, frontier
@@ -95,6 +98,27 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
     runs: int
 
 
+class _List(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    parts: int
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    hash_min: int
+    hash_max: int
+    apart_min: int | None
+    begun_ms: int | None
+
+
+class _ListedBatch(msgspec.Struct, frozen=True, array_like=True):
+    lower: list[int]
+    compacted: int
+    parts: list[_Part]
+    runs: int
+    lists: list[_List]
+
+
 class _LastWrite(msgspec.Struct, frozen=True, array_like=True):
     token: str
     upper: list[int]
@@ -125,6 +149,8 @@ def encode_rollup(state: State) -> bytes:
 
 
 def _format(cells: Collection[str]) -> int:
+    if any(name.startswith("l/") for name in cells):
+        return LISTED
     if "carried" in cells:
         return CARRIED
     if any(name.startswith("u/") for name in cells):
@@ -191,6 +217,18 @@ def unpack_part(data: bytes) -> Part:
         return _part(msgspec.msgpack.decode(data, type=_Part))
 
 
+def encode_list(parts: Iterable[Part]) -> bytes:
+    """A list of parts as the bytes of its object."""
+    return framed(LIST, msgspec.msgpack.encode([_packed_part(part) for part in parts]), LISTED)
+
+
+def decode_list(data: bytes, where: str) -> tuple[Part, ...]:
+    """The parts that a list names. Raises: Corrupt."""
+    payload = unframed(LIST, data, where)
+    with decoding(f"{where} is no list of parts", where):
+        return _staged(msgspec.Raw(payload))
+
+
 def pack_description(description: Description) -> bytes:
     """A description as bytes, for a job."""
     return msgspec.msgpack.encode(_packed_description(description))
@@ -204,6 +242,7 @@ def unpack_description(data: bytes) -> Description:
 Packed = tuple[object, Callable[[], msgspec.Raw]]
 
 _FIELDS = tuple(each.name for each in fields(State))
+_LIST_FIELDS = tuple(each.name for each in fields(PartList))
 
 
 def _cells(
@@ -240,7 +279,8 @@ def _cells(
             yield cell(f"t/{name}", last, lambda last: _LastWrite(last.token, list(last.upper)))
     if "batches" in among:
         for batch in _not_shared(state.batches, unlike.batches if unlike else ()):
-            yield cell(f"b/{_place(batch.lower)}", batch, _packed_batch)
+            kind = "l" if batch.lists else "b"
+            yield cell(f"{kind}/{_place(batch.lower)}", batch, _packed_batch)
     if "staged" in among:
         for name, parts in state.staged.items():
             yield cell(f"s/{name}", parts, lambda parts: [_packed_part(part) for part in parts])
@@ -301,8 +341,11 @@ def _packed_part(part: Part) -> _Part:
     )  # fmt: skip
 
 
-def _packed_batch(batch: Batch) -> _Batch:
+def _packed_batch(batch: Batch) -> _Batch | _ListedBatch:
     parts = [_packed_part(part) for part in batch.parts]
+    if batch.lists:
+        lists = [_List(*(getattr(each, name) for name in _LIST_FIELDS)) for each in batch.lists]
+        return _ListedBatch(list(batch.lower), batch.compacted, parts, batch.runs, lists)
     return _Batch(list(batch.lower), batch.compacted, parts, batch.runs)
 
 
@@ -353,6 +396,15 @@ def _batch(data: msgspec.Raw) -> Batch:
     return Batch(frontier(*packed.lower), packed.compacted, parts, packed.runs)
 
 
+def _listed_batch(data: msgspec.Raw) -> Batch:
+    packed = msgspec.msgpack.decode(data, type=_ListedBatch)
+    parts = tuple(_part(part) for part in packed.parts)
+    lists = tuple(
+        PartList(*(getattr(each, name) for name in _LIST_FIELDS)) for each in packed.lists
+    )
+    return Batch(frontier(*packed.lower), packed.compacted, parts, packed.runs, lists)
+
+
 def _staged(data: msgspec.Raw) -> tuple[Part, ...]:
     return tuple(_part(part) for part in msgspec.msgpack.decode(data, type=list[_Part]))
 
@@ -393,8 +445,13 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
 
     policy = _frontier(cells["policy"]) if "policy" in cells else state.policy
     batches = state.batches
-    if "b" in touched:
-        placed = table("b", {_place(batch.lower): batch for batch in batches}, _batch)
+    if "b" in touched or "l" in touched:
+        placed = {_place(batch.lower): batch for batch in batches}
+        # NB: one place may change from either kind to the other.
+        for name in (*touched.get("b", ()), *touched.get("l", ())):
+            placed.pop(name, None)
+        placed |= table("b", {}, _batch)
+        placed |= table("l", {}, _listed_batch)
         batches = tuple(placed[name] for name in sorted(placed))
     return State(
         description=field("description", state.description, _description),

@@ -16,6 +16,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.errors import Corrupt
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.hashing import key_hashes
+from tidemill.shard.listed import PartList, is_list
 from tidemill.shard.log import CollectionLog, KnownVersion, folder_of
 from tidemill.shard.offloading import compute_beside
 from tidemill.shard.part_store import PartGone, PartStore
@@ -95,15 +96,20 @@ class StoreCheck:
             return
         for problem in state_problems(known.state):
             yield Finding(collection, "", problem, NO_REPAIR)
-        for part in _distinct((*known.state.parts(), *known.state.staged_parts())):
+        listed: list[Part] = []
+        for each in (each for batch in known.state.batches for each in batch.lists):
+            problem, parts = await self._read_listed(each)
+            listed += parts
+            if problem and each.key in (await log.refresh()).state.objects():
+                yield Finding(collection, each.key, problem, NO_REPAIR)
+        direct = [part for batch in known.state.batches for part in batch.parts]
+        for part in _distinct((*direct, *listed, *known.state.staged_parts())):
             for problem in await self._part_problems(known.state.description, part):
-                if part.key is None or part.key in (await log.refresh()).state.objects():
+                if part.key is None or part.key in await self._read_named(log):
                     yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
         for problem in await self._judge(log):
             yield Finding(collection, "", problem, NO_REPAIR)
-        known = await log.refresh()
-        named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
-        for key in sorted(set(entries) - named):
+        for key in sorted(set(entries) - await self._read_named(log)):
             yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
 
     async def _judge(self, log: CollectionLog) -> list[str]:
@@ -119,8 +125,27 @@ class StoreCheck:
                 updates = await self._reader.changes(state, 0, None)
                 found = partial(_told, judge, updates, state)
                 return await compute_beside(updates.num_rows, found)
-            if (await log.refresh()).state.objects() == state.objects():
+            if (await log.refresh()).state.batches == state.batches:
                 return []  # what is missing or damaged has been told, part by part
+
+    async def _read_listed(self, listed: PartList) -> tuple[str, list[Part]]:
+        """The problem of a list, empty if there is none, and the parts that it names."""
+        self.checked["lists"] += 1
+        try:
+            return "", await self._parts.parts_of([listed])
+        except PartGone:
+            return "the object is missing", []
+        except Corrupt as error:
+            return str(error), []
+
+    async def _read_named(self, log: CollectionLog) -> set[str]:
+        """Objects that the newest version names, or that go with what it gave up."""
+        known = await log.refresh()
+        named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
+        for key in [key for key in named if is_list(key)]:
+            with suppress(PartGone, Corrupt):  # told of above
+                named |= {part.key for part in await self._parts.read_list(key) if part.key}
+        return named
 
     async def _part_problems(self, description: Description, part: Part) -> list[str]:
         self.checked["parts"] += 1
@@ -163,7 +188,7 @@ def state_problems(state: State) -> Iterator[str]:
         if not state.closed and batch.compacted > compaction_frontier(state.since):
             yield f"the batch at {batch.lower} is compacted to {batch.compacted}, past since"
         least = max(batch.compacted, *batch.lower.elements)
-        for part in batch.parts:
+        for part in batch.pieces:
             if part.time_min < least:
                 yield f"the batch at {batch.lower} has times before {least}"
             if end.less_equal(part.time_max) and part.time_max > batch.compacted:
@@ -178,8 +203,7 @@ def part_problems(description: Description, part: Part, table: pa.Table) -> Iter
         yield "a part without rows"
         return
     times = np.asarray(table.column(TIME).to_numpy(), np.uint64)
-    whole = part.lower == 0 and part.upper is None
-    if whole and (int(times.min()), int(times.max())) != (part.time_min, part.time_max):
+    if part.is_whole and (int(times.min()), int(times.max())) != (part.time_min, part.time_max):
         yield f"times are {times.min()} to {times.max()}, not {part.time_min} to {part.time_max}"
     with adding_up():
         added = sorted_updates(table, description.key)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidemill.shard.appending import forget_garbage, reap
+from tidemill.shard.listed import is_list
 from tidemill.shard.log import folder_of
+from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import begun_ms_of
-from tidemill.shard.ports import Blob, Clock
+from tidemill.shard.ports import Clock
 from tidemill.shard.state import collectable
 from tidemill.shard.versions import Versions
 
@@ -13,26 +17,39 @@ from tidemill.shard.versions import Versions
 class GarbageCollection:
     """The only code that deletes what others may have written. Every step may be cut short (P8)."""
 
-    def __init__(self, blob: Blob, clock: Clock, versions: Versions) -> None:
-        self._blob = blob
+    def __init__(self, parts: PartStore, clock: Clock, versions: Versions) -> None:
+        self._parts = parts
+        self._blob = parts.blob
         self._clock = clock
         self._versions = versions
 
     async def collect(self, collection: str, grace_ms: int) -> int:
         """Delete the objects that were given up at least `grace_ms` ago; how many.
 
-        Those of a version that a live capability keeps stay. Any other read that comes too late for
+        A list of parts goes after its parts. Those of a version that a live capability keeps stay.
+        Any other read that comes too late for
         one reads the newest version again and finds the same answer.
         """
         state = (await self._versions.catch_up(collection)).state
         latest = self._clock.now_ms() - grace_ms
         due = collectable(state, latest)
         # IMPORTANT: deleted first, forgotten after: the other way round a crash would leak them.
+        deleted = 0
         for key in sorted(due):
-            await self._blob.delete(key)
+            for each in (*sorted(await self._read_listed(key)), key):
+                await self._blob.delete(each)
+                deleted += 1
         if due:
             await self._versions.commit(collection, lambda held: (None, forget_garbage(held, due)))
-        return len(due)
+        return deleted
+
+    async def _read_listed(self, key: str) -> set[str]:
+        """The parts that go with an object: those of a list that is still there."""
+        if not is_list(key):
+            return set()
+        with suppress(PartGone):  # deleted before, and its parts before it
+            return {part.key for part in await self._parts.read_list(key) if part.key}
+        return set()
 
     async def reap(self, collection: str, age_ms: int) -> int:
         """Delete the collection's objects that no version names and that are older than `age_ms`.
@@ -59,4 +76,6 @@ class GarbageCollection:
     async def _read_named(self, collection: str) -> set[str]:
         known = await self._versions.catch_up(collection)
         rollup = {known.rollup[0]} if known.rollup is not None else set()
-        return known.state.objects() | set(known.state.garbage) | rollup
+        named = known.state.objects() | set(known.state.garbage)
+        listed = [await self._read_listed(key) for key in sorted(named)]
+        return named.union(rollup, *listed)

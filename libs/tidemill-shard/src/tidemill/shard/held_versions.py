@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tidemill.errors import NotYet, UsageError
+from tidemill.errors import Corrupt, NotYet, UsageError
 from tidemill.shard import transitions
 from tidemill.shard.capabilities import CapabilityId, ReadCapability
 from tidemill.shard.capability_commands import request_digest
 from tidemill.shard.log import folder_of
+from tidemill.shard.part_store import PartGone
 from tidemill.shard.ranges import bare
 from tidemill.shard.state import State
 from tidemill.shard.versions import Core
@@ -69,7 +70,12 @@ class HeldVersions:
             return HeldVersion(capability, sole_time(held), state), state
 
         found = await self._core.versions.commit(collection, taken)
-        return replace(found, version=bare(found.version))
+        try:
+            return replace(found, version=bare(await self._core.parts.whole(found.version)))
+        except PartGone as gone:
+            raise Corrupt(
+                f"the object {gone} of {collection} is missing", object=str(gone)
+            ) from gone
 
     async def locate(self, capability: ReadCapability, keys: Sequence[str]) -> list[str]:
         """The places of the objects of these keys, good for URL_LIFE_S, in their order.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.errors import Indeterminate, Unavailable
+from tidemill.errors import Corrupt, Indeterminate, Unavailable
 from tidemill.shard.conforming import DIFF_MAX, ROW_BYTES_MAX
+from tidemill.shard.encoding import decode_list, encode_list
+from tidemill.shard.listed import PartList, list_name, list_of
 from tidemill.shard.log import folder_of
 from tidemill.shard.offloading import compute_beside
 from tidemill.shard.parts import (
@@ -25,9 +27,12 @@ from tidemill.shard.parts import (
 )
 from tidemill.shard.ports import Blob
 from tidemill.shard.stages import StageTimes
-from tidemill.shard.state import Description
+from tidemill.shard.state import Batch, Description, State
 
 CACHE_BYTES_MAX = 256 * 1024 * 1024
+LISTED_PARTS = 256
+LISTS_KEPT_MAX = 256
+"""Lists of parts in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class Limits:
     Writes of up to `inline_bytes_max` stay in the log until compaction. Parts are split at about
     `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept. An append is
     refused if a row is longer than `row_bytes_max`, or a record's multiplicity changes by more than
-    `diff_max`. With None sums of diffs may pass 64 bits, and are Corrupt then.
+    `diff_max`. With None sums of diffs may pass 64 bits, and are Corrupt then. Batches of more than
+    `listed_parts` have them in lists of so many each.
     """
 
     inline_bytes_max: int = INLINE_BYTES_MAX
@@ -45,6 +51,7 @@ class Limits:
     cache_bytes_max: int = CACHE_BYTES_MAX
     row_bytes_max: int = ROW_BYTES_MAX
     diff_max: int | None = DIFF_MAX
+    listed_parts: int = LISTED_PARTS
 
 
 LIMITS = Limits()
@@ -76,6 +83,7 @@ class PartStore:
         self._now_ms = now_ms
         self._unique = unique
         self._held: OrderedDict[str, pa.Table] = OrderedDict()
+        self._lists: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
         self._bytes = 0
 
     async def write(
@@ -127,9 +135,64 @@ class PartStore:
             # Whether the object is there or not, nothing names it: the write did not happen.
             raise Unavailable(f"the object {key} may not be stored: {error}") from error
 
-    async def discard(self, parts: Iterable[Part]) -> None:
-        """Delete the objects of parts that no version will ever name; what fails is left to the
-        reaper.
+    async def in_lists(self, collection: str, batch: Batch) -> Batch:
+        """The batch with its parts in lists, durable on return; the same if it has few.
+
+        A list is of neighbours by hash. Parts in the log, and those of which only an interval
+        counts, stay where they are: others may name these objects.
+        """
+        if len(batch.parts) <= self.limits.listed_parts:
+            return batch
+        apart = [part for part in batch.parts if part.key and part.is_whole]
+        left = tuple(part for part in batch.parts if not (part.key and part.is_whole))
+        ordered = sorted(apart, key=lambda part: part.hash_min)
+        lists = list(batch.lists)
+        for start in range(0, len(ordered), self.limits.listed_parts):
+            some = ordered[start : start + self.limits.listed_parts]
+            key = f"{folder_of(collection)}/{list_name(self._unique(), self._now_ms())}"
+            await self._put(key, encode_list(some))
+            lists.append(list_of(key, some))
+        return replace(batch, parts=left, lists=tuple(lists)) if ordered else batch
+
+    async def parts_of(self, lists: Iterable[PartList]) -> list[Part]:
+        """The parts that lists name, in their order. Raises: PartGone, Corrupt."""
+        found: list[Part] = []
+        for each in lists:
+            parts = self._lists.get(each.key)
+            if parts is None:
+                parts = await self.read_list(each.key)
+                if list_of(each.key, parts) != each:
+                    raise Corrupt(f"{each.key} lists other parts", object=each.key)
+                self._lists[each.key] = parts
+                if len(self._lists) > LISTS_KEPT_MAX:
+                    self._lists.popitem(last=False)
+            self._lists.move_to_end(each.key)
+            found += parts
+        return found
+
+    async def read_list(self, key: str) -> tuple[Part, ...]:
+        """The parts that an object lists. Raises: PartGone, Corrupt."""
+        data = await self.blob.get(key)
+        if data is None:
+            raise PartGone(key)
+        return decode_list(data, f"the object {key}")
+
+    async def whole(self, state: State) -> State:
+        """A version with all of its parts by themselves; the same if none is listed.
+
+        Raises: PartGone, Corrupt.
+        """
+        if not any(batch.lists for batch in state.batches):
+            return state
+        batches = [
+            replace(batch, parts=(*batch.parts, *await self.parts_of(batch.lists)), lists=())
+            for batch in state.batches
+        ]
+        return replace(state, batches=tuple(batches))
+
+    async def discard(self, parts: Iterable[Part | PartList]) -> None:
+        """Delete the objects of parts, or of lists, that no version will ever name; what fails is
+        left to the reaper.
         """
         for part in parts:
             if part.key is not None:

@@ -44,7 +44,7 @@ Bounds: TypeAlias = tuple[Limit, Limit, bool]
 """Least and greatest value (None: unknown; days or ticks for dates), and whether there are nulls.
 """
 
-_NAME = re.compile(r"/part-(\d{13,})-")
+_NAME = re.compile(r"/(?:part|list)-(\d{13,})-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ class Part:
     def begun_ms(self) -> int | None:
         """When its writer began it; None if it is inline, or written before keys said so."""
         return None if self.key is None else begun_ms_of(self.key)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all updates of its object count."""
+        return self.lower == 0 and self.upper is None
 
     def before(self, bound: int | None) -> Part | None:
         """The part restricted to times before `bound` (None: all of it); None if nothing is

@@ -49,12 +49,21 @@ def parts_equal(
             parts = [part for part in parts if _within(part, name, value)]
         else:
             rest[name] = scalar
-    key = description.key or tuple(description.schema.names)
-    if len(parts) > 1 and all(name in scalars for name in key):
-        columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
-        digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
+    digest = hash_of_key(description, scalars) if len(parts) > 1 else None
+    if digest is not None:
         parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
     return parts_where(parts, description.schema, all_equal(rest)) if rest else list(parts)
+
+
+def hash_of_key(
+    description: Description, scalars: Mapping[str, pa.Scalar[pa.DataType]]
+) -> int | None:
+    """The hash of the key that values fix; None if they do not."""
+    key = description.key or tuple(description.schema.names)
+    if not all(name in scalars for name in key):
+        return None
+    columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
+    return int(key_hashes(pa.table(columns, names=list(key)), key)[0])
 
 
 def _within(part: Part, name: str, value: int | str | None) -> bool:

@@ -84,6 +84,8 @@ def _in_range(met: State, hashes: Hashes) -> RangeOf:
 def _met(state: State, lower: int, upper: int, where: pc.Expression | None) -> State:
     """The version with the parts alone that may hold updates that are wanted."""
 
+    assert not any(batch.lists for batch in state.batches), "parts that only lists name"
+
     def met(batch: Batch) -> Batch:
         parts = [part for part in batch.parts if part.meets(lower, upper)]
         if where is not None:

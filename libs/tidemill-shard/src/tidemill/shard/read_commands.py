@@ -152,7 +152,7 @@ class ReadCommands:
         """
         known = self._core.versions.seen_past(collection, upper - 1)
         state = known or await self._core.versions.state(collection)
-        return upper_of_rows(state.parts_from(lower), lower, upper, rows_max)
+        return upper_of_rows(state.pieces_from(lower), lower, upper, rows_max)
 
     async def _read(
         self, capability: ReadCapability, read: Callable[[State], Awaitable[Answer]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,20 @@ from tidemill.arrangement.updates import (
 )
 from tidemill.errors import Corrupt, UsageError
 from tidemill.shard.conforming import adding_up
-from tidemill.shard.hashing import key_hashes
+from tidemill.shard.hashing import HASH_MAX, key_hashes
+from tidemill.shard.listed import PartList
 from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
 from tidemill.shard.offloading import all_of, compute_beside
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
-from tidemill.shard.pruning import Equal, equal_scalars, matching, parts_equal, parts_where
+from tidemill.shard.pruning import (
+    Equal,
+    equal_scalars,
+    hash_of_key,
+    matching,
+    parts_equal,
+    parts_where,
+)
 from tidemill.shard.state import Description, State
 from tidemill.time import U64_MAX
 
@@ -155,9 +163,14 @@ class VersionReader:
         description = state.description
         _check_columns(query, description.schema.names)
         scalars = equal_scalars(description, query.equal or {})
-        chosen = [part for part in state.parts_from(lower) if part.meets(lower, upper)]
-        if not chosen:
+        met = [piece for piece in state.pieces_from(lower) if piece.meets(lower, upper)]
+        if not met:
             return []
+        if all(isinstance(piece, Part) for piece in met):
+            chosen = cast(list[Part], met)
+        else:
+            hashed = hash_of_key(description, scalars)
+            chosen = await self._parts_of(met, lower, upper, hashed, query)
         if scalars:
             chosen = parts_equal(chosen, description, scalars)
         if query.where is not None:
@@ -186,6 +199,30 @@ class VersionReader:
                 query.told(seen.pop())
                 seen.append(0)
         return tables
+
+    async def _parts_of(
+        self,
+        pieces: Sequence[Part | PartList],
+        lower: int,
+        upper: int | None,
+        hashed: int | None,
+        query: Query,
+    ) -> list[Part]:
+        """The parts among pieces, and those that are listed and may hold updates of the interval.
+
+        Lists of other keys than the one with the hash, or of other hashes than are wanted, are not
+        read.
+        """
+        first, last = query.hashes or (0, HASH_MAX)
+        if hashed is not None:
+            first, last = max(first, hashed), min(last, hashed)
+        found: list[Part] = []
+        for piece in pieces:
+            if isinstance(piece, Part):
+                found.append(piece)
+            elif piece.hash_min <= last and first <= piece.hash_max:
+                found += [p for p in await self._parts.parts_of([piece]) if p.meets(lower, upper)]
+        return found
 
     async def _rows(
         self, description: Description, part: Part, scalars: Scalars, passed: bool
@@ -312,7 +349,7 @@ def _refuse_negative(present: pa.Table) -> None:
     raise Corrupt(f"the row {row} has the multiplicity {multiplicity}", row=row)
 
 
-def updates_between(parts: Sequence[Part], lower: int, upper: int) -> float:
+def updates_between(parts: Sequence[Part | PartList], lower: int, upper: int) -> float:
     """About the number of updates from `lower` to before `upper`.
 
     The updates of a part are taken to be spread evenly over its times. Cost: O(p).
@@ -326,7 +363,7 @@ def updates_between(parts: Sequence[Part], lower: int, upper: int) -> float:
     )
 
 
-def upper_of_rows(parts: Sequence[Part], lower: int, upper: int, rows_max: int) -> int:
+def upper_of_rows(parts: Sequence[Part | PartList], lower: int, upper: int, rows_max: int) -> int:
     """An instant in (lower, upper] below which about `rows_max` updates from `lower` on lie.
 
     The updates of a part are taken to be spread evenly over its times. Cost: O(p log p).

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidemill.arrangement.arrow_bytes import check_columns
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.errors import UsageError
+from tidemill.shard.listed import PartList
 from tidemill.shard.parts import Part
 from tidemill.time import Frontier, frontier, sole_time
 
@@ -81,23 +82,34 @@ class Batch:
     """The updates whose original times are from `lower` to the next batch's lower, or to upper.
 
     Times before `compacted` have been advanced to it; it never comes up to since. The parts are of
-    so many `runs`; those of one run share no record.
+    so many `runs`; those of one run share no record. Of a batch of many, `lists` name most.
     """
 
     lower: Frontier
     compacted: int
     parts: tuple[Part, ...]
     runs: int = 1
+    lists: tuple[PartList, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Part | PartList, ...]:
+        """Statements of this version about all parts: about each, or those of a list together."""
+        return (*self.parts, *self.lists)
 
     @property
     def rows(self) -> int:
         """Number of updates in all parts."""
-        return sum(part.rows for part in self.parts)
+        return sum(piece.rows for piece in self.pieces)
 
     @property
     def size(self) -> int:
         """Bytes of all parts."""
-        return sum(part.size for part in self.parts)
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def time_max(self) -> int:
+        """The greatest time of an update."""
+        return max(piece.time_max for piece in self.pieces)
 
     @property
     def inline_bytes(self) -> int:
@@ -190,31 +202,38 @@ class State:
         return self.since.empty and self.upper.empty
 
     def parts(self) -> tuple[Part, ...]:
-        """All parts of batches, oldest first: what a reader may need."""
+        """All parts of batches, oldest first: what a reader may need.
+
+        IMPORTANT: of a version whose lists were read, as `PartStore.whole` gives it.
+        """
+        assert not any(batch.lists for batch in self.batches), "parts that only lists name"
         return tuple(part for batch in self.batches for part in batch.parts)
 
-    def parts_from(self, lower: int) -> tuple[Part, ...]:
-        """The parts that may hold updates from `lower` on, oldest first.
+    def pieces_from(self, lower: int) -> tuple[Part | PartList, ...]:
+        """The parts, or lists of them, that may hold updates from `lower` on, oldest first.
 
-        Cost: O(those parts + log batches) for a `lower` from since on, else as `parts`.
+        Cost: O(those pieces + log batches) for a `lower` from since on, else all.
         """
-        if not self.since.less_equal(lower):
-            return self.parts()
-        # Times of a batch lie before the next one, or before since where they were compacted.
-        starts = bisect_right(self.batches, lower, key=lambda batch: sole_time(batch.lower))
-        return tuple(p for batch in self.batches[max(0, starts - 1) :] for p in batch.parts)
+        batches = self.batches
+        if self.since.less_equal(lower):
+            # Times of a batch lie before the next one, or before since where they were compacted.
+            starts = bisect_right(batches, lower, key=lambda batch: sole_time(batch.lower))
+            batches = batches[max(0, starts - 1) :]
+        return tuple(piece for batch in batches for piece in batch.pieces)
 
     def staged_parts(self) -> tuple[Part, ...]:
         """All parts that wait for upper."""
         return tuple(part for parts in self.staged.values() for part in parts)
 
     def objects(self) -> set[str]:
-        """The keys of all objects in Blob that hold updates of this version."""
-        return {part.key for part in (*self.parts(), *self.staged_parts()) if part.key}
+        """The keys of all objects in Blob that this version names: parts, and lists of parts."""
+        pieces = (piece for batch in self.batches for piece in batch.pieces)
+        return {piece.key for piece in (*pieces, *self.staged_parts()) if piece.key}
 
     def inline_bytes(self) -> int:
         """Bytes of the updates that are in the log."""
-        return _inline_bytes((*self.parts(), *self.staged_parts()))
+        in_batches = sum(batch.inline_bytes for batch in self.batches)
+        return in_batches + _inline_bytes(self.staged_parts())
 
 
 def _inline_bytes(parts: Iterable[Part]) -> int:

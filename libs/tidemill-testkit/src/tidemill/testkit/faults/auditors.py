@@ -21,8 +21,9 @@ from tidemill.shard import (
     ReadCapability,
     Version,
 )
-from tidemill.shard.encoding import decode_entry, patch, rebuild
+from tidemill.shard.encoding import decode_entry, decode_list, patch, rebuild
 from tidemill.shard.fsck import state_problems
+from tidemill.shard.listed import is_list
 from tidemill.shard.log import CollectionLog, folder_of
 from tidemill.shard.state import Hold, State
 from tidemill.time import Frontier
@@ -52,6 +53,7 @@ class _Seen:
     rollup: tuple[str, int] | None
     units: list[Unit] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
+    named: frozenset[str] = frozenset()
 
 
 class Audit:
@@ -216,6 +218,12 @@ class Audit:
 
     async def _check_objects(self, where: str, seen: _Seen) -> None:
         named = seen.state.objects() | ({seen.rollup[0]} if seen.rollup else set())
+        for key in sorted(filter(is_list, named)):
+            data = await self._blob.get(key)
+            if data is not None:  # else it is found missing below
+                self.checked["lists of parts"] += 1
+                named |= {part.key for part in decode_list(data, key) if part.key}
+        seen.named = frozenset(named)
         for key in sorted(named):
             self.expect(
                 await self._blob.get_range(key, 0, 1), f"{where} names {key}, which is gone"
@@ -233,8 +241,7 @@ class Audit:
         self.checked["deleted objects"] += 1
         for collection, seen in self._seen.items():
             if key.startswith(folder_of(collection)):
-                named = seen.state.objects() | ({seen.rollup[0]} if seen.rollup else set())
-                self.expect(key not in named, f"{key} of {collection} is deleted and named by version {seen.number}")  # fmt: skip
+                self.expect(key not in seen.named, f"{key} of {collection} is deleted and named by version {seen.number}")  # fmt: skip
 
 
 class AuditedConsensus(MemoryConsensus):

@@ -45,7 +45,7 @@ LEASE_MS = 20_000
 REAP_AGE_MS = 30_000
 PAUSE_S = 40.0
 """Longer than a lease, and than orphans live with the reaper's rounds."""
-LIMITS = Limits(inline_bytes_max=300, part_bytes_max=2_000)
+LIMITS = Limits(inline_bytes_max=300, part_bytes_max=2_000, listed_parts=1)
 
 
 @dataclass(frozen=True, slots=True)

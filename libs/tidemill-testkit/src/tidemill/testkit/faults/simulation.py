@@ -37,7 +37,7 @@ SKEW_MS = 4_000
 """Wall clocks of processes are up to so much off."""
 LATE_S_MAX = 200.0
 """The last request that somebody gave up has arrived by then."""
-LIMITS = Limits(inline_bytes_max=500, part_bytes_max=4_000, cache_bytes_max=20_000)
+LIMITS = Limits(inline_bytes_max=500, part_bytes_max=4_000, cache_bytes_max=20_000, listed_parts=1)
 
 
 class Violation(AssertionError):

@@ -15,9 +15,12 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
 from importlib.metadata import distribution
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -197,7 +200,6 @@ def _written(
     whose data it provably only reads. Any: numba has no types.
     """
     from numba import types
-    from numba.core.errors import NumbaError
 
     begin = 2  # behind the result and what is raised
     for at, kind in enumerate(arguments):
@@ -207,10 +209,71 @@ def _written(
             continue
         if {b"readonly", b"readnone"} & set(attributes[data]):
             continue
-        try:
-            loop.compile((*arguments[:at], kind.copy(readonly=True), *arguments[at + 1 :]))
-        except NumbaError:
+        if not _is_typed(loop, (*arguments[:at], kind.copy(readonly=True), *arguments[at + 1 :])):
             yield at
+
+
+def _is_typed(loop: Any, arguments: tuple[Kind, ...]) -> bool:
+    """Whether a loop takes arguments of these types. Any: numba has no types."""
+    from numba.core.errors import NumbaError
+
+    with _types_alone():
+        try:
+            _returned(loop, arguments)
+        except NumbaError:
+            return False
+    return True
+
+
+@contextmanager
+def _types_alone() -> Iterator[None]:
+    """A block in which no loop that another one calls is compiled: its types are found."""
+    from numba.core.typing import signature
+
+    def typed(loop: Any, arguments: tuple[Kind, ...]) -> None:  # Any: numba has no types
+        found = signature(_returned(loop, arguments), *arguments)
+        loop.overloads[arguments] = SimpleNamespace(signature=found, objectmode=False)
+
+    loops = [each for each in LOOPS if hasattr(each, "overloads")]
+    kept = [dict(each.overloads) for each in loops]
+    for each in loops:
+        each.compile = partial(typed, each)
+    try:
+        yield
+    finally:
+        for each, overloads in zip(loops, kept, strict=True):
+            del each.compile
+            each.overloads.clear()
+            each.overloads.update(overloads)
+
+
+@cache
+def _returned(loop: Any, arguments: tuple[Kind, ...]) -> Kind:
+    """The type that a loop returns, by the part of the compiler that finds types.
+
+    Raises: NumbaError if the loop does not take these arguments. Any: numba has no types.
+    """
+    from numba.core import compiler, typed_passes
+
+    class Typing(compiler.PassManager):  # type: ignore[misc]  # as above
+        def run(self, state: Any) -> None:
+            super().run(state)
+            raise compiler._EarlyPipelineCompletion(state.return_type)
+
+    class Typed(compiler.CompilerBase):  # type: ignore[misc]  # as above
+        def define_pipelines(self) -> list[Typing]:
+            passes = Typing("types")
+            passes.passes += compiler.DefaultPassBuilder.define_untyped_pipeline(self.state).passes
+            passes.add_pass(typed_passes.NopythonTypeInference, "types of all values")
+            passes.finalize()
+            return [passes]
+
+    target, flags = loop._compiler.targetdescr, compiler.Flags()
+    target.options.parse_as_flags(flags, loop.targetoptions)
+    return compiler.compile_extra(
+        target.typing_context, target.target_context, loop.py_func, arguments, None, flags, {},
+        pipeline_class=Typed,
+    )  # fmt: skip
 
 
 def field_of(kind: Kind, *, is_returned: bool = False) -> str:

@@ -109,6 +109,37 @@ def test_items_spread_evenly_and_then_nothing_moves(
 
 
 @settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 5), st.integers(0, 6), st.lists(st.integers(2, 6), max_size=3),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_shares_of_one_work_spread_evenly_whatever_else_there_is(
+    replicas: int, items: int, works: list[int], order: Random
+) -> None:
+    kinds = [[f"i{number}" for number in range(items)]]
+    kinds += [[f"w{at}#{number}" for number in range(count)] for at, count in enumerate(works)]
+    wanted = [item for kind in kinds for item in kind]
+    order.shuffle(wanted)
+    members = Members({f"s{n}": Member(f"n{n}", "", 1000) for n in range(replicas)})
+    owners, held = Owners(), {session: dict[str, int]() for session in members.sessions}
+    for round_number in itertools.count():
+        before = owners
+        for session in order.sample(sorted(held), len(held)):
+            gained = to_claim(owners, members, wanted, session, held[session])
+            owners = settled(owners, members, session, held[session], gained)
+            held[session].update({item: owners.items[item].epoch for item in gained})
+            for item in to_give_up(owners, members, wanted, session, held[session]):
+                owners = tables.given_up(owners, {item: held[session].pop(item)})
+        if owners is before:
+            break
+        assert round_number < 4
+    for kind in kinds:
+        counts = [sum(item in mine for item in kind) for mine in held.values()]
+        assert sum(counts) == len(kind)
+        assert max(counts) - min(counts) <= 1
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.booleans()), max_size=20))
 def test_epochs_of_an_item_only_grow_also_when_it_was_forgotten(
     steps: list[tuple[int, int, bool]],

@@ -6,7 +6,7 @@ Two logs, since members beat all the time and items change hands rarely. Functio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -118,19 +118,37 @@ def epoch_of(owners: Owners, item: str) -> int | None:
 def fair_share(owners: Owners, members: Members, wanted: Collection[str], session: str) -> int:
     """Number of the wanted items that a session should have: all the same number, some one more.
 
-    One more is for those who have most already, so that nothing moves without need. Items that some
-    sessions leave to others do not count: their taker has them beside its share.
+    One more is for those who have most already, so that nothing moves without need. The items are
+    those of one kind, see `alike`, that nobody leaves to others.
     """
-    left = left_to(members)
-    wanted = [item for item in wanted if item not in left]
     share, more = divmod(len(wanted), len(members.sessions))
     had = Counter(
         owner.session
         for item, owner in owners.items.items()
         if item in wanted and owner.session in members.sessions
     )
-    ranked = sorted(members.sessions, key=lambda name: (-had[name], name))
+    whole = _whole_of(next(iter(wanted), ""))
+    liked = {name: _affinity(each.name, whole) for name, each in members.sessions.items()}
+    ranked = sorted(members.sessions, key=lambda name: (-had[name], whole and liked[name], name))
     return share + (ranked.index(session) < more)
+
+
+def alike(wanted: Iterable[str], members: Members) -> list[list[str]]:
+    """The wanted items that are dealt out together: shares of one work, and all that have none.
+
+    So sessions have the same number of each work's shares. Items that some sessions leave to others
+    do not count: their taker has them beside its part.
+    """
+    left, found = left_to(members), dict[str, list[str]]()
+    for item in wanted:
+        if item not in left:
+            found.setdefault(_whole_of(item), []).append(item)
+    return list(found.values())
+
+
+def _whole_of(item: str) -> str:
+    """The work of which an item is one share; empty for an item that is none."""
+    return item.rpartition("#")[0]
 
 
 def to_claim(
@@ -147,23 +165,20 @@ def to_claim(
     call whose outcome was unknown. It is taken anew: a late effect of that call is then impossible.
     """
     left = left_to(members)
-    mine = sum(item in held for item in wanted if item not in left)
-    room = fair_share(owners, members, wanted, session) - mine
-    free, due = [], []
-    for item in wanted:
+
+    def is_free(item: str) -> bool:
         owner = owners.items.get(item)
-        if (
-            owner is None
-            or owner.session not in members.sessions
-            or (owner.session == session and held.get(item) != owner.epoch)
-        ):
-            if item not in left:
-                free.append(item)
-            elif left[item] == session:
-                due.append(item)
+        if owner is None or owner.session not in members.sessions:
+            return True
+        return owner.session == session and held.get(item) != owner.epoch
+
+    found = [item for item in wanted if left.get(item) == session and is_free(item)]
     name = members.sessions[session].name
-    free.sort(key=lambda item: (_affinity(name, item), item))
-    return due + free[: max(0, room)]
+    for items in alike(wanted, members):
+        room = fair_share(owners, members, items, session) - sum(item in held for item in items)
+        free = sorted(filter(is_free, items), key=lambda item: (_affinity(name, item), item))
+        found += free[: max(0, room)]
+    return found
 
 
 def to_give_up(
@@ -181,13 +196,13 @@ def to_give_up(
     unwanted = sorted(
         item for item in held if item not in wanted or (item in left and item in leaves)
     )
-    kept = sorted(item for item in held if item in wanted and item not in left)
-    surplus = len(kept) - fair_share(owners, members, wanted, session)
-    if surplus <= 0:
-        return unwanted
     name = members.sessions[session].name
-    kept.sort(key=lambda item: (_affinity(name, item), item))
-    return unwanted + kept[-surplus:]
+    for items in alike(wanted, members):
+        kept = [item for item in items if item in held]
+        surplus = len(kept) - fair_share(owners, members, items, session)
+        kept.sort(key=lambda item: (_affinity(name, item), item))
+        unwanted += kept[-surplus:] if surplus > 0 else []
+    return unwanted
 
 
 def left_to(members: Members) -> dict[str, str]:

@@ -5,7 +5,7 @@
 Both sides read the same topics of a real broker, in turn, each in processes of its own. Answers are
 compared before a time is shown, and a difference stops the run. A job with `-roles` is the same
 workload by processes with some roles each, over Redis, a bucket and Kafka. `apart` has two views
-by one process of compute, and by two.
+by one process of compute, and by two. `ranges` has one view, by one process or in two ranges.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from tidemill.testkit.servers import kafka_server
 
 ROLES = "-roles"
 BACKLOGS = ("hot", "resample", "join")
-APART = "apart"
-JOBS = (*WORKLOADS, "freshness", APART, *(name + ROLES for name in BACKLOGS))
+BY_TWO = {"apart": apart.views, "ranges": apart.ranges}
+"""Jobs that one process of compute does, and then two."""
+JOBS = (*WORKLOADS, "freshness", *BY_TWO, *(name + ROLES for name in BACKLOGS))
 PARTITIONS = 4
 PER_S = 20_000
 WARM_RECORDS = 100_000
@@ -131,21 +132,21 @@ def fresh(options: Options, chosen: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def two_views(options: Options, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Two views by one process of compute and by two, in turns. Raises: SidesDiffer."""
+def by_two(job: str, options: Options, chosen: argparse.Namespace) -> dict[str, Any]:
+    """A job by one process of compute and by two, in turns. Raises: SidesDiffer."""
     together: list[Run] = []
     alone: list[Run] = []
     for _ in range(chosen.repetitions):
         for processes, runs in ((1, together), (2, alone)):
-            runs.append(apart.views(options, processes))
-            tell(f"{APART}: by {processes} of compute {shown(runs[-1])}")
+            runs.append(BY_TWO[job](options, processes))
+            tell(f"{job}: by {processes} of compute {shown(runs[-1])}")
         first = max(together[-1].first, alone[-1].first)
         ours = since(alone[-1].answers, first, apart.RESAMPLE)
-        compare(APART, ours, since(together[-1].answers, first, apart.RESAMPLE))
-        tell(f"{APART}: {ours.num_rows:,} answers are equal")
+        compare(job, ours, since(together[-1].answers, first, apart.RESAMPLE))
+        tell(f"{job}: {ours.num_rows:,} answers are equal")
     both, one_each = medians(together), medians(alone)
     for name in ("answers_s", "most_processor_s"):
-        tell(f"{APART}: one by two, {name}: {both[name] / one_each[name]:.2f}")
+        tell(f"{job}: one by two, {name}: {both[name] / one_each[name]:.2f}")
     return {"ours": one_each, "stages": {}, "runs": len(alone), "one process": both}
 
 
@@ -194,13 +195,14 @@ def main() -> None:
             if name == "freshness":
                 found = {**fresh(options, chosen), "count": PER_S}
             else:
-                workload = apart.RESAMPLE if name == APART else WORKLOADS[name.removesuffix(ROLES)]
+                plain = name.removesuffix(ROLES)
+                workload = apart.RESAMPLE if name in BY_TWO else WORKLOADS[plain]
                 kind = workload.records
                 if kind not in sent:
                     tell(f"{kind}: {chosen.records:,} records into each topic")
                     asyncio.run(records.send(kafka.address, kind, chosen.records, PARTITIONS))
                     sent.add(kind)
-                measured = two_views(options, chosen) if name == APART else None
+                measured = by_two(name, options, chosen) if name in BY_TWO else None
                 found = {**(measured or backlog(name, options, chosen)), "count": chosen.records}
             print(table.line_of(name, found), *table.stages_of(name, found), sep="\n", flush=True)
             if chosen.keep:

@@ -1,7 +1,7 @@
-"""Two views over rows that are durable already: one process of compute with both, or two.
+"""Views over rows that are durable already: one process of compute with all of it, or two.
 
-Each process of compute has a processor of its own, as a pod with a limit of one has it. All other
-processes have the processors together.
+These are two views, or two ranges of one. Each process of compute has a processor of its own, as a
+pod with a limit of one has it. All other processes have the processors together.
 """
 
 from __future__ import annotations
@@ -32,6 +32,18 @@ RESAMPLE = WORKLOADS["resample"]
 
 def views(options: Options, processes: int) -> Run:
     """Both views kept by so many processes, from their apply until both are definite."""
+    return kept_by(options, processes, (RESOURCES / "apart.yaml").read_text(), VIEWS)
+
+
+def ranges(options: Options, processes: int) -> Run:
+    """One view, kept whole by one process, or in as many ranges as there are processes."""
+    text = (RESOURCES / "apart.yaml").read_text().partition("\n---\n")[0]
+    text = text.replace("  outputs:", f"  ranges: {processes}\n  outputs:")
+    return kept_by(options, processes, text, VIEWS[:1])
+
+
+def kept_by(options: Options, processes: int, text: str, names: Sequence[str]) -> Run:
+    """Outputs of applied documents, by so many processes, until all are definite."""
     roles = (*FEEDING, *["compute"] * processes, *ASKING)
     documents = (RESOURCES / "resample.yaml").read_text().partition("\n---\n")
     source = documents[0].replace("topic: ", f"topic: {options.prefix}")
@@ -46,9 +58,9 @@ def views(options: Options, processes: int) -> Run:
         pin(pids)
         before = [measured([pid])[0] for pid in pids]
         with Usage(lambda: pids) as usage:
-            took_s = kept(client, options)
+            took_s = kept(client, options, text, names)
         used = [measured([pid])[0] - first for pid, first in zip(pids, before, strict=True)]
-        found = [answers_of(client, view_of(name), options.count) for name in VIEWS]
+        found = [answers_of(client, view_of(name), options.count) for name in names]
     figures = {"answers_s": took_s, "processor_s": sum(used), "most_processor_s": max(used)}
     first = max(first for _, first in found)
     return Run(figures | {"peak_mb": usage.peak_mb}, pa.concat_tables([t for t, _ in found]), first)
@@ -72,13 +84,13 @@ def until_durable(system: System, options: Options) -> None:
     raise NotDone(f"not all events are durable after {options.limit_s:g} s")
 
 
-def kept(client: Client, options: Options) -> float:
-    """Seconds from the apply of the views until both are definite."""
+def kept(client: Client, options: Options, text: str, names: Sequence[str]) -> float:
+    """Seconds from the apply of the views until all are definite."""
     last = records.event_end(options.count) - SKEW_MS - CLOCK_MS - 1
-    with ThreadPoolExecutor(len(VIEWS)) as threads:
+    with ThreadPoolExecutor(len(names)) as threads:
         began = time.perf_counter()
-        client.apply(ResourceDocument((RESOURCES / "apart.yaml").read_text(), "apart.yaml"))
-        ends = threads.map(lambda view: definite(client, view, last), VIEWS)
+        client.apply(ResourceDocument(text, "apart.yaml"))
+        ends = threads.map(lambda view: definite(client, view, last), names)
         return max(end or began for end in ends) - began
 
 

@@ -19,6 +19,7 @@ from tidemill.shard import (
     UpperMismatch,
     WriteCapability,
 )
+from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string())])
@@ -147,6 +148,67 @@ async def test_only_what_users_write_keeps_a_write_capability() -> None:
     with pytest.raises(UsageError) as refused:
         await world.here.compare_and_append("t", frontier(0), frontier(1), None, writer="reclock")
     assert refused.value.details["reason"] == "HeldByWriters"
+
+
+@rule("K2", "K6", "K13", "S1")
+async def test_several_writers_of_the_system_are_one_collection_that_users_do_not_write() -> None:
+    world = World()
+    await world.here.bind("view", Description(ROWS, kind="view"))
+    first, second = [
+        await world.here.write_hold("view", owner=f"range:{number}", users=False)
+        for number in range(2)
+    ]
+    assert (await world.there.acquire("view"))[1] is None
+    with pytest.raises(UsageError) as refused:
+        await world.there.acquire("view", rights="write")
+    assert refused.value.details["reason"] == "NotWritable"
+    await world.here.update_and_downgrade(first, updates(("ahead", 3, 1)), frontier(5))
+    status = await world.there.status("view")
+    assert (status.upper, status.staged) == (frontier(0), 1)
+    assert [holder.owner for holder in status.writing if holder.frontier == status.upper] == [
+        "range:1"
+    ]
+    with pytest.raises(UsageError) as refused:
+        await world.here.compare_and_append("view", frontier(0), frontier(1), None, writer="view")
+    assert refused.value.details["reason"] == "HeldByWriters"
+    found = await world.there.write_hold("view", owner="range:1", users=False)
+    assert found == second
+    await world.there.update_and_downgrade(found, updates(("late", 1, 1)), frontier(4))
+    held, _ = await world.there.acquire("view", lease_ms=None)
+    assert (await world.there.status("view")).upper == frontier(4)
+    assert triples(await world.there.snapshot(held, 3)) == [("ahead", 1), ("late", 1)]
+    for each in (first, second):
+        await world.here.drop(each)
+    # The last of them leaves upper where it is: the system goes on by compare-and-append.
+    assert (await world.there.status("view")).upper == frontier(4)
+
+
+@rule("UP1", "UP5", "K2")
+async def test_a_writer_of_the_system_writes_several_collections_at_once_or_none() -> None:
+    world = World()
+    groups = MemoryGroups()
+    here, there = (
+        Collections(groups, world.stores[1], world.clock, lambda: f"{next(world.names):032x}")
+        for _ in range(2)
+    )
+    held = {}
+    for name in ("view", "errors"):
+        await here.bind(name, Description(ROWS, kind="view"))
+        held[name] = await here.write_hold(name, owner="range:0", users=False)
+    await here.bind("state", Description(ROWS, kind="state"))
+    tables = {name: updates((name, 1, 1)) for name in ("state", *held)}
+    assert await here.append_all(frontier(0), frontier(2), tables, writer="v/0", held=held)
+    assert groups.landed == 1
+    for name in tables:
+        assert (await there.status(name)).upper == frontier(2)
+    # The same again, as a paused process would: another frontier is held by now.
+    assert not await here.append_all(frontier(0), frontier(2), tables, writer="v/0", held=held)
+    later = {name: each.at(frontier(2)) for name, each in held.items()}
+    await there.update_and_downgrade(later["errors"], None, frontier(3))
+    assert not await here.append_all(
+        frontier(2), frontier(4), dict.fromkeys(tables, updates()), writer="v/0", held=later
+    )
+    assert (await here.status("state")).upper == frontier(2)
 
 
 @rule("CR2")

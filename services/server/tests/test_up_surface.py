@@ -43,8 +43,11 @@ metadata: {name: tell}
 spec: {view: delays, goal: "late(p, d)", fireFrom: beginning, sink: {file: {path: late.jsonl}}}
 """
 
-QUIET = {"tidemill_store_not_durable", "tidemill_insecure"}
-"""Names that have a sample only while a store is at fault, or a port open."""
+QUIET = {
+    "tidemill_store_not_durable", "tidemill_insecure", "tidemill_view_range_upper",
+    "tidemill_view_range_rows",
+}  # fmt: skip
+"""Names that have a sample only while a store is at fault, a port open, or a view has ranges."""
 
 
 STAGED = tuple(f'tidemill_stage_rows_total{{stage="{stage}"}} 0.0' for stage in STAGES)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import between
 from tidemill.errors import Fenced, Unavailable
-from tidemill.shard import Collections, UpperMismatch
+from tidemill.shard import Collections, UpperMismatch, WriteCapability
 from tidemill.shard.parts import Part
 from tidemill.time import U64_MAX, Frontier, frontier, sole_time
 
@@ -38,6 +38,26 @@ async def append_through(
         held = outcome.current
         refuse_fenced(collection, held)
     return 0
+
+
+async def append_held(
+    collections: Collections, writer: WriteCapability, updates: pa.Table, upper: int
+) -> WriteCapability:
+    """Write the part of `updates` between what a capability holds and `upper`; it as it is then.
+
+    Of two that present it one writes an interval, and the other finds that it holds another
+    frontier (UP5). Updates are a function of definite inputs, so that they are the same. Cost: a
+    commit, and a look for each that another presenter has made.
+    """
+    while not frontier(upper).less_equal(sole_time(writer.frontier)):
+        missing = between(updates, sole_time(writer.frontier), upper)
+        outcome = await collections.update_and_downgrade(
+            writer, missing if missing.num_rows else None, frontier(upper)
+        )
+        if not isinstance(outcome, UpperMismatch):
+            return writer.at(outcome.upper)
+        writer = writer.at(outcome.current)
+    return writer
 
 
 async def append_stored(

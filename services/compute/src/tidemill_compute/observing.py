@@ -18,6 +18,8 @@ from tidemill.runtime.metrics import (
     VIEW_GLOBAL_LAG,
     VIEW_LOCAL_LAG,
     VIEW_ON_SPARK,
+    VIEW_RANGE_ROWS,
+    VIEW_RANGE_UPPER,
     VIEW_RANGES_TOUCHED,
     VIEW_STAGES,
     VIEW_WINDOWS,
@@ -26,6 +28,7 @@ from tidemill.runtime.metrics import (
 from tidemill.shard import Collections
 from tidemill_compute.actions.part import ActionPart
 from tidemill_compute.views.part import ViewPart
+from tidemill_compute.views.view_updates import ViewProgress
 from tidemill_compute.views.windows.session import WindowSession
 
 WINDOW_COUNTS = {
@@ -39,6 +42,8 @@ def watch(context: Context, running: RunningParts, session: WindowSession) -> No
     metrics, collections = context.metrics, context.collections
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(running)))
     metrics.watch(VIEW_GLOBAL_LAG, lambda: list(_global_lags(running, collections)))
+    metrics.watch(VIEW_RANGE_UPPER, lambda: list(_ranges(running, rows=False)))
+    metrics.watch(VIEW_RANGE_ROWS, lambda: list(_ranges(running, rows=True)))
     metrics.watch(VIEW_ON_SPARK, lambda: list(_on_spark(running)))
     metrics.watch(SPARK_EXECUTORS, lambda: [({}, session.executors)])
     for metric, which in WINDOW_COUNTS.items():
@@ -50,17 +55,34 @@ def watch(context: Context, running: RunningParts, session: WindowSession) -> No
 
 
 def _view_lags(running: RunningParts) -> Iterator[Reading]:
-    for name, part in running.of(ViewPart):
-        progress = part.driver.progress
+    for name, progress in _slowest(running).items():
         if progress.inputs:
             slowest = min(progress.inputs, key=lambda each: progress.inputs[each])
             behind = max(0, progress.inputs[slowest] - progress.lower) / 1000
             yield {"view": name, "slowest": slowest}, behind
 
 
+def _slowest(running: RunningParts) -> dict[str, ViewProgress]:
+    """The progress of each view; of one that is kept in ranges that of the slowest one here."""
+    found: dict[str, ViewProgress] = {}
+    for name, part in running.of(ViewPart):
+        progress = part.driver.progress
+        if name not in found or progress.lower < found[name].lower:
+            found[name] = progress
+    return found
+
+
+def _ranges(running: RunningParts, *, rows: bool) -> Iterator[Reading]:
+    for name, part in running.of(ViewPart):
+        if part.share is not None:
+            progress = part.driver.progress
+            labels = {"view": name, "range": str(part.share)}
+            yield labels, progress.held[1] if rows else progress.lower
+
+
 def _global_lags(running: RunningParts, collections: Collections) -> Iterator[Reading]:
     known = uppers(collections)
-    for name, part in running.of(ViewPart):
+    for name, part in dict(running.of(ViewPart)).items():
         outputs = [known[each] for each in part.outputs if each in known]
         roots = [each for each in part.roots if each in known]
         if outputs and roots:

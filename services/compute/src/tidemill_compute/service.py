@@ -72,7 +72,7 @@ class ComputeParts:
             case TableCollection():
                 return TablePart(made, context)
             case ViewCollections():
-                return ViewPart(made, context)
+                return ViewPart(made, context, share)
             case ActionCollections():
                 return ActionPart(made, confirm, context)
             case ArrangementCollection():

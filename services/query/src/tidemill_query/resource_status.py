@@ -25,7 +25,7 @@ from tidemill.host.reports import PartReports, Reports, combined
 from tidemill.host.roles import parts_for
 from tidemill.host.speed import time_left_ms
 from tidemill.host.supervised import RUNNING, Health
-from tidemill.rpc.messages import Json, ResourceStatus
+from tidemill.rpc.messages import Json, ResourceStatus, Work
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
     KINDS,
@@ -65,6 +65,31 @@ def progress_of(details: Mapping[str, Any]) -> Progress:  # details are any JSON
         return {}
     left_ms = time_left_ms(behind, per_s, arriving)
     return {"records_per_s": per_s, "records_behind": behind, "left_ms": left_ms}
+
+
+def told_by(work: Work) -> dict[str, Any]:  # details are any JSON
+    """The details of a part; of a range of a view also whose process keeps it."""
+    details: dict[str, Any] = dict(work.details)
+    process = {"process": work.process, "epoch": work.epoch}
+    if ranges := details.get("ranges"):
+        details["ranges"] = {number: {**process, **each} for number, each in ranges.items()}
+    return details
+
+
+def of_ranges(details: Sequence[dict[str, Any]]) -> dict[str, Json]:  # details are any JSON
+    """The details of a view of several ranges: of each, which is the slowest, which the heaviest.
+
+    All else is told of the slowest one, with whose upper the view is read.
+    """
+    told = [each for each in details if "ranges" in each]
+    ranges = {number: found for each in told for number, found in each["ranges"].items()}
+    if not ranges:
+        return {}
+    slowest = min(ranges, key=lambda number: ranges[number]["upper"])
+    heaviest = max(ranges, key=lambda number: ranges[number]["rows"])
+    whole = next(each for each in told if slowest in each["ranges"])
+    ordered = {number: ranges[number] for number in sorted(ranges, key=int)}
+    return {**whole, "ranges": ordered, "slowest": slowest, "heaviest": heaviest}
 
 
 class ResourceStatuses:
@@ -130,7 +155,9 @@ class ResourceStatuses:
         resource = stored.resource
         found = said.get((resource.kind, resource.name), {})
         parts = {part: found.get(part) for part in parts_for(resource)}
-        details = [dict(work.details) for work in parts.values() if work is not None]
+        details = [told_by(work) for work in parts.values() if work is not None]
+        if isinstance(resource.spec, ViewSpec) and resource.spec.ranges > 1:
+            return combined(parts), of_ranges(details)
         return combined(parts), dict(pair for each in details for pair in each.items())
 
     async def _status(self, stored: Stored, said: PartReports) -> ResourceStatus:

@@ -116,6 +116,8 @@ def state_of(view: PlannedView) -> str:
     return f"{own_prefix(view.stored, int(view.stored.resolved.get('version', 1)))}/state"
 
 
+PLACES = "places"
+"""Of the decisions about a view of several ranges: the columns by which each input is divided."""
 READS = "reads"
 """Of what was decided about a resource: the collections that it reads, by the names that it has for
 them.

@@ -44,7 +44,7 @@ async def release_holds(collections: Collections, collection: str, owners: froze
     status = await collections.status(collection)
     for holder in status.writing:
         if holder.owner in owners and holder.named:
-            writer = await collections.write_hold(collection, owner=holder.owner)
+            writer = await collections.write_hold(collection, owner=holder.owner, users=False)
             with suppress(UnknownCapability):
                 await collections.drop(writer)
     for holder in status.holders:

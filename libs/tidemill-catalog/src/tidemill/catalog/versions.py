@@ -110,6 +110,13 @@ def changed(known: Stored, resource: Resource) -> Stored:
         back = served(known).resolved
         resolved = {**back, "last": _last(known), "left": True}
         return replace(known, resource=resource, resolved=resolved)
+    if max(old.ranges, newest.ranges, new.ranges) > 1:
+        raise UsageError(
+            f"{resource.place('spec', 'ranges')}: {resource} is kept in ranges, or would be, and each "
+            "has a state of its own: apply the changed view under another name, or delete this one "
+            f"first: tidemill delete view {resource.name}",
+            reason="Immutable",
+        )
     if frontier_of(known) is not None:
         raise Unavailable(
             f"{resource}: version {version_of(known)} is taking over at this moment: apply again"

@@ -20,9 +20,9 @@ from tidemill.host.leaving import Leaving
 from tidemill.host.roles import (
     CLAIMED,
     item_of,
+    items_of,
     roles_for,
     share_of,
-    shares_of,
     without_share,
 )
 from tidemill.host.supervised import STARTING, Runner, Supervised
@@ -463,7 +463,4 @@ def _declared_anew(stored: Stored, now: Stored) -> bool:
 
 def _items_of(role: str, stored: Stored) -> list[str]:
     """The names of a role's items for a resource among processes, share by share."""
-    item, shares = item_of(stored), shares_of(stored.resource)
-    if role != "ingest" or shares == 1:
-        return [item]
-    return [share_of(item, number) for number in range(shares)]
+    return items_of(stored.resource, role, item_of(stored))

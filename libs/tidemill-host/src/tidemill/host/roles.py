@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
 from tidemill.runtime.problems import did_you_mean
-from tidemill.runtime.resources import Resource, SourceSpec
+from tidemill.runtime.resources import Resource, SourceSpec, ViewSpec
 
 ROLES: Mapping[str, str] = MappingProxyType(
     {
@@ -46,21 +46,28 @@ def roles_for(resource: Resource) -> tuple[str, ...]:
     return ("compute",)
 
 
-def shares_of(resource: Resource) -> int:
-    """Among how many processes of ingest the partitions of a source are shared."""
+def shares_of(resource: Resource, role: str = "ingest") -> int:
+    """Among how many processes the work of a role on a resource is shared.
+
+    Processes of ingest share the partitions of a source, those of compute the ranges of a view.
+    """
     spec = resource.spec
-    kafka = spec.kafka if isinstance(spec, SourceSpec) else None
+    if isinstance(spec, ViewSpec):
+        return spec.ranges
+    kafka = spec.kafka if isinstance(spec, SourceSpec) and role == "ingest" else None
     return 1 if kafka is None else kafka.readers
 
 
 def parts_for(resource: Resource) -> tuple[str, ...]:
-    """The parts of the work on a resource, each done by one process: roles, shares of ingest."""
-    shares = shares_of(resource)
-    parts: list[str] = []
-    for role in roles_for(resource):
-        shared = role == "ingest" and shares > 1
-        parts += [share_of(role, number) for number in range(shares)] if shared else [role]
-    return tuple(parts)
+    """The parts of the work on a resource, each done by one process: roles, or shares of one."""
+    roles = roles_for(resource)
+    return tuple(part for role in roles for part in items_of(resource, role, role))
+
+
+def items_of(resource: Resource, role: str, name: str) -> list[str]:
+    """The names of the work of a role on a resource, share by share; `name` is that of all."""
+    shares = shares_of(resource, role)
+    return [name] if shares == 1 else [share_of(name, number) for number in range(shares)]
 
 
 def share_of(name: str, number: int) -> str:

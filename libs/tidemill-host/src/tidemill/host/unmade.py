@@ -18,7 +18,7 @@ from tidemill.runtime.logs import get_logger
 log = get_logger("resources")
 
 _BY_PREFIX = {
-    "View": ("view", "takeover", "written"),
+    "View": ("view", "range", "takeover", "written"),
     "Action": ("action",),
     "Arrangement": ("arrangement",),
     "Hold": ("hold",),
@@ -96,7 +96,7 @@ def _owns(stored: Stored, owner: str) -> bool:
     word, _, whose = owner.partition(":")
     if stored.resource.kind == "Source":
         return word in _BY_NAME and whose == stored.resource.name
-    return word in _BY_PREFIX.get(stored.resource.kind, ()) and _is_of(whose, stored.prefix, "@")
+    return word in _BY_PREFIX.get(stored.resource.kind, ()) and _is_of(whose, stored.prefix, "/@")
 
 
 def inner(made: Runner) -> Runner:

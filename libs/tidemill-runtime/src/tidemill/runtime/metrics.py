@@ -180,6 +180,15 @@ VIEW_LOCAL_LAG = _gauge(
     "view",
     "slowest",
 )
+VIEW_RANGE_UPPER = _gauge(
+    "tidemill_view_range_upper",
+    "Instant below which a range of the view is written, in ms; the view is read below the least.",
+    "view",
+    "range",
+)
+VIEW_RANGE_ROWS = _gauge(
+    "tidemill_view_range_rows", "Rows of inputs and outputs that a range keeps.", "view", "range"
+)
 VIEW_ON_SPARK = _gauge(
     "tidemill_view_on_spark", "1 if windows on Spark keep the view, else 0; why.", "view", "cause"
 )

@@ -160,16 +160,19 @@ class CapabilityCommands:
             else WriteCapability(CapabilityId(write[0]), collection, write[1]),
         )
 
-    async def write_hold(self, collection: str, *, owner: str) -> WriteCapability:
+    async def write_hold(
+        self, collection: str, *, owner: str, users: bool = True
+    ) -> WriteCapability:
         """The write capability that `owner` has for good: the present one, else one at upper.
 
-        Every presenter of it is one and the same writer. Users can write the collection from then
-        on, too. Raises: UnknownCollection.
+        Every presenter of it is one and the same writer. With `users` these can write the
+        collection from then on, too; otherwise nobody gets another capability by its name (K13).
+        Raises: UnknownCollection.
         """
         now_ms, fresh = self._core.clock.now_ms(), self._core.ids()
 
         def taken(state: State) -> tuple[tuple[str, Frontier], State]:
-            state = transitions.let_users_write(state)
+            state = transitions.let_users_write(state) if users else state
             return transitions.hold_named_write(state, fresh, owner=owner, now_ms=now_ms)
 
         found, held = await self._core.versions.commit(collection, taken)

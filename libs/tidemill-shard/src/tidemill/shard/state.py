@@ -36,11 +36,11 @@ class Description:
     `schema`: the data columns. `key`: the columns by which parts are sorted and split, all if
     empty. `retain_ms`: the distance at which since follows upper, more if a reader holds it. None:
     since follows the readers, and stays while there are none. KEEP_ALL_MS: since never moves.
-    `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append
-    by compare-and-append on upper. `arrived`: the columns in the order of their arrival, if the
-    schema has another. Columns are of types that storage gives back unchanged,
-    `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a command of its users, not for a
-    resource.
+    `user_writable`: users may have write capabilities. While there are any, upper is their meet;
+    otherwise internal writers append by compare-and-append on upper. `arrived`: the columns in the
+    order of their arrival, if the schema has another. Columns are of types that storage gives back
+    unchanged, `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a command of its users, not
+    for a resource.
     """
 
     schema: pa.Schema
@@ -253,7 +253,7 @@ def settle(state: State, by: str, now_ms: int = 0) -> State:
     the cause. Cost: O(holds + staged parts).
     """
     upper = state.upper
-    if state.description.user_writable and state.writes:
+    if state.writes:
         upper = _later(upper, _meet(hold.frontier for hold in state.writes.values()))
     return at_upper(state, upper, by, now_ms)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tidemill.shard.state import Batch, State
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier
 
+NOT_HELD: Mapping[str, WriteCapability] = MappingProxyType({})
 INLINE_TOTAL_MAX = 4 * 1024 * 1024
 """More than this is not kept in the log of one collection, however small the writes are."""
 
@@ -75,8 +77,11 @@ class WriteCommands:
         updates: Mapping[str, pa.Table],
         *,
         writer: str,
+        held: Mapping[str, WriteCapability] = NOT_HELD,
     ) -> bool:
         """Append [lower, upper) of several collections in one transaction; whether that was done.
+
+        Of those in `held` a capability is presented, which has to hold `lower`.
 
         If not, the store has no such transactions, a collection stands elsewhere or is in use, or
         updates are too many for the log. Nothing has happened then, unless the answer was lost;
@@ -92,9 +97,12 @@ class WriteCommands:
             if parts is None:
                 return False
             write = Write(parts, span, self._core.ids())
+            presented = held.get(collection)
             transitions[collection] = partial(
                 append, expected=lower, new=upper, write=write, writer=writer, now_ms=now_ms
-            )
+            ) if presented is None else partial(
+                update, capability=presented.id, stated=lower, new=upper, write=write, now_ms=now_ms
+            )  # fmt: skip
             rows += table.num_rows
         with self._core.parts.stages.timed("commit", rows):
             return await self._core.versions.commit_together(transitions)

@@ -24,7 +24,7 @@ from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.takeover import Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ViewTarget
+from tidemill_compute.views.view_target import RangeOf, ViewTarget
 from tidemill_compute.views.write_back import WriteBack
 
 VIEW_BYTES = "limits.view_bytes"
@@ -47,19 +47,26 @@ def bounds_of(spec: ViewSpec, name: str, context: ComputeContext) -> tuple[Limit
 
 
 class ViewPart:
-    """Maintains a view; first lets a changed version take over."""
+    """Maintains a view, or one range of it; first lets a changed version take over.
 
-    def __init__(self, made: ViewCollections, context: ComputeContext) -> None:
+    A view of several ranges has no versions: they are kept apart, and none waits for another one.
+    """
+
+    def __init__(
+        self, made: ViewCollections, context: ComputeContext, share: int | None = None
+    ) -> None:
         self.name = made.name
         self._made = made
+        self.share = share
         self._context = context
         self._speed = Speed(context.host.clock, 0)
         self._takeover = None if made.changed is None else self._take_over(made.changed)
         self._driver = self._drive(self._target(made.view, made.base))
         host, prefix = context.host, made.stored.prefix
+        written = {} if share else made.written()
         self._written = [
             WriteBack(output, into, prefix, host.collections, host.clock, context.settings)
-            for output, into in made.written().items()
+            for output, into in written.items()
         ]
 
     @property
@@ -91,7 +98,16 @@ class ViewPart:
             "changesBehind": self.driver.count_changes(progress.lower, U64_MAX),
             "sharedWith": self.driver.shared_with,
             **self._versions(),
+            **self._range(),
         }
+
+    def _range(self) -> dict[str, object]:
+        """Upper and rows of the range that is kept; nothing of a view that is whole."""
+        if self.share is None:
+            return {}
+        progress = self.driver.progress
+        told = {"upper": progress.lower, "rows": progress.held[1], "bytes": progress.held[0]}
+        return {"ranges": {str(self.share): told}}
 
     def _engine(self) -> dict[str, object]:
         """Which engine keeps the view, and why."""
@@ -123,23 +139,28 @@ class ViewPart:
         """Inputs and outputs of one version; `beside` the other one it has outputs of its own."""
         made, spec = self._made, spec_of(view)
         prefix = own if beside else made.stored.prefix
+        part = None
+        if self.share is not None:
+            own, part = made.range_of(self.share), RangeOf(self.share, spec.ranges, made.places())
         return ViewTarget(
             own, view.program,
             {p: (named.collection, named.shape) for p, named in view.inputs.items()},
             {p: (f"{prefix}/{p}", named.shape) for p, named in view.outputs.items()},
             f"{prefix}/errors", f"{own}/state", view.ticks,
             spec.strategy, made.begins_at(view),
-            *bounds_of(spec, made.stored.resource.name, self._context),
+            *bounds_of(spec, made.stored.resource.name, self._context), part,
         )  # fmt: skip
 
     def _drive(self, target: ViewTarget) -> ViewDriver:
         host, context = self._context.host, self._context
         driver = ViewDriver(target, host.collections, host.clock, context.settings, context.shared)
+        driver.timed = self._measure
+        if self.share is not None:
+            return driver
         bytes_max = host.settings.limits.history_bytes
         driver.bulk = SparkHydrate(
             host.launcher, host.collections, host.clock.now_ms, random_id, bytes_max
         )
-        driver.timed = self._measure
         driver.engines = self._engines_of(target)
         driver.may_rest()
         return driver

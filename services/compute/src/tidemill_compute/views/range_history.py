@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangement.column_types import column_type
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.arrangement.updates import between, concatenate, one_array
 from tidemill.catalog.record_rows import PredicateShape
@@ -30,6 +29,7 @@ from tidemill.datalog.placement import (
     heavy_keys,
     placement_of,
 )
+from tidemill.datalog.placement.column_hashes import divides
 from tidemill.datalog.placement.shares import shares_of, state_of
 from tidemill.datalog.placement.sizes import RANGES_MAX, bytes_of
 from tidemill.datalog.presence import ErrorMove
@@ -147,7 +147,7 @@ class RangeHistory:
                     continue
                 shape = known[1]
                 for at in (*read.place.positions, *read.place.pieces):
-                    if at and (at - 1 in shape.written or not _hashed(shape.schema.types[at - 1])):
+                    if at and (at - 1 in shape.written or not divides(shape.schema.types[at - 1])):
                         return False
         return True
 
@@ -308,11 +308,6 @@ def _take(
         if endless:
             change[:, -2] = END_WORD
         engine.feed(name, change)
-
-
-def _hashed(kind: pa.DataType) -> bool:
-    """Whether rows are divided by columns of a type: by those of all values of the language."""
-    return column_type(kind) is not None or pa.types.is_null(kind)
 
 
 def key_of(shape: PredicateShape, place: Place, rows: pa.Table) -> list[pa.Array]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -21,9 +21,8 @@ from tidemill.errors import Exhausted, NotYet, Unavailable
 from tidemill.rpc.turns import until_ended
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.shard import Collections, UpperMismatch
+from tidemill.shard import Collections
 from tidemill.time import U64_MAX, Frontier, frontier, sole_time
-from tidemill_compute.appending import append_stored, append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.resting import Rest
 from tidemill_compute.settings import ComputeSettings
@@ -31,21 +30,17 @@ from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.engines import Engines
 from tidemill_compute.views.input_rows import Row, rows_of
 from tidemill_compute.views.input_state import InputState, no_rows
+from tidemill_compute.views.ranged import rows_of_range
 from tidemill_compute.views.readings import MOVED_MAX, all_of, is_near, reading_for
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticked import TickedMaintainer
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_compute.views.view_updates import (
-    Maintainer,
-    Start,
-    Step,
-    StoredUpdates,
-    Updates,
-    ViewProgress,
-)
+from tidemill_compute.views.view_updates import Maintainer, Start, Step, ViewProgress
+from tidemill_compute.views.writing import RangeWriting, Writing
 
 log = get_logger("views")
 T = TypeVar("T")
+Read: TypeAlias = "Callable[..., Awaitable[pa.Table]]"
 
 
 class ViewDriver:
@@ -70,6 +65,7 @@ class ViewDriver:
         self._collections = collections
         self._clock = clock
         self._settings = settings
+        self._written_by = (Writing if target.part is None else RangeWriting)(target, collections)
         self._shared = shared or SharedInputs()
         self._holds = Holds(collections, f"view:{target.name}")
         self._inputs = {
@@ -212,13 +208,9 @@ class ViewDriver:
     def _input_collections(self) -> list[str]:
         return sorted({collection for collection, _ in self._target.inputs.values()})
 
-    def _written(self) -> list[str]:
-        outputs = [collection for collection, _ in self._target.outputs.values()]
-        return [self._target.state, *outputs, self._target.errors]
-
     def _reread(self) -> list[str]:
         """The collections that a restart reads again: the state, and with ticks the outputs."""
-        return [self._target.state] if self._target.ticks is None else self._written()
+        return [self._target.state] if self._target.ticks is None else self._target.written
 
     def _read_before(self) -> list[str]:
         """The outputs that windows read as they are just before them."""
@@ -232,8 +224,7 @@ class ViewDriver:
         inputs hold there.
         """
         await self._settle()
-        uppers = [(await self._collections.status(c)).upper for c in self._written()]
-        refuse_fenced(self._target.state, uppers[0])
+        uppers = await self._written_by.uppers()
         lower = min(sole_time(upper) for upper in uppers)
         # The hold on the state moves only behind a window that is complete.
         fresh = await self._holds.take(self._target.state) == frontier(lower)
@@ -255,7 +246,8 @@ class ViewDriver:
             await self._wait(collection, at)
             told, reading = self._target.allowance.apart().take, self._readings[predicate]
             read = partial(self._holds.snapshot, collection, reading=reading, told=told)
-            living.restart(await living.shared.present(living, at, read), at + 1)
+            known = await living.shared.present(living, at, self._of_range(living, read))
+            living.restart(known, at + 1)
         state = frozenset() if fresh else await self._state_before(lower)
         contents: dict[str, list[Row]] = {}
         if not fresh:
@@ -303,7 +295,7 @@ class ViewDriver:
                 self._local, self._maintainer = None, engines.maintainer(self._collections)
                 self._call_off = self._maintainer.call_off
                 return
-        for collection in set(self._written()) - set(self._reread()):
+        for collection in set(self._target.written) - set(self._reread()):
             await self._holds.give_up(collection)  # windows may have held it
         if self._local is None:
             chosen = (self._target, self._settings, self._shared)
@@ -319,7 +311,7 @@ class ViewDriver:
             state = await self._collections.state(collection)
             upper = min(upper, U64_MAX if state.upper.empty else sole_time(state.upper))
             inputs[collection] = (state.description, state.parts())
-        written = {c: await self._collections.description(c) for c in self._written()}
+        written = {c: await self._collections.description(c) for c in self._target.written}
         return History(self._target, self._settings, self.progress.lower, upper, inputs, written)
 
     async def _hydrate(self, bulk: BulkHydrate) -> bool:
@@ -351,7 +343,8 @@ class ViewDriver:
             scan = None  # windows find rows as they are stored
         stored, every = self._maintainer.reads_max is not None, all_of(shape)
         self._apart.pop(predicate, None)
-        if not self._narrow and is_near(scan, shape, state.parts()):
+        alone = self._narrow or self._target.part is not None  # nobody else reads rows of a range
+        if not alone and is_near(scan, shape, state.parts()):
             is_read = partial(self._shared.is_read, collection, shape, every, stored)
             if is_read():
                 scan, self._widened = every, True
@@ -359,13 +352,25 @@ class ViewDriver:
                 self._apart[predicate] = is_read
         self._readings[predicate] = reading_for(scan, shape)
         self._inputs[predicate].stored = stored
-        self._inputs[predicate].share(self._shared.input(collection, shape, scan, stored))
+        if self._target.part is None:
+            self._inputs[predicate].share(self._shared.input(collection, shape, scan, stored))
 
     def _narrows(self) -> bool:
         """Whether it begins again with what it needs of inputs of which it had read all."""
         narrows, self._widened = self._widened, False
         self._narrow |= narrows
         return narrows
+
+    def _of_range(self, living: InputState, read: Read) -> Read:
+        """The same, of the rows of the range that is kept."""
+        part = self._target.part
+        if part is None:
+            return read
+
+        async def rows(*given: int) -> pa.Table:
+            return await self._compute(rows_of_range, part, living.shape, await read(*given))
+
+        return rows
 
     async def _wait(self, collection: str, beyond: int) -> Frontier:
         """The upper of a collection once it is past `beyond`."""
@@ -392,8 +397,12 @@ class ViewDriver:
                 until = U64_MAX if upper.empty else sole_time(upper)
                 most = self._maintainer.reads_max
                 if most is not None:
+                    part = self._target.part
                     bounded = await self._collections.upper_of_rows(
-                        collection, living.upper, until, most
+                        collection,
+                        living.upper,
+                        until,
+                        most if part is None else most * part.ranges,
                     )
                     # A step that was half written is read whole.
                     until = max(bounded, min(until, self._state_upper))
@@ -402,7 +411,7 @@ class ViewDriver:
                     self._holds.changes, collection,
                     reading=reading, told=told, added_up=most is None,
                 )  # fmt: skip
-                await living.shared.read(living, until, read)
+                await living.shared.read(living, until, self._of_range(living, read))
             self.progress.inputs[predicate] = living.upper
         return min(living.upper for living in self._inputs.values())
 
@@ -455,13 +464,13 @@ class ViewDriver:
         # has.
         updates = step.made() if step.state is None else await self._compute(step.made)
         alone = True
-        if not await self._append_all(updates, lower, step.upper):
+        if not await self._written_by.append_all(updates, lower, step.upper):
             state, *rest = updates
-            fits = await self._append_state(state, lower, step.upper)
+            fits = await self._written_by.append_state(state, lower, step.upper)
             if fits is None:
                 return False
             alone = fits
-            appends = (self._append(update, step.upper) for update in rest)
+            appends = (self._written_by.append(update, step.upper) for update in rest)
             for failed in await asyncio.gather(*appends, return_exceptions=True):
                 if failed is not None:
                     raise failed
@@ -471,6 +480,7 @@ class ViewDriver:
         self.progress.changes += sum(table.num_rows for _, table in updates)
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
+        self.progress.held = held
         self.timed(seconds)
         if self.engines is not None:
             behind = self.count_changes(self.progress.lower, U64_MAX)
@@ -503,50 +513,13 @@ class ViewDriver:
         """
         program, inputs = self._target.program, self._input_collections()
         if program.timeless and inputs:
-            self.rest = Rest(self._target.state, self._written(), inputs, self._collections)
+            self.rest = Rest(self._target.state, self._target.written, inputs, self._collections)
 
     async def _compute(self, work: Callable[..., T], *given: object) -> T:
         """The result of `work` on a thread of the views; cancelled, it has ended all the same."""
         done = partial(copy_context().run, looking, partial(work, *given))
         working = asyncio.get_running_loop().run_in_executor(self._shared.threads, done)
         return await until_ended(working, lambda: self._call_off())
-
-    async def _append_all(
-        self, updates: Sequence[tuple[str, Updates]], lower: int, upper: int
-    ) -> bool:
-        """Whether all that a step gave was written in one transaction; it then is nobody else's."""
-        tables = {each: table for each, table in updates if isinstance(table, pa.Table)}
-        if len(tables) < len(updates):
-            return False
-        return await self._collections.append_all(
-            frontier(lower), frontier(upper), tables, writer=self._target.name
-        )
-
-    async def _append_state(
-        self, update: tuple[str, Updates], lower: int, upper: int
-    ) -> bool | None:
-        """Write the state of a step; false if the one that is there is as good but not the same.
-
-        None if another process stands between `lower` and `upper` with a state of its own.
-        """
-        collection, table = update
-        if isinstance(table, StoredUpdates) or not table.num_rows:
-            await self._append(update, upper)
-            return True
-        outcome = await self._collections.compare_and_append(
-            collection, frontier(lower), frontier(upper), table, writer=self._target.name
-        )
-        if not isinstance(outcome, UpperMismatch):
-            return True
-        refuse_fenced(collection, outcome.current)
-        return False if outcome.current == frontier(upper) else None
-
-    async def _append(self, update: tuple[str, Updates], upper: int) -> None:
-        (collection, table), writer = update, self._target.name
-        if isinstance(table, StoredUpdates):
-            await append_stored(self._collections, collection, table.parts, upper, writer)
-        else:
-            await append_through(self._collections, collection, table, upper, writer)
 
     async def _take_in(self, lower: int, common: int, half_written: int | None) -> tuple[Step, int]:
         """A step, and about how many changes of the inputs it took in."""
@@ -582,7 +555,7 @@ class ViewDriver:
         for collection in (*self._reread(), *self._read_before()):
             await self._holds.downgrade(collection, frontier(last))
         needed = last
-        for collection in self._written()[1:]:
+        for collection in self._target.written[1:]:
             since = (await self._collections.status(collection)).since
             needed = min(needed, needed if since.empty else sole_time(since))
         for collection in self._input_collections():

@@ -15,6 +15,18 @@ from tidemill.time import Frontier
 
 
 @dataclass(frozen=True, slots=True)
+class RangeOf:
+    """Range `number` of so many `ranges`, and the columns by which each input is divided.
+
+    `places` are columns of the key of an input, 0 its time; without any its rows are in all ranges.
+    """
+
+    number: int
+    ranges: int
+    places: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class ViewTarget:
     """A view: its program, the collection of each input and output, its errors and its state.
 
@@ -34,3 +46,10 @@ class ViewTarget:
     limits: Limits = field(default_factory=Limits)
     allowance: Allowance = field(default_factory=Allowance, compare=False)
     """Memory of the view."""
+    part: RangeOf | None = None
+    """The range that is kept, by rows of the inputs and a state of its own; None: the whole."""
+
+    @property
+    def written(self) -> list[str]:
+        """The collections that are written, the state first, the errors last."""
+        return [self.state, *(collection for collection, _ in self.outputs.values()), self.errors]

@@ -29,6 +29,8 @@ class ViewProgress:
     steps: int = 0
     changes: int = 0
     seconds: float = 0.0
+    held: tuple[int, int] = (0, 0)
+    """Bytes in memory by its own count, and rows of inputs and outputs, after the last step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.apply.context import ApplyContext, Origins
 from tidemill.catalog.apply.documents import MAKERS, taken
 from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
+from tidemill.catalog.apply.ranges import with_places
 from tidemill.catalog.apply.restatement import refuse_other_columns, stated_anew
 from tidemill.catalog.apply.shared_bindings import join_bindings
 from tidemill.catalog.apply.turns import forget_all, in_turns
@@ -373,8 +374,7 @@ async def _plan_readers(readers: list[Stored], catalog: Catalog, by: Principal) 
             await catalog.foresee(stored)
             try:
                 known = decided(stored, catalog, by)
-                plan_reader(known, catalog)
-                done.append(known)
+                done.append(with_places(known, plan_reader(known, catalog)))
             except TidemillError as error:
                 refused.append(error)
                 left.append(stored)

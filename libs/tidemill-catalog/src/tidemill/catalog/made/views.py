@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 
 from tidemill.catalog import versions
-from tidemill.catalog.entry import SYSTEM, PlannedView, own_prefix
+from tidemill.catalog.entry import PLACES, SYSTEM, PlannedView, own_prefix
 from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.catalog.store import Stored
@@ -49,6 +50,20 @@ class ViewCollections:
         """Prefix of what belongs to the newest version."""
         return own_prefix(self.stored, versions.version_of(self.stored))
 
+    def range_of(self, number: int) -> str:
+        """Prefix of what belongs to one range of the view."""
+        return f"{self.base}/{number}"
+
+    @property
+    def ranges(self) -> list[str]:
+        """Prefixes of all ranges; none if the view is kept whole."""
+        count = spec_of(self.view).ranges
+        return [] if count == 1 else [self.range_of(number) for number in range(count)]
+
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """The columns by whose hash each input is divided among ranges; none: it is in all."""
+        return {name: tuple(each) for name, each in self.stored.resolved[PLACES].items()}
+
     def begins_at(self, view: PlannedView) -> Frontier | None:
         """The least time of history that counts; None for all of it.
 
@@ -75,12 +90,28 @@ class ViewCollections:
         if self.changed is not None:
             await self._hold_inputs(self.changed, self.newest)
             return
-        start = await self._hold_inputs(self.view, self.base)
-        for collection in (*self.outputs, f"{self.stored.prefix}/errors", f"{self.base}/state"):
+        ranges = self.ranges
+        starts = [await self._hold_inputs(self.view, each) for each in ranges or [self.base]]
+        # The holds of ranges have moved, if some of them have; their collections are there then.
+        start = max(starts, key=lambda each: each.elements)
+        written = (*self.outputs, f"{self.stored.prefix}/errors")
+        for collection in (*written, *(f"{each}/state" for each in ranges or [self.base])):
             await self.create(collection, start)
+        await self._hold_outputs(written)
         for output in self.written():
             owner = writer_of(self.stored.prefix)
             await self._collections.read_hold(output, owner=owner, lease_ms=None)
+
+    async def _hold_outputs(self, written: Sequence[str]) -> None:
+        """A write capability for each range, on each collection that all of them write.
+
+        IMPORTANT: all ranges have theirs before one of them writes, so that upper is their meet.
+        """
+        for collection in written:
+            for each in self.ranges:
+                await self._collections.write_hold(
+                    collection, owner=writer_of_range(each), users=False
+                )
 
     async def _hold_inputs(self, view: PlannedView, own: str) -> Frontier:
         """Hold the inputs of a version; where it can begin. Raises: UsageError for a closed one."""
@@ -147,9 +178,16 @@ class ViewCollections:
         used, past = versions.names_of(self.stored)
         prefix = self.stored.prefix
         owners = frozenset(f"{w}:{name}" for name in (*used, *past) for w in ("view", "takeover"))
-        owners |= {writer_of(prefix)}
+        owners |= {writer_of(prefix), *(f"view:{each}" for each in self.ranges)}
+        owners |= set(map(writer_of_range, self.ranges))
+        states = [f"{each}/state" for each in (prefix, *self.ranges)]
+        if self.ranges:
+            # A range that is ahead must not be read without the others once their holds are gone.
+            for collection in (*self.outputs, f"{prefix}/errors"):
+                with suppress(UnknownCollection):
+                    await self._collections.retire(collection)
         for collection in await self._collections.ids():
-            if collection in (*self.outputs, f"{prefix}/errors", f"{prefix}/state") or (
+            if collection in (*self.outputs, f"{prefix}/errors", *states) or (
                 collection.startswith(f"{prefix}@")
             ):
                 await close_collection(self._collections, collection, owners)
@@ -159,6 +197,11 @@ class ViewCollections:
         for into in written_into(self.stored.resource).values():
             with suppress(UnknownCollection):
                 await release_holds(self._collections, into, owners)
+
+
+def writer_of_range(prefix: str) -> str:
+    """In whose name a range has its write capabilities; its holds are given up apart."""
+    return f"range:{prefix}"
 
 
 def spec_of(view: PlannedView) -> ViewSpec:

@@ -303,6 +303,7 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
 
     `lattices` and `functions` of other distributions are named with their versions, `bits@1`.
     `hydrate_from` is an instant in milliseconds; None looks as far back as the inputs can be read.
+    Each of `ranges` may be kept by a process of its own.
     """
 
     program: str
@@ -316,6 +317,7 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     engine: Literal["auto", "local", "spark"] = "auto"
     hydrate_from: int | None = None
     takeover: Literal["auto", "manual"] = "auto"
+    ranges: int = 1
     tick: TickSpec | None = None
     nodes: int = 1
     place: dict[str, str] = {}

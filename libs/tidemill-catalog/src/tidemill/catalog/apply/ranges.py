@@ -1,0 +1,52 @@
+"""The ranges of a view, which several processes may keep: by which columns its inputs are divided.
+
+That is decided once, when the view is applied, and kept with it: the state of a range is of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.catalog.entry import PLACES, PlannedView, located
+from tidemill.catalog.store import Stored
+from tidemill.errors import UsageError
+from tidemill.runtime.resources import ViewSpec
+
+
+def with_places(stored: Stored, view: PlannedView | None) -> Stored:
+    """The resource with the places of its inputs, if it is a view of several ranges.
+
+    Raises: UsageError for a program whose ranges would need each other, with what to change.
+    """
+    spec = stored.resource.spec
+    if view is None or not isinstance(spec, ViewSpec) or spec.ranges == 1:
+        return stored
+    from tidemill.datalog.placement.apart import InTheWay, places_apart  # loads loops
+    from tidemill.datalog.placement.column_hashes import divides
+
+    with located(stored.resource, "spec", "ranges"):
+        if spec.engine == "spark":
+            raise UsageError(
+                "ranges are kept by processes of compute: leave engine out, or ranges",
+                reason="NoRanges",
+            )
+        found = places_apart(view.program)
+        if isinstance(found, InTheWay):
+            advice = f"; {found.advice}" if found.advice else ""
+            raise UsageError(
+                f"the program cannot be kept range by range: {found.reason}{advice}; or leave "
+                "ranges out",
+                reason="NoRanges",
+            )
+        for name, positions in found.items():
+            shape = view.inputs[name].shape
+            for at in positions:
+                if at - 1 in shape.written or not divides(shape.schema.types[at - 1]):
+                    raise UsageError(
+                        f"rows of {name} cannot be divided by {shape.schema.names[at - 1]}, whose "
+                        "values are sets or of any type: join by another column, or leave ranges "
+                        "out",
+                        reason="NoRanges",
+                    )
+    places = {name: list(positions) for name, positions in found.items()}
+    return replace(stored, resolved={**stored.resolved, PLACES: places})

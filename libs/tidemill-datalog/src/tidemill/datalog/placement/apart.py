@@ -1,0 +1,74 @@
+"""Programs whose ranges need no word of each other: each reads its share of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemill.datalog.carried_lattices import matches_ends
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.placement.places import Fragment, Place, Placement, Positions, Read
+from tidemill.datalog.placement.placing import placement_of
+
+
+@dataclass(frozen=True, slots=True)
+class InTheWay:
+    """Why the ranges of a program depend on each other, and what to change."""
+
+    reason: str
+    advice: str
+
+
+def places_apart(checked: CheckedProgram) -> Mapping[str, Positions] | InTheWay:
+    """The columns of each input by whose hash its rows are in one range; none: in all ranges.
+
+    With these the whole program over the rows of a range says exactly that range of the answers.
+    No row of an output is derived in two ranges, and no error: its text names a fact with the key
+    of its range. Pure: the same for one program, whatever its inputs hold. Cost: as
+    `placement_of`.
+    """
+    placement = placement_of(checked)
+    for fragment in placement.fragments:
+        if fragment.way == "one task":
+            return InTheWay(fragment.reason, fragment.advice)
+    if matches_ends(checked):
+        return InTheWay(
+            "a rule names the end of a fact, which may be infinite",
+            "leave the end out of @expires, or bind it to a literal",
+        )
+    return _exchange(placement) or _places(placement)
+
+
+def _exchange(placement: Placement) -> InTheWay | None:
+    """The first facts that change their range, None where none do."""
+    of: dict[str, Fragment] = {n: each for each in placement.fragments for n in each.derives}
+    for fragment in placement.fragments:
+        for read in fragment.reads:
+            if read.predicate in of:
+                name = read.predicate.rpartition(":")[2]
+                return InTheWay(
+                    f"facts of {name} are derived in one range and needed in another",
+                    f"derive {name} in a view of its own, which others read, or by the variable "
+                    "that joins the other rules",
+                )
+    return None
+
+
+def _places(placement: Placement) -> Mapping[str, Positions] | InTheWay:
+    found: dict[str, Place] = {}
+    for read in (read for fragment in placement.fragments for read in fragment.reads):
+        name = read.predicate.removeprefix(GIVEN)
+        if 0 in read.place.positions:
+            return InTheWay(f"facts of {name} would be divided by their time", _by(read))
+        if found.setdefault(name, read.place) != read.place:
+            return InTheWay(
+                f"facts of {name} are needed by one column in one rule, by another in another",
+                _by(read),
+            )
+    return {name: place.positions for name, place in sorted(found.items())}
+
+
+def _by(read: Read) -> str:
+    name = read.predicate.removeprefix(GIVEN)
+    return f"join {name} by the same arguments in every rule, or divide the rules among views"

@@ -152,6 +152,7 @@ async def test_a_look_up_reads_the_list_of_its_key_alone() -> None:
     assert len(world.blob.read) <= 3
     world.blob.read.clear()
     await fresh.status("c")
+    assert (await fresh.newest("c")).upper == frontier(3)
     assert not any(map(is_list, world.blob.read))
 
 

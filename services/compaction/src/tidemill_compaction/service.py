@@ -98,7 +98,7 @@ class Compaction:
                     continue
                 # One that cannot be looked at has no fresh metrics; compaction tells of it.
                 with suppress(Exception):
-                    await context.collections.state(collection)
+                    await context.collections.newest(collection)
 
 
 def _broken(counts: CompactionCounts) -> Iterator[Reading]:

@@ -49,7 +49,7 @@ class Contents:
 
         Versions that this process writes count at once.
         """
-        return await self._collections.state(collection, VERSION_AGE_S_MAX)
+        return await self._collections.newest(collection, VERSION_AGE_S_MAX)
 
     async def readable_at(self, collection: str, at: int) -> State:
         """The frontiers before the contents are read, between which the instant is. Raises:

@@ -50,7 +50,7 @@ class FrontierHistory:
             for name in known:
                 await self._clock.sleep(SAMPLE_S / len(known))
                 with suppress(TidemillError):  # one that is away or broken has a gap
-                    self._keep(name, await self._collections.state(name, SAMPLE_S))
+                    self._keep(name, await self._collections.newest(name, SAMPLE_S))
             if not known:
                 await self._clock.sleep(SAMPLE_S)
 
@@ -58,7 +58,7 @@ class FrontierHistory:
         """Looks at a collection, oldest first, the last one of this moment. Raises:
         UnknownCollection.
         """
-        self._keep(collection, await self._collections.state(collection))
+        self._keep(collection, await self._collections.newest(collection))
         flat = self._kept[collection]
         return [
             (flat[at], _shown(flat[at + 1]), _shown(flat[at + 2])) for at in range(0, len(flat), 3)

@@ -157,7 +157,7 @@ class StorageDriver:
 
     async def _refuse_crowd(self, collection: str) -> None:
         """Raises: Exhausted for a collection of which clients hold too many capabilities."""
-        state = await self._collections.state(collection)
+        state = await self._collections.newest(collection)
         leased = sum(
             hold.lease_ms is not None
             for holds in (state.reads, state.writes)
@@ -324,7 +324,7 @@ class StorageDriver:
             await asyncio.gather(renewing, return_exceptions=True)
 
     async def _renew_forever(self, reader: ReadCapability) -> None:
-        hold = (await self._collections.state(reader.collection)).reads.get(reader.id)
+        hold = (await self._collections.newest(reader.collection)).reads.get(reader.id)
         if hold is None or hold.lease_ms is None:
             return
         while True:

@@ -95,13 +95,15 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
         The statement of a version about an instant between its frontiers stays true (P1).
         Raises: UnknownCollection.
         """
-        state, whole = (
-            await self._core.versions.state(collection, age_s_max),
-            self._core.parts.whole,
-        )
+        whole = self._core.parts.whole
+        state = await self.newest(collection, age_s_max)
         with suppress(PartGone):  # lists were merged meanwhile
             return await whole(state)
         return await self._core.versions.read(collection, whole)
+
+    async def newest(self, collection: str, age_s_max: float = 0.0) -> State:
+        """`state`, for its frontiers, holds and sizes: parts that lists name are not read."""
+        return await self._core.versions.state(collection, age_s_max)
 
     def count_updates(self, collection: str, lower: int, upper: int) -> int:
         """About the number of updates from `lower` to before `upper`, in the newest version seen.

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
+from decimal import Decimal
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tidemill.arrangement.column_types import arrow_type
 from tidemill.datalog.check import check
 from tidemill.datalog.dataflow.evaluating import undeclared
 from tidemill.datalog.elements import element
-from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Place, Placement, placement_of
@@ -27,6 +28,7 @@ from tidemill.datalog.placement.hashing import hash_of, range_of
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
+from tidemill.datalog.values import Value
 from tidemill.errors import TidemillError
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.ranges.evaluating import evaluated_by_ranges
@@ -222,3 +224,27 @@ def test_limits_hold_over_the_rows_of_all_ranges() -> None:
     fits = RangeSettings(limits=Limits(rows=81))
     found = evaluated_by_ranges(checked, given_, upper=1, settings=fits)
     assert len(found.presences["p"]) == 81
+
+
+@pytest.mark.parametrize(("kind", "values"), [
+    ("text", tuple("abcdefgh")), ("any", ("a", 1, 1.5, True, None, "1", 0, False)), ("int", tuple(range(8))),
+    ("decimal(6,2)", tuple(Decimal(n) for n in range(8))),
+])  # fmt: skip
+def test_counts_of_several_ranges_meet_and_none_counts_twice(
+    kind: ColumnType, values: Sequence[Value]
+) -> None:
+    """Engines number the same texts otherwise, so no number tells what is counted."""
+    text = "many(h) @count(n) := ping(h, n); all(x) := many(h) ^ of(h, x);"
+    schemas = {
+        name: InputSchema(name, "relation", (("h", kind), ("n", "int"))) for name in ("ping", "of")
+    }
+    checked = check(parse(text), InputSchemas(schemas))
+    given_ = {name: [Presence(Record(name, (each, 1)), 0) for each in values] for name in schemas}
+    found = evaluated_by_ranges(checked, given_, upper=1, cuts=(0,), ranges=3)
+    assert answer_of(found, "all") == {("all", (1,), (("count", 8),))}
+
+
+def answer_of(evaluation: Evaluation, name: str) -> object:
+    """The facts of a predicate with what they carry."""
+    records = [each.record for each in evaluation.presences[name]]
+    return {(each.predicate, each.arguments, each.parafacts) for each in records}

@@ -148,7 +148,7 @@ async def test_eras_of_a_history_say_together_what_the_twin_says(
 
 
 def test_most_programs_have_had_eras() -> None:
-    """Others remember matches, recur, or pass counts on to where these meet again."""
+    """Others remember matches, or recur."""
     divided = {name for name, found in DIVIDED.items() if found}
     assert TEXTS.keys() - divided <= ALONE
     assert len(divided) > 9

@@ -141,11 +141,11 @@ class Eras:
 def _fits(fragment: Fragment) -> bool:
     """Whether all that a fragment knows at an instant is in the facts that it reads.
 
-    A recursion would begin anew in each era, and facts that take contributions along too.
+    A recursion would begin anew in each era.
     """
     remembers = any(rule.remembers for rule in fragment.plan.rules)
     recursive = any(each.recursive for each in fragment.plan.components)
-    return not (remembers or recursive or fragment.whole)
+    return not (remembers or recursive)
 
 
 def pieces_of(

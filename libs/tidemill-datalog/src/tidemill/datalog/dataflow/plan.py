@@ -159,13 +159,14 @@ class MatchColumns:
     `variables` have a column and a type; `facts` are, for each atom, the columns of its key, time
     first, where errors and identities need them. `width` counts time, expiry and nulls, the last
     three. `identity` are the columns that tell matches apart, `times` those of them with the times
-    of facts.
+    of facts. Words of its columns in `numbers` are numbers of values of a type, in one engine.
     """
 
     variables: Mapping[str, tuple[int, Type]]
     facts: tuple[tuple[int, ...], ...]
     identity: tuple[int, ...]
     times: tuple[int, ...]
+    numbers: Mapping[int, Type]
     width: int
     values: NumberedValues
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -10,7 +10,7 @@ from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.lingering import INSTANTS
 from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.plan import MODERATE, UNIT, VALUE, MatchColumns, See
-from tidemill.datalog.dataflow.schema import NUMBERED, TIME, Schema
+from tidemill.datalog.dataflow.schema import NUMBERED, NUMBERS, TIME, Schema
 from tidemill.datalog.logical.bounds import Bounds
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import (
@@ -306,8 +306,17 @@ class RuleColumns:
         width = len(self._template) + 3
         return MatchColumns(
             dict(self.variables), tuple(facts), tuple(sorted(identity)),
-            tuple(sorted(times & identity)), width, self.program.values,
+            tuple(sorted(times & identity)), self._numbers(identity), width, self.program.values,
         )  # fmt: skip
+
+    def _numbers(self, columns: Collection[int]) -> dict[int, Type]:
+        """Those of some columns with numbers of values, each with the type of the values."""
+        kinds = dict(self.variables.values())
+        for (number, place), column in self.own.items():
+            atom = self.atoms[number]
+            if not atom.is_clock and column not in kinds:
+                kinds[column] = self.program.schemas[atom.predicate].kind(place)
+        return {at: kind for at, kind in kinds.items() if at in columns and kind in NUMBERS}
 
     def _tells(self, number: int, place: int) -> bool:
         """Whether a column of a fact says which fact it is, or what was matched of it."""

@@ -42,6 +42,10 @@ NUMBERED = frozenset({Type.SET, Type.ANY})
 """Types whose values have a number in the place of a word."""
 
 
+NUMBERS = NUMBERED | TEXTS
+"""Types of which words are numbers that one engine has given."""
+
+
 class NotInDataflow(UsageError):
     """The dataflow cannot evaluate a program, for want of `construct`."""
 
@@ -300,6 +304,6 @@ def words_of_column(column: Column) -> I64Array:
 
 
 __all__ = [
-    "COLUMNS_MAX", "KINDS", "NUMBERED", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
+    "COLUMNS_MAX", "KINDS", "NUMBERED", "NUMBERS", "TIME", "NotInDataflow", "Schema", "column_of", "instant_of",
     "instant_word", "record_of", "renumbered", "rows_of_presences", "rows_of_records", "value_of", "word_of", "words_of_column",
 ]  # fmt: skip

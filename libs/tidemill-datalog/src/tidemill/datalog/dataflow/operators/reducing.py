@@ -7,7 +7,7 @@ words and sums of floats and decimals; others are merged value by value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from tidemill.arrangement.interval_updates import (
 )
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.looks import look
-from tidemill.datalog.columns.spelling import MOMENTS
+from tidemill.datalog.columns.spelling import MOMENTS, TEXTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.decimal_sums import in_two_words, sums_of
@@ -246,14 +246,30 @@ class Reduction:
         given = [self._matches.expressions.value(term, match) for term in terms]
         if name not in TALLIES:
             return self._lattices[name].inject(*given)
-        columns = self._matches.plan.columns
-        known = match[list(columns.identity)].tolist()
-        nulls = [int(match[columns.nulls]) >> column & 1 for column in columns.identity]
-        identity = (self._matches.plan.form.number, at, *known, *nulls)
+        identity = (self._matches.plan.form.number, at, *self._identity(match))
         value = among_floats(given[0]) if self._plan.floats and name == "sum" else given[0]
         if value == END and name != "count":  # an overflow of the group, and not of this match
             return Tally(name, END, lambda: {identity: value})
         return tally(name, {identity: value})
+
+    def _identity(self, match: I64Array) -> Iterator[Any]:
+        """Values that tell a match from all others of its rule, the same in every engine.
+
+        IMPORTANT: contributions leave an engine, in facts for another one and in rows of a state.
+        """
+        columns = self._matches.plan.columns
+        nulls = int(match[columns.nulls])
+        for column in columns.identity:
+            word, kind = int(match[column]), columns.numbers.get(column)
+            if nulls >> column & 1:
+                yield None
+            elif kind is None:
+                yield word
+            elif kind in TEXTS:
+                yield self._texts.texts(np.array([word]))[0]
+            else:
+                value = columns.values.value(word)
+                yield value if kind is Type.SET else (type(value).__name__, value)
 
     def _before(
         self, groups: I64Array, since: I64Array, facts: Arrangement, in_place: bool

@@ -55,6 +55,38 @@ def test_a_recursion_that_hands_on_an_argument_is_divided_by_it() -> None:
     assert lines[-1] == "    keeps reach by (c0)"
 
 
+def test_a_recursion_that_hands_on_none_is_evaluated_by_rounds() -> None:
+    lines = told(
+        "sg(x, y) := edge(z, x) ^ edge(z, y); sg(x, y) := edge(a, x) ^ sg(a, b) ^ edge(b, y);"
+    )
+    assert lines == [
+        "  fragment 1: range by range in rounds, each a job of one stage; in live windows one task",
+        "    reads edge by (a)",
+        "    reads edge in all ranges",
+        "    rule 1 by (z): sg(x, y) := edge(z, x) ^ edge(z, y);",
+        "    rule 2 by (a): sg(x, y) := edge(a, x) ^ sg(a, b) ^ edge(b, y);",
+        "    each round hands on sg by (c0)",
+        "    keeps sg by (c0)",
+    ]
+
+
+def test_facts_that_meet_themselves_are_at_two_places_in_a_round() -> None:
+    lines = told("r(x, y) := edge(x, y); r(x, z) := r(x, y) ^ r(y, z); n(x) @count(y) := r(x, y);")
+    assert [line for line in lines if "each round" in line] == [
+        "    each round hands on r by (c1)",
+        "    each round hands on r by (c0)",
+    ]
+    assert "    keeps r by (c1), handed on to fragment 2" in lines
+
+
+def test_a_recursion_over_few_rows_is_one_task() -> None:
+    text = "r(x, y) := edge(x, y); r(x, z) := r(x, y) ^ r(y, z);"
+    for rows, way in ((99_999, "one task"), (100_000, "rounds")):
+        (fragment,) = placement_of(program(text), rows={"edge": rows}).fragments
+        assert fragment.way == way
+    assert "few rows" in placement_of(program(text), rows={"edge": 1}).fragments[0].reason
+
+
 def test_the_largest_key_is_taken() -> None:
     placement = placement_of(program("both(x, y) := edge(x, y) ^ payment(x, y) ^ not edge(y, x);"))
     assert placement.fragments[0].keys == (("x", "y"),)
@@ -71,8 +103,11 @@ def test_an_aggregate_of_a_join_is_matched_where_it_joins() -> None:
 @pytest.mark.parametrize(
     ("text", "reason", "advice"),
     [
-        ("sg(x, y) := edge(z, x) ^ edge(z, y); sg(x, y) := edge(a, x) ^ sg(a, b) ^ edge(b, y);",
-         "no argument of the recursion is handed on", "pass one argument"),
+        ("sg(x, y) := edge(x, y); sg(x, y) @expires(9) := edge(a, x) ^ sg(a, b) ^ edge(b, y);",
+         "no argument of the recursion is handed on unchanged by all of its rules, and clocks, times "
+         "and ends", "pass one argument"),
+        ("p(x, y) := edge(x, y); p(x, z) := p(x, y) ^ p(z, w) ^ edge(y, w);",
+         "facts of the recursion would be in all ranges", "pass one argument"),
         ("all() @count(x) @time(3) := edge(x, _);", "one group", "give the head an argument"),
         ("limit(3);", "no rows to divide", ""),
         ("seen(x) @next := edge(x, _);", "ticks follow one another", "in a view of its own"),

@@ -145,7 +145,7 @@ def _fits(fragment: Fragment) -> bool:
     """
     remembers = any(rule.remembers for rule in fragment.plan.rules)
     recursive = any(each.recursive for each in fragment.plan.components)
-    return not (remembers or recursive)
+    return not (remembers or recursive or fragment.returning)
 
 
 def pieces_of(

@@ -30,6 +30,7 @@ from tidemill.datalog.placement import (
     placement_of,
 )
 from tidemill.datalog.placement.column_hashes import divides
+from tidemill.datalog.placement.places import Read
 from tidemill.datalog.placement.shares import shares_of, state_of
 from tidemill.datalog.placement.sizes import RANGES_MAX, bytes_of
 from tidemill.datalog.presence import ErrorMove
@@ -81,17 +82,17 @@ def heavy_in(history: History, ranges: int) -> tuple[HeavyKey, ...]:
 
 
 def placement_with(
-    history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey]
+    history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey], *, rounds: bool
 ) -> Placement:
-    """The placement of a program, by about how many rows its inputs have.
+    """The placement of a program, by about how many rows its inputs have; a history has `rounds`.
 
     Matches of `heavy` keys are divided where rows can be divided by all columns for that.
     """
     program = history.target.program
-    found = placement_of(program, rows=rows, heavy=heavy)
+    found = placement_of(program, rows=rows, heavy=heavy, rounds=rounds)
     if not heavy or RangeHistory(history, found, 1).keys_fit():
         return found
-    return placement_of(program, rows=rows)
+    return placement_of(program, rows=rows, rounds=rounds)
 
 
 class RangeHistory:
@@ -110,7 +111,7 @@ class RangeHistory:
         Rows of inputs in all ranges are at most about `copied_max` bytes together.
         """
         rows = history.input_rows
-        placement = placement_with(history, rows, heavy_in(history, ranges))
+        placement = placement_with(history, rows, heavy_in(history, ranges), rounds=True)
         found = cls(history, placement, ranges)
         divided = placement.divided and not matches_ends(history.target.program)
         if not (divided and found.keys_fit() and found._copied(rows) <= copied_max):
@@ -153,7 +154,7 @@ class RangeHistory:
 
     def ranges_of(self, fragment: Fragment) -> int:
         """The number of ranges of a fragment."""
-        return self.ranges if fragment.way == "ranges" else 1
+        return self.ranges if fragment.divided else 1
 
     def collections_of(self, fragment: Fragment) -> list[str]:
         """The collections that a fragment reads, in their order."""
@@ -189,19 +190,12 @@ class RangeHistory:
         the state there. The beginning of a view has None `before`. With `whole` it hands on to
         later fragments what was there before, too. Raises: Exhausted, LimitPassed, Corrupt.
         """
-        target, texts = self.history.target, Texts()
-        crossing = self.placement.crossing(fragment)
-        outputs = [name for name in fragment.placed if name in target.outputs]
-        engine = DataflowEngine(
-            fragment.plan.checked, plan=plan_in(fragment.plan, number),
-            strategy=target.strategy, texts=texts,
-            limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
-            told=dict.fromkeys([*outputs, *crossing]), whole=fragment.whole,
-        )  # fmt: skip
+        engine = self.engine_of(fragment, number)
+        texts = engine.texts
         crossed: list[Dealt] = []
         failing: list[ErrorMove] = []
         if before is not None:
-            handed_on = crossing if whole else ()
+            handed_on = self.placement.crossing(fragment) if whole else ()
             shares = shares_of(fragment, number, self.ranges_of(fragment))
             engine.restore(state_of(fragment, state), self.history.lower, shares)
             crossed = self._restart(engine, fragment, rows, before, texts, handed_on)
@@ -209,34 +203,59 @@ class RangeHistory:
         had = {name: engine.rows(name) for name in fragment.placed}
         for read in fragment.reads:
             known, payloads = self.input_of(read.predicate), rows.get(read.name, ())
-            if known is None:
-                feed_told(engine, read.name, payloads, texts)
-            elif before is None:
-                self._feed(engine, read.name, known[1], payloads, texts)
+            if known is None or before is None:
+                self.feed(engine, read, payloads)
             elif payloads:
                 changes = concatenate([*map(table_in, payloads)])
                 _take(engine, read.name, known[1], changes, texts)
+        found = self.found(fragment, engine)
+        crossing = [*crossed, *found.crossing]
+        return replace(found, crossing=crossing, had=had, failing=failing)
+
+    def engine_of(self, fragment: Fragment, number: int) -> DataflowEngine:
+        """The engine of one range of a fragment, which tells outputs and what crosses."""
+        target = self.history.target
+        outputs = [name for name in fragment.placed if name in target.outputs]
+        return DataflowEngine(
+            fragment.plan.checked, plan=plan_in(fragment.plan, number),
+            strategy=target.strategy, texts=Texts(),
+            limits=target.limits, allowance=target.allowance.apart(), keeps_state=True,
+            told=dict.fromkeys([*outputs, *self.placement.crossing(fragment)]), whole=fragment.whole,
+        )  # fmt: skip
+
+    def feed(self, engine: DataflowEngine, read: Read, payloads: Sequence[bytes]) -> None:
+        """Give an engine at the beginning of a view what was dealt to its range."""
+        known = self.input_of(read.predicate)
+        if known is None:
+            feed_told(engine, read.name, payloads, engine.texts)
+        else:
+            self._feed(engine, read.name, known[1], payloads, engine.texts)
+
+    def found(self, fragment: Fragment, engine: DataflowEngine) -> RangeFound:
+        """Go on to `upper`; the answer of a range whose engine has all that was dealt to it."""
+        target = self.history.target
         told = engine.step(min(self.history.upper, END_WORD))
         errors, endless = list[ErrorMove](), matches_ends(target.program)
         updates = {}
-        for name in outputs:
-            if name in told:
+        for name in fragment.placed:
+            if name in told and name in target.outputs:
                 collection, shape = target.outputs[name]
                 finite, failed = without_endless(told[name]) if endless else (told[name], [])
                 updates[collection] = updates_of(finite, shape, self.history.lower)
                 errors += failed
-        crossed += self._crossing(fragment, told, dict.fromkeys(crossing, ""))
+        names = self.placement.crossing(fragment) - fragment.returning
+        crossed = self.crossing(fragment, told, dict.fromkeys(names, ""))
         gone, come = engine.tell_state()
         moved = moved_rows(gone, come, self.history.upper - 1)
         updates[target.state] = update_table(moved, STATE_SCHEMA)
         counts = {name: engine.rows(name) for name in fragment.placed}
         errors += engine.tell_errors()
-        return RangeFound(updates, errors, counts, crossed, had, failing, engine.turn)
+        return RangeFound(updates, errors, counts, crossed, turn=engine.turn)
 
-    def _crossing(
+    def crossing(
         self, fragment: Fragment, told: Mapping[str, OutputChanges], names: Mapping[str, str]
     ) -> list[Dealt]:
-        """Changes of some predicates for later fragments; their names get a word before them."""
+        """Changes of some predicates for who reads them; their names get a word before them."""
         return [
             each
             for later in self.placement.fragments
@@ -270,7 +289,7 @@ class RangeHistory:
                 _take(engine, read.name, stored[1], present, texts, lower - 1, endless=endless)
         told = engine.step(lower)
         engine.tell_state()
-        return self._crossing(fragment, told, dict.fromkeys(handed_on, BEFORE))
+        return self.crossing(fragment, told, dict.fromkeys(handed_on, BEFORE))
 
     def require_rows(self, counts: Mapping[str, int]) -> None:
         """Raises: LimitPassed where predicates have too many rows in all ranges together."""

@@ -28,7 +28,7 @@ def places_apart(checked: CheckedProgram) -> Mapping[str, Positions] | InTheWay:
     of its range. Pure: the same for one program, whatever its inputs hold. Cost: as
     `placement_of`.
     """
-    placement = placement_of(checked)
+    placement = placement_of(checked, rounds=False)
     for fragment in placement.fragments:
         if fragment.way == "one task":
             return InTheWay(fragment.reason, fragment.advice)

@@ -86,7 +86,8 @@ class _Cut:
                         absent = tuple(map(finer_at, absent, other.way.absent))
                     keys.append(tuple(sorted(way.variables)))
                 rules.append(self._rule(rule, atoms, absent))
-            components.append(replace(component, rules=tuple(rules)))
+            recursive = component.recursive and self._draft.way != "rounds"
+            components.append(replace(component, rules=tuple(rules), recursive=recursive))
         placed = {name: Place(positions) for name, positions in state.placed.items()}
         if self._draft.way == "one task":
             placed = dict.fromkeys(self._derived, FIRST)
@@ -114,7 +115,7 @@ class _Cut:
 
     def _name(self, atom: AtomForm | AbsentForm, place: Place | None) -> str:
         predicate = atom.predicate
-        if predicate in self._derived:
+        if predicate in self._derived - self._draft.returning:
             return predicate
         assert place is not None
         at = "all" if place.everywhere else ",".join(map(str, place.positions))

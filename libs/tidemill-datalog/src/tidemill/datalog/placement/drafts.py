@@ -43,6 +43,8 @@ class Draft:
     states: list[State] = field(default_factory=lambda: [State()])
     reason: str = ""
     advice: str = ""
+    returning: frozenset[str] = frozenset()
+    """Predicates that it derives, and reads where they come back in the next round."""
 
     @property
     def rules(self) -> list[RuleForm]:

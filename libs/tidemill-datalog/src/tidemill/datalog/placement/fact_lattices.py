@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 from tidemill.datalog.dataflow.lingering import lives_apart
@@ -54,6 +54,23 @@ class FactLattices:
             if not atom.is_clock:
                 found |= self._represented.passed(rule, atom)
         return found <= PORTABLE
+
+    def merged_by_sight(self, rule: RuleForm) -> bool:
+        """Whether what a rule derives is merged by what is seen of it, each value as it is.
+
+        So may a range merge its own part first, and others may hear of it several times.
+        """
+        names, passed = [name for name, _ in rule.head.lattices], frozenset[str]()
+        for atom in rule.atoms:
+            if not atom.is_clock:
+                passed |= self._represented.passed(rule, atom)
+        kinds = [self._types.get((rule.head.predicate, name), ("any",)) for name in names]
+        known = not any("any" in each for each in kinds) and len({*names}) == len(names)
+        return known and {*names} | passed <= SIMPLE and not (names and passed)
+
+    @property
+    def _types(self) -> Mapping[tuple[str, str], tuple[ColumnType, ...]]:
+        return self._plan.checked.lattice_types
 
     @cached_property
     def _lowered(self) -> LogicalPlan:

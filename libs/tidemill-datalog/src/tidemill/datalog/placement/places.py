@@ -12,7 +12,7 @@ from tidemill.datalog.records import Record
 
 Positions: TypeAlias = "tuple[int, ...]"
 """Columns of a key, ascending: 0 is the time, arguments follow."""
-Way: TypeAlias = Literal["ranges", "one task"]
+Way: TypeAlias = Literal["ranges", "rounds", "one task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,10 @@ class HeavyKey:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Rules that are evaluated range by range without an exchange, or in one task.
+    """Rules that are evaluated range by range, or in one task.
+
+    One by rounds reads what it derives itself: it is evaluated until no range derives more, all
+    ranges in step. Any other one needs no exchange.
 
     `placed` says where derived facts are; those that are not in it are merged by a later fragment.
     `keys` are the variables by whose values the matches of each rule are divided, by the place of
@@ -101,6 +104,16 @@ class Fragment:
     whole: frozenset[str] = frozenset()
     heavy: tuple[HeavyKey, ...] = ()
     undivided: Mapping[HeavyKey, str] = field(default_factory=dict)
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is evaluated range by range."""
+        return self.way != "one task"
+
+    @property
+    def returning(self) -> frozenset[str]:
+        """The predicates that come back to it in the next round; none but for one by rounds."""
+        return frozenset(self.derives) & {each.predicate for each in self.reads}
 
     @property
     def derives(self) -> tuple[str, ...]:
@@ -123,7 +136,7 @@ class Placement:
     @property
     def divided(self) -> bool:
         """Whether some fragment is evaluated range by range."""
-        return any(fragment.way == "ranges" for fragment in self.fragments)
+        return any(fragment.divided for fragment in self.fragments)
 
     def crossing(self, fragment: Fragment) -> frozenset[str]:
         """The predicates of a fragment that later ones read."""

@@ -31,6 +31,7 @@ from tidemill.datalog.placement.heavy import HeavyKeys
 from tidemill.datalog.placement.pieces import Pieces, pieces_of
 from tidemill.datalog.placement.places import HeavyKey, Placement, Positions
 from tidemill.datalog.placement.reasons import TICKS, reason_of, together
+from tidemill.datalog.placement.rounds import HELD, rounds_of
 from tidemill.datalog.placement.sizes import Sizes
 from tidemill.datalog.placement.splitting import CROSSING, Columns, Halves, split
 
@@ -40,8 +41,12 @@ def placement_of(
     carrying: Collection[str] = frozenset(),
     rows: Mapping[str, int] | None = None,
     heavy: Iterable[HeavyKey] = (),
+    *,
+    rounds: bool = True,
 ) -> Placement:
     """The places of a program's facts. Facts of the inputs in `carrying` may carry any lattice.
+
+    Without `rounds` a recursion that hands no argument on is one task.
 
     `rows` are about those of inputs, and `heavy` keys of inputs that one range should not have all
     to itself. Pure: the same for the same arguments. Cost: polynomial in the text.
@@ -53,7 +58,7 @@ def placement_of(
     plain: tuple[int, Placement] | None = None
     apart: dict[int, frozenset[str]] = {}
     while True:
-        placing = _placed(plan, carrying, sizes, apart)
+        placing = _placed(plan, carrying, sizes, apart, rounds)
         pieces = [pieces_of(draft, known) for draft in placing.drafts]
         found = sum(len(each.undivided) for each in pieces), placing.placement(pieces)
         plain = plain or found
@@ -64,12 +69,16 @@ def placement_of(
 
 
 def _placed(
-    plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, apart: Mapping[int, frozenset[str]]
+    plan: LogicalPlan,
+    carrying: Collection[str],
+    sizes: Sizes,
+    apart: Mapping[int, frozenset[str]],
+    rounds: bool,
 ) -> _Placing:
     """The attempt in which all that has to be one task is."""
     alone: set[str] = set()
     while True:
-        placing = _Placing(plan, carrying, sizes, alone, apart)
+        placing = _Placing(plan, carrying, sizes, alone, apart, rounds)
         missing = placing.place()
         if not missing:
             return placing
@@ -85,9 +94,10 @@ class _Placing:
 
     def __init__(
         self, plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, alone: set[str],
-        apart: Mapping[int, frozenset[str]],
+        apart: Mapping[int, frozenset[str]], rounds: bool,
     ) -> None:  # fmt: skip
         self._apart_by = apart
+        self._by_rounds = rounds
         self._keys: dict[str, frozenset[str]] = {}
         self._sizes = sizes
         self._plan = plan
@@ -98,6 +108,7 @@ class _Placing:
         self._where: dict[str, int] = {}
         self._rules = {id(rule): at for at, rule in enumerate(plan.rules)}
         self._matches: dict[str, str] = {}
+        self._lacks: dict[str, str] = {}
         self._alone = set(alone)
         for component in plan.components:
             if any(self._alone & rule.reads for rule in component.rules):
@@ -141,7 +152,7 @@ class _Placing:
         checked = replace(self._plan.checked, columns=self._columns)
         types = dict(checked.lattice_types)
         for name in self._columns:
-            if name.startswith(CROSSING):
+            if name.startswith((CROSSING, HELD)):
                 base = name.rpartition(":")[2]
                 types.update({(name, k): v for (p, k), v in types.items() if p == base})
         components = tuple(each for draft in self.drafts for each in draft.components)
@@ -161,7 +172,8 @@ class _Placing:
                 return
             if not whole and self._joined(component, replicate):
                 return
-        self._one_task(component)
+        if not self._rounds(component):
+            self._one_task(component)
 
     def _key_of(self, rule: RuleForm) -> frozenset[str]:
         """The key of the matches of a rule that is split for heavy keys; empty for any other."""
@@ -209,6 +221,21 @@ class _Placing:
         ]
         return max(known, default=0)
 
+    def _rounds(self, component: Component) -> bool:
+        """Add a recursion as a fragment by rounds; whether it has that form."""
+        if not (component.recursive and self._by_rounds):
+            return False
+        found = rounds_of(component, self._rules, self._columns, self._lattices, self._sizes)
+        if found.draft is None:
+            self._lacks[component.predicates[0]] = found.lacks
+            return False
+        self._columns.update(found.columns)
+        for part in found.outside:
+            self._one_task(Component((part.head.predicate,), (part,), False, component.stratum))
+        self._where.update(dict.fromkeys(found.draft.predicates, len(self.drafts)))
+        self.drafts.append(found.draft)
+        return True
+
     def _one_task(self, component: Component) -> None:
         first = self._first(component)
         for number, draft in enumerate(self.drafts):
@@ -216,7 +243,7 @@ class _Placing:
                 break
         else:
             number = len(self.drafts)
-            reason, advice = reason_of(component)
+            reason, advice = reason_of(component, self._lacks.get(component.predicates[0], ""))
             self.drafts.append(Draft("one task", self._sizes, reason=reason, advice=advice))
         self._take(number, component, [State()])
 

@@ -17,8 +17,8 @@ TICKS: Obstacle = (
 )
 
 
-def reason_of(component: Component) -> Obstacle:
-    """Why the facts of a component are derived in one task."""
+def reason_of(component: Component, lacks: str = "") -> Obstacle:
+    """Why the facts of a component are derived in one task; what a recursion `lacks` for rounds."""
     names = ", ".join(name.rpartition(":")[2] for name in component.predicates)
     if not any(atom for rule in component.rules for atom in rule.atoms if not atom.is_clock):
         return f"{names}: stated facts and clocks alone have no rows to divide", ""
@@ -26,7 +26,8 @@ def reason_of(component: Component) -> Obstacle:
         return f"{names}: what ranges say of one group is put together", ""
     if component.recursive:
         return (
-            f"{names}: no argument of the recursion is handed on unchanged by all of its rules",
+            f"{names}: no argument of the recursion is handed on unchanged by all of its rules, and "
+            f"{lacks}",
             "pass one argument through each recursive rule, as x in reach(x, z) := reach(x, y) ^ "
             "edge(y, z)",
         )

@@ -27,7 +27,7 @@ def shares_of(fragment: Fragment, number: int, ranges: int) -> dict[int, Share]:
     """
     found = {}
     places = {read.name: read.place for read in fragment.reads} | {**fragment.placed}
-    for rule in fragment.plan.rules if fragment.way == "ranges" else ():
+    for rule in fragment.plan.rules if fragment.divided else ():
         for at, atom in enumerate(rule.atoms):
             place = None if atom.is_clock else places.get(atom.predicate)
             if place is not None and place.positions and rule.remembers:

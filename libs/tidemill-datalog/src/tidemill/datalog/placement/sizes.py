@@ -31,6 +31,8 @@ class Sizes:
     """
 
     def __init__(self, plan: LogicalPlan, rows: Mapping[str, int]) -> None:
+        self.counted = bool(rows)
+        """Whether somebody has counted the rows of inputs."""
         self._rows = dict(rows)
         for component in plan.components:
             if component.rules:

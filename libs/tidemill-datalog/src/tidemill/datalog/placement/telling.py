@@ -15,6 +15,10 @@ from tidemill.datalog.placement.splitting import CROSSING
 from tidemill.datalog.records import format_value
 
 Document: TypeAlias = "dict[str, Any]"
+_WAYS = {
+    "ranges": "range by range",
+    "rounds": "range by range in rounds, each a job of one stage; in live windows one task",
+}  # fmt: skip
 
 
 def placement_document(
@@ -22,9 +26,10 @@ def placement_document(
 ) -> Document:
     """The placement as JSON, whose fields stay: `divided`, and `fragments` in their order.
 
-    A fragment has `number`, `way` ("ranges" or "one task") with its `reason` and `advice`, what it
-    `reads` and `keeps`, its `rules`, and its `heavy` keys. About so many `rows` of a predicate
-    have the `value` of such a key in a `column`. They are `divided` among all ranges, or `held`
+    A fragment has `number`, `way` ("ranges", "rounds" or "one task") and its `reason` and
+    `advice`. It `reads` and `keeps` predicates, and has `rules` and `heavy` keys. Each round hands
+    on what it `returns`, to the places that are named. About so many `rows` of a predicate have the
+    `value` of such a key in a `column`. They are `divided` among all ranges, or `held`
     says why not. A read says where facts of divided keys are, `heavy_at`. A place is a list of
     columns, "in all ranges" or "in one range". Facts that a later fragment merges have none.
     They stand `for` a "group", a "match" or a "fact"; `why` says of an aggregate why not for a
@@ -41,7 +46,7 @@ def placement_lines(document: Document) -> list[str]:
     """The document as lines: each fragment, what it reads, its rules, what it hands on."""
     lines = []
     for each in document["fragments"]:
-        said = "range by range" if each["way"] == "ranges" else f"one task: {each['reason']}"
+        said = _WAYS.get(each["way"], f"one task: {each['reason']}")
         lines.append(f"  fragment {each['number']}: {said}")
         lines += [f"    to change that: {each['advice']}"] if each["advice"] else []
         lines += map(_heavy_line, each["heavy"])
@@ -56,6 +61,8 @@ def placement_lines(document: Document) -> list[str]:
             name = f"rule {rule['number']}{by}: " if rule["number"] else ""
             lines.append(f"    {name}{first}")
             lines += [f"      {line}" for line in rest]
+        for back in each["returns"]:
+            lines.append(f"    each round hands on {back['name']}{_at(back['at'])}")
         for kept in each["keeps"]:
             to = ", ".join(map(str, kept["to"]))
             on = f", handed on to fragment {to}" if to else ""
@@ -98,6 +105,7 @@ class _NamedFragments:
                 "heavy_at": self._pieces(read.place, read.predicate),
             }
             for read in fragment.reads
+            if read.predicate not in fragment.returning
         ]  # fmt: skip
         rules = [
             {
@@ -105,9 +113,10 @@ class _NamedFragments:
                 "by": [name for name in key if not name.startswith("#")],
             }
             for rule, key in zip(fragment.plan.rules, fragment.keys, strict=True)
+            if not fragment.returning or rule.head.predicate in fragment.returning
         ]  # fmt: skip
         keeps = []
-        for name in fragment.derives:
+        for name in fragment.derives if not fragment.returning else fragment.placed:
             place = fragment.placed.get(name)
             at = None if place is None else self._place(place, name)
             keeps.append(
@@ -120,7 +129,21 @@ class _NamedFragments:
             "number": fragment.number + 1, "way": fragment.way, "reason": fragment.reason,
             "advice": fragment.advice, "reads": reads, "rules": rules, "keeps": keeps,
             "heavy": [self._heavy(key, fragment) for key in fragment.heavy],
+            "returns": self._returns(fragment),
         }  # fmt: skip
+
+    def _returns(self, fragment: Fragment) -> list[Document]:
+        """Derivations of a round for the next one, once for each place of their facts."""
+        found = []
+        for read in fragment.reads if fragment.returning else ():
+            if read.predicate in fragment.returning:
+                base, place = (
+                    read.predicate.rpartition(":")[2],
+                    self._place(read.place, read.predicate),
+                )
+                if {"name": base, "at": place} not in found:
+                    found.append({"name": base, "at": place})
+        return found
 
     def _heavy(self, key: HeavyKey, fragment: Fragment) -> Document:
         why = fragment.undivided.get(key, "")

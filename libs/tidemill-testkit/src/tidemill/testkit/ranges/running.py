@@ -96,7 +96,7 @@ class Ranges:
         self._held = {
             (fragment.number, number): {read.name: RangeFacts() for read in fragment.reads}
             for fragment in placement.fragments
-            for number in range(ranges if fragment.way == "ranges" else 1)
+            for number in range(ranges if fragment.divided else 1)
         }
         self._state: dict[tuple[int, int], list[StateRow]] = {key: [] for key in self._held}
         self._failing = FailingTexts()
@@ -114,7 +114,7 @@ class Ranges:
 
     def _deal(self, predicate: str, updates: Sequence[Update]) -> None:
         for fragment in self.placement.fragments:
-            count = self._ranges if fragment.way == "ranges" else 1
+            count = self._ranges if fragment.divided else 1
             for read in fragment.reads:
                 if read.predicate == predicate:
                     for update in updates:
@@ -127,23 +127,54 @@ class Ranges:
         errors: list[ErrorMove] = []
         for fragment in self.placement.fragments:
             tasks = list(self._tasks(fragment, upper))
-            found = yield tasks
+            if fragment.returning:
+                found = yield from self._rounds(fragment, tasks)
+            else:
+                found = yield tasks
             self._limit(fragment, found)
             for task, answer in zip(tasks, found, strict=True):
                 self._keep((fragment.number, task.number), answer)
                 errors += answer.errors
                 for name, each in answer.moves.items():
                     moves.setdefault(name, []).extend(each)
-            for name in self.placement.crossing(fragment):
-                parts = name.startswith(PARTIAL)
-                updates = [
-                    (flat(record) if parts else record, instant_word(at), END_WORD, diff)
-                    for at, record, diff in moves.get(name, ())
-                ]
-                self._deal(name, updates)
+            for name in self.placement.crossing(fragment) - fragment.returning:
+                self._deal(name, _crossed(name, moves.get(name, ())))
         self._lower = upper
         asked = {name: sorted(self._shown(name, moves), key=_at) for name in self._told}
         return Merged(asked, self._failing.take(errors))
+
+    def _rounds(
+        self, fragment: Fragment, tasks: Sequence[RangeTask]
+    ) -> Generator[Sequence[RangeTask], Sequence[RangeAnswer], Sequence[RangeAnswer]]:
+        """The answers when what ranges derive is what it was; each round evaluates all anew.
+
+        Raises: LimitPassed after more rounds than are allowed.
+        """
+        limits, rounds = self._settings.limits or Limits(), 0
+        came: dict[int, dict[str, list[Update]]] = {task.number: {} for task in tasks}
+        while True:
+            found = yield [
+                replace(task, changes={**task.changes, **came[task.number]}) for task in tasks
+            ]
+            self._limit(fragment, found)
+            told = self._returned(fragment, found)
+            if all(_alike(came[number], told[number]) for number in came):
+                return [_from(answer, self._lower) for answer in found]
+            came, rounds = told, rounds + 1
+            limits.require_rounds(rounds)
+
+    def _returned(
+        self, fragment: Fragment, found: Sequence[RangeAnswer]
+    ) -> dict[int, dict[str, list[Update]]]:
+        """Derivations of a round, by the range and the name under which the next one reads them."""
+        told: dict[int, dict[str, list[Update]]] = {at: {} for at in range(self._ranges)}
+        for read in fragment.reads:
+            for answer in found if read.predicate in fragment.returning else ():
+                moves = answer.moves.get(read.predicate, ())
+                for update in _crossed(read.predicate, moves):
+                    for number in read.place.ranges_of(update[0], self._ranges):
+                        told[number].setdefault(read.name, []).append(update)
+        return told
 
     def _tasks(self, fragment: Fragment, upper: int) -> Iterator[RangeTask]:
         for (at, number), held in self._held.items():
@@ -183,6 +214,41 @@ class Ranges:
         limits = self._settings.limits or Limits()
         for name in fragment.placed:
             limits.require_rows(name, sum(answer.rows.get(name, 0) for answer in found))
+
+
+def _crossed(name: str, moves: Sequence[Move]) -> list[Update]:
+    """Changes as another fragment, or another round, reads them."""
+    parts = name.startswith(PARTIAL)
+    return [
+        (flat(record) if parts else record, instant_word(at), END_WORD, diff)
+        for at, record, diff in moves
+    ]
+
+
+def _alike(one: Mapping[str, Sequence[Update]], other: Mapping[str, Sequence[Update]]) -> bool:
+    """Whether updates are the same, in any order."""
+    return all(
+        Counter(map(_update_key, one.get(name, ())))
+        == Counter(map(_update_key, other.get(name, ())))
+        for name in one.keys() | other.keys()
+    )
+
+
+def _update_key(update: Update) -> tuple[object, ...]:
+    record, *others = update
+    return fact_key(record), *others
+
+
+def _from(answer: RangeAnswer, lower: int | None) -> RangeAnswer:
+    """The changes of an answer from an instant on, where it was evaluated from one before."""
+    if lower is None:
+        return answer
+    moves = {
+        name: [move for move in found if instant_word(move[0]) >= lower]
+        for name, found in answer.moves.items()
+    }
+    errors = [error for error in answer.errors if error[1] >= lower]
+    return replace(answer, moves=moves, errors=errors)
 
 
 def _at(move: Move) -> float:

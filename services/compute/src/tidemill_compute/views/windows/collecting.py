@@ -22,7 +22,7 @@ from tidemill_compute.views.windows.spec import (
     pack_window,
     unpack_window,
 )
-from tidemill_compute.views.windows.work import ERRORS, EXCHANGED, FAILED, ROWS, WindowWork
+from tidemill_compute.views.windows.work import ERRORS, EXCHANGED, FAILED, LOOKED, ROWS, WindowWork
 
 Evaluate = Callable[[bytes, WindowWork], AsyncIterator[Dealt]]
 """Evaluates all ranges of a packed window, and gives what is put together."""
@@ -87,13 +87,12 @@ class _Gathered:
             self._errors += told[1]
         elif dealt.name == EXCHANGED:
             self._exchanged += msgspec.msgpack.decode(dealt.payload, type=int)
+        elif dealt.name == LOOKED:
+            self._looked += msgspec.msgpack.decode(dealt.payload, type=int)
         elif dealt.name == ROWS:
             self._touched += 1
-            rows, turn, looked = msgspec.msgpack.decode(
-                dealt.payload, type=tuple[dict[str, int], int, int]
-            )
+            rows, turn = msgspec.msgpack.decode(dealt.payload, type=tuple[dict[str, int], int])
             self._rows.update(rows)
-            self._looked += looked
             self._turn = min(self._turn, turn)
         else:
             self._parts.setdefault(dealt.name, []).append(dealt.payload)

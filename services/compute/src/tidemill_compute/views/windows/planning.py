@@ -52,7 +52,7 @@ def plan_windows(history: History) -> WindowPlan:
 
 def _planned(history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey]) -> WindowPlan:
     target = history.target
-    divided = RangeHistory(history, placement_with(history, rows, heavy), 1)
+    divided = RangeHistory(history, placement_with(history, rows, heavy, rounds=False), 1)
     live = live_of(divided.placement, target.outputs)
     lacking = live.lacking
     if not lacking and not divided.keys_fit():

@@ -17,6 +17,7 @@ from tidemill.spark.workplace import Workplace, executor_folder, task_number
 from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
 from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.crew import cores_of
+from tidemill_compute.views.windows.round_job import RoundJobs
 from tidemill_compute.views.windows.spec import Window, pack_window, unpack_window
 from tidemill_compute.views.windows.work import WindowWork
 
@@ -31,7 +32,7 @@ TASK_ROWS = 2_000
 def run(packed: bytes, here: Workplace) -> bytes:
     """The packed answer of a packed window. Commits nothing."""
     cores = cores_of(here.spark)
-    window, stages = unpack_window(packed), 0
+    window, stages, rounds = unpack_window(packed), 0, list[RoundJobs]()
     if window.fresh:
         packed = pack_window(
             msgspec.structs.replace(window, ranges=_ranges(window, cores), cores=cores)
@@ -46,6 +47,15 @@ def run(packed: bytes, here: Workplace) -> bytes:
             if given is not None:
                 stages += stage is None
                 stage = given if stage is None else stage.union(given)
+            if fragment.returning:
+                jobs = RoundJobs(here, packed, work, min(groups, cores))
+                rounds.append(jobs)
+                stage, told = await jobs.evaluate(fragment.number, stage)
+                for dealt in told:
+                    yield dealt
+                if stage is None:
+                    return
+                continue
             if stage is None:
                 stage = here.spark.range(groups, numPartitions=groups)
             else:
@@ -58,8 +68,13 @@ def run(packed: bytes, here: Workplace) -> bytes:
             yield Dealt(row["stage"], row["range"], row["name"], bytes(row["payload"]))
 
     async def evaluate_all(blob: StoredBlob) -> bytes:
-        found = await answer(packed, blob, None, evaluate)
-        result = msgspec.structs.replace(found, stages=stages)
+        try:
+            found = await answer(packed, blob, None, evaluate)
+        finally:
+            for jobs in rounds:
+                await jobs.close(blob)
+        stages_all = stages + sum(jobs.stages for jobs in rounds)
+        result = msgspec.structs.replace(found, stages=stages_all)
         parts = sum(map(len, result.parts.values()))
         here.say(f"{result.touched} ranges, {parts} parts, {result.exchanged} bytes exchanged")
         return msgspec.msgpack.encode(result)

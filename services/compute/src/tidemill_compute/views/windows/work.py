@@ -38,7 +38,8 @@ from tidemill_compute.views.windows.part_rows import HeldRows, PartRows
 from tidemill_compute.views.windows.spec import Failure, Window, name_of, unpack_window
 from tidemill_compute.views.windows.touching import SPOTS, Looks, touched_by
 
-ERRORS, ROWS, FAILED, EXCHANGED = "#errors", "#rows", "#failed", "#exchanged"
+ERRORS, ROWS, FAILED = "#errors", "#rows", "#failed"
+EXCHANGED, LOOKED = "#exchanged", "#looked"
 """In the place of a collection: what is put together where all tasks have ended."""
 
 
@@ -47,13 +48,13 @@ class WindowWork:
 
     def __init__(self, packed: bytes, blob: Blob, folder: Path | None) -> None:
         self.window = window = unpack_window(packed)
-        self._name = name_of(packed)
+        self.name, self.blob = name_of(packed), blob
         self._pieces: Iterator[str] = iter(())
         self._store = PartStore(blob, lambda: next(self._pieces), now_ms=lambda: window.begun_ms)
         self._parts = PartRows(self._store, folder, _HELD)
         self._below: dict[str, list[Part]] = {}
         rows = tuple(sorted(window.rows.items()))
-        history, placement = _placed(window.view, rows, _heavy_in(window))
+        history, placement = _placed(window.view, rows, _heavy_in(window), window.fresh)
         history = replace(history, lower=window.lower, upper=window.upper)
         self.divided = RangeHistory(history, placement, window.ranges)
         parts = [part for found in _input_parts(window).values() for part in found]
@@ -93,7 +94,7 @@ class WindowWork:
                 async for dealt in self._range(fragment, at, held.get(at, {})):
                     yield dealt
         except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
-            told = _KINDS[type(error)], str(error)
+            told = FAILURES[type(error)], str(error)
             yield Dealt(LAST, 0, FAILED, msgspec.msgpack.encode(told))
 
     def _changes(self, fragment: Fragment) -> Iterator[Dealt]:
@@ -119,6 +120,15 @@ class WindowWork:
         found = self._eras.evaluate(fragment, at, given) or self.divided.evaluate(
             fragment, at, given, before, state, whole=self.window.whole
         )
+        async for dealt in self.write_found(fragment, at, found):
+            yield dealt
+        looked = self._looked(fragment, before or {})
+        yield Dealt(LAST, 0, LOOKED, msgspec.msgpack.encode(looked))
+
+    async def write_found(
+        self, fragment: Fragment, at: int, found: RangeFound
+    ) -> AsyncIterator[Dealt]:
+        """Write the parts of one range's answer; rows with them, with what crosses, and numbers."""
         for each in found.crossing:
             for dealt in self._eras.spread(each):
                 yield dealt
@@ -127,8 +137,7 @@ class WindowWork:
                 yield Dealt(LAST, 0, collection, part)
         failed = list(found.failing), list(found.errors)
         yield Dealt(LAST, 0, ERRORS, msgspec.msgpack.encode(failed))
-        looked = self._looked(fragment, before or {})
-        told = self._grown(found), found.turn, looked
+        told = self._grown(found), found.turn
         yield Dealt(LAST, 0, ROWS, msgspec.msgpack.encode(told))
 
     @staticmethod
@@ -145,7 +154,7 @@ class WindowWork:
         """The packed parts of some updates; `place` tells them from others of the window."""
         if not updates.num_rows:
             return []
-        self._pieces = (f"{self._name}-{place}-{piece}" for piece in count())
+        self._pieces = (f"{self.name}-{place}-{piece}" for piece in count())
         description = self.divided.history.written[collection]
         return [
             pack_part(part) for part in await self._store.write(collection, description, updates)
@@ -208,7 +217,7 @@ class WindowWork:
         return between(concatenate(tables), 0, history.lower)
 
 
-_KINDS: Mapping[type[Exception], Failure] = {
+FAILURES: Mapping[type[Exception], Failure] = {
     LimitPassed: "limit", Exhausted: "exhausted", Corrupt: "corrupt", PartGone: "gone",
 }  # fmt: skip
 
@@ -220,10 +229,10 @@ _history = lru_cache(16)(unpack_history)
 
 @lru_cache(16)
 def _placed(
-    view: bytes, rows: tuple[tuple[str, int], ...], heavy: tuple[HeavyKey, ...]
+    view: bytes, rows: tuple[tuple[str, int], ...], heavy: tuple[HeavyKey, ...], fresh: bool
 ) -> tuple[History, Placement]:
     history = _history(view)
-    return history, placement_with(history, dict(rows), heavy)
+    return history, placement_with(history, dict(rows), heavy, rounds=fresh)
 
 
 def _heavy_in(window: Window) -> tuple[HeavyKey, ...]:

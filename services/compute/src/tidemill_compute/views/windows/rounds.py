@@ -1,0 +1,212 @@
+"""Rounds of a recursion over the ranges of a fresh window, which hand objects to one another.
+
+A round is one task for each group of ranges. A task takes in the derivations of the last round for
+its ranges. For each group of the next round it puts its own derivations into an object. An engine
+waits in its process for the next round. A task that does not find it makes it anew, from
+the objects of all rounds so far.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TypeAlias
+
+import msgspec
+
+from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.datalog.dataflow import DataflowEngine, OutputChanges
+from tidemill.datalog.limits import LimitPassed
+from tidemill.datalog.placement import Fragment
+from tidemill.errors import Corrupt, Exhausted
+from tidemill.shard.part_store import PartGone, part_key
+from tidemill_compute.views.range_wire import LAST, Dealt
+from tidemill_compute.views.windows.spec import Failure
+from tidemill_compute.views.windows.work import EXCHANGED, FAILED, FAILURES, WindowWork
+
+KEPT_BYTES_MAX = 2 << 30
+"""Bytes of engines that one process keeps for the next round."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """An object with rows for the ranges of one group, of so many bytes."""
+
+    group: int
+    key: str
+    size: int
+
+
+class RoundTold(msgspec.Struct, frozen=True):
+    """The answer of one task of a round; with a `failure` there is none."""
+
+    sent: list[Sent]
+    failure: Failure = ""
+    message: str = ""
+
+
+Sources: TypeAlias = "Sequence[Sequence[Sent]]"
+"""Objects that were sent before the first round, in the first one, and so on."""
+
+
+async def iterate(
+    work: WindowWork, begun: Iterable[RoundTold],
+    evaluate: Callable[[Sources], Awaitable[Sequence[RoundTold]]],
+) -> tuple[Sources, RoundTold | None]:  # fmt: skip
+    """Evaluate rounds until none sends anything: all that they send, or the failure of one.
+
+    `evaluate` has all groups take their next round.
+    """
+    limits = work.divided.history.target.limits
+    found, sources = list(begun), list[list[Sent]]()
+    try:
+        while True:
+            failed = next((each for each in found if each.failure), None)
+            if failed is not None:
+                return sources, failed
+            sent = [one for each in found for one in each.sent]
+            if sources and not sent:
+                return sources, None
+            sources.append(sent)
+            limits.require_rounds(len(sources) - 1)
+            found = list(await evaluate(sources))
+    except LimitPassed as error:
+        return sources, RoundTold([], "limit", str(error))
+
+
+def failed_row(told: RoundTold) -> Dealt:
+    """A failure as a row of the last stage."""
+    return Dealt(LAST, 0, FAILED, msgspec.msgpack.encode((told.failure, told.message)))
+
+
+def exchanged_row(sources: Sources) -> Dealt:
+    """The bytes that rounds have sent, as a row of the last stage."""
+    size = sum(each.size for sent in sources for each in sent)
+    return Dealt(LAST, 0, EXCHANGED, msgspec.msgpack.encode(size))
+
+
+@dataclass(slots=True)
+class _Range:
+    """The engine of one range, and the rounds that it has taken in."""
+
+    engine: DataflowEngine
+    taken: int = 0
+
+
+_KEPT: OrderedDict[tuple[str, int, int], _Range] = OrderedDict()
+"""Of the ranges that this process has evaluated last."""
+
+
+class RoundWork:
+    """Tasks of the rounds of one fragment, whose ranges are in `groups` groups."""
+
+    def __init__(self, work: WindowWork, number: int, groups: int) -> None:
+        self._work = work
+        self._fragment: Fragment = work.fragments[number]
+        self._groups = groups
+
+    async def begin(self, group: int, rows: Sequence[Dealt]) -> RoundTold:
+        """Keep what was dealt to the ranges of a group before the first round."""
+        return RoundTold(await self._send(rows, f"begin-{group}"))
+
+    async def take(self, group: int, sources: Sources) -> RoundTold:
+        """Take in the last round of a group; what follows from it for the next one."""
+        found: list[Dealt] = []
+        try:
+            async for at, kept in self._ranges(group, sources, len(sources)):
+                found += self._derived(kept.engine)
+                self._keep(at, kept)
+            return RoundTold(await self._send(found, f"{len(sources)}-{group}"))
+        except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
+            return RoundTold([], FAILURES[type(error)], str(error))
+
+    async def tell(self, group: int, sources: Sources) -> AsyncIterator[Dealt]:
+        """The answers of the ranges of a group after the last round."""
+        try:
+            async for at, kept in self._ranges(group, sources, len(sources) + 1):
+                self._derived(kept.engine)
+                found = self._work.divided.found(self._fragment, kept.engine)
+                async for dealt in self._work.write_found(self._fragment, at, found):
+                    yield dealt
+        except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
+            yield failed_row(RoundTold([], FAILURES[type(error)], str(error)))
+
+    async def _ranges(
+        self, group: int, sources: Sources, upto: int
+    ) -> AsyncIterator[tuple[int, _Range]]:
+        """The ranges of a group, of which all rounds but the last one are taken in and told.
+
+        Objects of the last one wait to be derived from; there are none after `sources`.
+        """
+        last: dict[int, list[Dealt]] | None = None
+        for at in range(group, self._work.divided.ranges_of(self._fragment), self._groups):
+            kept = _KEPT.pop(self._key(at), None)
+            if kept is None or kept.taken != upto - 1:
+                kept = _Range(self._work.divided.engine_of(self._fragment, at))
+                for sent in sources[: upto - 1]:
+                    self._feed(kept.engine, (await self._rows(group, [sent])).get(at, ()))
+                if upto > 1:
+                    self._derived(kept.engine)
+            if last is None:
+                last = await self._rows(group, sources[upto - 1 :])
+            self._feed(kept.engine, last.get(at, ()))
+            kept.taken = upto
+            yield at, kept
+
+    def _feed(self, engine: DataflowEngine, rows: Iterable[Dealt]) -> None:
+        by_name: dict[str, list[bytes]] = {}
+        for each in rows:
+            by_name.setdefault(each.name, []).append(each.payload)
+        for read in self._fragment.reads:
+            self._work.divided.feed(engine, read, by_name.get(read.name, ()))
+
+    def _derived(self, engine: DataflowEngine) -> Iterator[Dealt]:
+        """Derivations from all that waits, for the ranges of the fragment itself."""
+        engine.settle()
+        engine.allowance.settle(engine.nbytes)
+        upper = min(self._work.divided.history.upper, END_WORD)
+        told = {
+            name: OutputChanges(engine.schemas[name], engine.moves(name, upper), engine.texts)
+            for name in self._fragment.returning
+        }
+        names = {name: "" for name, each in told.items() if len(each)}
+        return iter(self._work.divided.crossing(self._fragment, told, names))
+
+    def _keep(self, at: int, kept: _Range) -> None:
+        """Keep an engine for the next round, unless too much is kept; none of another window."""
+        for key in [key for key in _KEPT if key[0] != self._work.name]:
+            del _KEPT[key]
+        _KEPT[self._key(at)] = kept
+        while sum(each.engine.nbytes for each in _KEPT.values()) > KEPT_BYTES_MAX:
+            _KEPT.popitem(last=False)
+
+    def _key(self, at: int) -> tuple[str, int, int]:
+        return self._work.name, self._fragment.number, at
+
+    async def _send(self, rows: Iterable[Dealt], place: str) -> list[Sent]:
+        """Objects with some rows, for each group that has any. Names follow from the contents."""
+        by_group: dict[int, list[Dealt]] = {}
+        for each in rows:
+            by_group.setdefault(each.range % self._groups, []).append(each)
+        found = []
+        window, state = self._work.window, self._work.divided.history.target.state
+        for group, mine in sorted(by_group.items()):
+            data = msgspec.msgpack.encode(mine)
+            digest = blake2b(data, digest_size=8).hexdigest()
+            name = f"{self._work.name}-{self._fragment.number}-{place}-{group}-{digest}"
+            key = part_key(state, name, window.begun_ms)
+            await self._work.blob.put(key, data)
+            found.append(Sent(group, key, len(data)))
+        return found
+
+    async def _rows(self, group: int, sources: Sources) -> dict[int, list[Dealt]]:
+        """The rows that were sent to the ranges of a group. Raises: PartGone."""
+        found: dict[int, list[Dealt]] = {}
+        for each in (one for sent in sources for one in sent if one.group == group):
+            data = await self._work.blob.get(each.key)
+            if data is None:
+                raise PartGone(f"object {each.key} of a round is gone")
+            for dealt in msgspec.msgpack.decode(data, type=list[Dealt]):
+                found.setdefault(dealt.range, []).append(dealt)
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from heapq import heappop, heappush
 from typing import Protocol
 
 import numpy as np
@@ -39,6 +40,10 @@ class ByStrata:
     def __init__(self, ranks: Mapping[str, int], inputs: Collection[str] = ()) -> None:
         self._places: dict[str, int] = {}
         self._waiting: dict[str, list[Change]] = {}
+        self._due: list[int] = []
+        """The places at which something waits, as a heap."""
+        self._alike: dict[int, list[str]] = {}
+        """The collections that wait at a place."""
         place, free = 0, False
         for name in sorted(ranks, key=ranks.__getitem__):
             place = place if free and name in inputs else ranks[name]
@@ -47,24 +52,38 @@ class ByStrata:
 
     def put(self, collection: str, change: Change) -> None:
         if len(change):
-            self._waiting.setdefault(collection, []).append(change)
+            self._parts_of(collection).append(change)
 
     def wake(self, collection: str) -> None:
-        self._waiting.setdefault(collection, [])
+        self._parts_of(collection)
+
+    def _parts_of(self, collection: str) -> list[Change]:
+        """The parts that wait for a collection, from now on if nothing did."""
+        parts = self._waiting.get(collection)
+        if parts is None:
+            parts = self._waiting[collection] = []
+            place = self._places[collection]
+            alike = self._alike.setdefault(place, [])
+            if not alike:
+                heappush(self._due, place)
+            alike.append(collection)
+        return parts
 
     def take(self) -> tuple[str, Change] | None:
-        if not self._waiting:
+        if not self._due:
             return None
-        first = next(iter(self._waiting))
-        if len(self._waiting) > 1:
-            first = min(self._waiting, key=self._turn)
+        alike = self._alike[self._due[0]]
+        first = alike[0] if len(alike) == 1 else min(alike, key=self._rows)
+        alike.remove(first)
+        if not alike:
+            heappop(self._due)
         parts = self._waiting.pop(first)
         if not parts:
             return first, NOTHING
         return first, parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _turn(self, collection: str) -> tuple[int, int]:
-        return self._places[collection], sum(map(len, self._waiting[collection]))
+    def _rows(self, collection: str) -> int:
+        return sum(map(len, self._waiting[collection]))
 
 
 class AsTheyCome:

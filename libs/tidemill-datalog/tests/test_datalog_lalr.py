@@ -29,7 +29,9 @@ def plain(made: object) -> object:
     """A tree as tuples, with the characters and the place of each token."""
     if isinstance(made, Tree):
         return (str(made.data), *map(plain, made.children))
-    return (str(made), made.line, made.column) if isinstance(made, Token) else made
+    if isinstance(made, Token):
+        return (str(made), (made.line, made.column, made.end_line, made.end_column))
+    return made
 
 
 def by_lark(text: str) -> object:

@@ -6,10 +6,11 @@ still aside. `tidemill.datalog.checked` holds the rules as engines see them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
+from tidemill.datalog.nodes import dataclass
 from tidemill.time.typed import Typed
 
 
@@ -168,6 +169,11 @@ class Rule:
     definitions: tuple[Definition, ...]
     has_formula: bool
     span: Span
+    expressions: tuple[Expression, ...] = field(init=False, repr=False, compare=False)
+    """Every expression that stands in it, in the order of the text."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expressions", tuple(_expressions_of(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +198,14 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return ()
 
 
-def walk(expression: Expression) -> Iterator[Expression]:
+def walk(expression: Expression) -> Iterable[Expression]:
     """The expression and all inside it, from left to right, outer before inner."""
+    if isinstance(expression, Variable | Literal | Wildcard):  # most of all
+        return (expression,)
+    return _walk(expression)
+
+
+def _walk(expression: Expression) -> Iterator[Expression]:
     waiting = [expression]
     while waiting:
         current = waiting.pop()
@@ -203,22 +215,21 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 def variables_in(expression: Expression) -> Iterator[Variable]:
     """The variables of an expression in the order of the text."""
-    if isinstance(expression, Variable):  # the most of all
-        yield expression
-        return
     for part in walk(expression):
         if isinstance(part, Variable):
             yield part
 
 
-def expressions_of(rule: Rule) -> Iterator[Expression]:
-    """Every expression that stands in a rule, in the order of the text."""
+def _expressions_of(rule: Rule) -> Iterator[Expression]:
     for application in (rule.head.application, *rule.head.parafacts):
-        yield from (argument.value for argument in application.arguments)
+        for argument in application.arguments:
+            yield argument.value
     if isinstance(rule.head.temporal, AsyncTo):
         yield rule.head.temporal.node
     for atom in rule.atoms:
         for application in (atom.application, *atom.parafacts):
-            yield from (argument.value for argument in application.arguments)
+            for argument in application.arguments:
+                yield argument.value
     yield from rule.guards
-    yield from (definition.value for definition in rule.definitions)
+    for definition in rule.definitions:
+        yield definition.value

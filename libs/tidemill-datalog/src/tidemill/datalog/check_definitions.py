@@ -12,7 +12,6 @@ from tidemill.datalog.ast import (
     Variable,
     Wildcard,
     children,
-    expressions_of,
     walk,
 )
 from tidemill.datalog.checked import ResolvedParafact, ResolvedRule
@@ -30,13 +29,11 @@ _VALUES = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 def definitions_functions_lattices(scope: Scope) -> Iterator[Diagnostic]:
     """S103, S113, S108 and the arity of lattices."""
-    mistakes = list(_definitions(scope))
     rule = scope.rule
-    if not mistakes and rule.definitions:
-        mistakes = list(_too_deep(scope))
-    yield from mistakes
-    for expression in expressions_of(rule.source):
-        for part in walk(expression):
+    if rule.definitions:
+        yield from [*_definitions(scope)] or _too_deep(scope)
+    for expression in rule.source.expressions:
+        for part in walk(expression) if not isinstance(expression, Variable) else ():
             if isinstance(part, Call):
                 yield from _function(scope, part)
     for parafact in rule.parafacts:
@@ -86,7 +83,7 @@ def _too_deep(scope: Scope) -> Iterator[Diagnostic]:
     sizes: dict[str, _Size] = {}
     for definition in scope.rule.source.definitions:
         _measure(definition.name, scope.rule, sizes)
-    for expression in expressions_of(scope.rule.source):
+    for expression in scope.rule.source.expressions:
         size = _size(expression, sizes)
         says = ""
         if size.depth > DEPTH_MAX:

@@ -65,8 +65,10 @@ def atoms(scope: Scope) -> Iterator[Diagnostic]:
 
 def clock_arguments(scope: Scope) -> Iterator[Diagnostic]:
     """S106 and S116: what a clock needs comes from other atoms, not from its own events."""
-    known = set(bound_alone(scope.rule, clocks=False))
     waiting = [atom for atom in scope.rule.atoms if atom.clock]
+    if not waiting:
+        return
+    known = set(bound_alone(scope.rule, clocks=False))
     while True:
         ready = [atom for atom in waiting if _needs(scope, atom) <= known]
         if not ready:
@@ -191,7 +193,8 @@ def head(scope: Scope) -> Iterator[Diagnostic]:
                     "S122", "a head that moves to another tick keeps its event time",
                     parafact.name_span, "leave @time out",
                 )  # fmt: skip
-    yield from _fact_and_parafact(scope)
+    if rule.parafacts:
+        yield from _fact_and_parafact(scope)
 
 
 def _unbound_head(scope: Scope, variable: Variable) -> Diagnostic:

@@ -7,12 +7,13 @@ their place in the text, for error messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tidemill.datalog.ast import AsyncTo, Expression, NextTick, Program, Rule, Span
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.graphs import reached
 from tidemill.datalog.inputs import ColumnType, InputSchema
+from tidemill.datalog.nodes import dataclass
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 CLOCK = "clock"

@@ -213,7 +213,7 @@ def _check_body(rule: ResolvedRule, types: Types, scope: _Expressions) -> None:
             if isinstance(term, Wildcard):
                 continue
             given = scope.type_of(term)
-            if (message := never_equal(kind, given)) is not None:
+            if given != kind and (message := never_equal(kind, given)) is not None:
                 raise _Mismatch(message, term.span)
 
 

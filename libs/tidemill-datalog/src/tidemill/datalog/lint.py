@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 
-from tidemill.datalog.ast import AsyncTo, Literal, expressions_of, variables_in
+from tidemill.datalog.ast import AsyncTo, Literal, variables_in
 from tidemill.datalog.checked import NON_MONOTONE, CheckedProgram, ResolvedRule
 from tidemill.datalog.contradictions import contradiction, ended_at_once
 from tidemill.datalog.diagnostics import Diagnostic
@@ -101,13 +102,15 @@ def _derived_input(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diag
 
 def _used_once(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
     """W205: an argument that is matched and never used: misspelt, or without quotes."""
-    used = [part.name for each in expressions_of(rule.source) for part in variables_in(each)]
+    used = Counter(part.name for each in rule.source.expressions for part in variables_in(each))
+    if 1 not in used.values():
+        return
     arguments = (
         part for atom in rule.positive for term in atom.terms for part in variables_in(term)
     )
     for variable in arguments:
         name = variable.name
-        if used.count(name) == 1 and name not in rule.definitions and not name.startswith("_"):
+        if used[name] == 1 and name not in rule.definitions and not name.startswith("_"):
             close = _close(name, {*used} - {name}) if len(name) > 2 else []
             meant = f"did you mean `{close[0]}`? " if close else ""
             yield Diagnostic(

@@ -30,6 +30,11 @@ class Resolution:
         for rule in self._program.rules:
             self._declare_head(rule)
         self.rules = tuple(self._rule(rule) for rule in self._program.rules)
+        if len({s.timeline for name, s in self.inputs.items() if self._knows(name)}) > 1:
+            self._report_timelines()
+
+    def _report_timelines(self) -> None:
+        """The first place at which a second timeline is read."""
         timelines: dict[str, str] = {}
         for rule in self._program.rules:
             for application in (rule.head.application, *(atom.application for atom in rule.atoms)):
@@ -37,14 +42,14 @@ class Resolution:
                 if schema is not None and self._knows(application.name):
                     timelines.setdefault(schema.timeline, schema.name)
                     if len(timelines) == 2:
-                        self._report_timelines(timelines, application)
+                        self._report_two(timelines, application)
                         return
 
     def _knows(self, name: str) -> bool:
         """Whether the timeline of an input is one that somebody stated."""
         return not self._readable.closed or name in self._readable.schemas
 
-    def _report_timelines(self, timelines: Mapping[str, str], place: Application) -> None:
+    def _report_two(self, timelines: Mapping[str, str], place: Application) -> None:
         (one, first), (other, second) = timelines.items()
         self._report(
             "S125",
@@ -165,24 +170,22 @@ class Resolution:
         self, application: Application, names: tuple[str, ...], *, complete: bool
     ) -> tuple[Expression, ...]:
         arguments = application.arguments
-        if not arguments or arguments[0].name is None:
-            odd = next((each for each in arguments if each.name is not None), None)
-        else:
-            odd = next((each for each in arguments if each.name is None), None)
-        if odd is not None:
+        named = bool(arguments) and arguments[0].name is not None
+        odd = [each for each in arguments if (each.name is not None) is not named]
+        if odd:
             self._report(
-                "S123", "positional and named arguments do not mix", odd,
+                "S123", "positional and named arguments do not mix", odd[0],
                 "name all arguments, or none",
             )  # fmt: skip
-            return tuple(each.value for each in arguments)
-        if arguments and arguments[0].name is not None:
+            return tuple([each.value for each in arguments])
+        if named:
             return self._named_terms(application, names, complete=complete)
         if len(arguments) != len(names):
             self._report(
                 "S109", f"`{application.name}` has {_columns(len(names))}, not {len(arguments)}",
                 application, _signature(application.name, names),
             )  # fmt: skip
-        return tuple(each.value for each in arguments)
+        return tuple([each.value for each in arguments])
 
     def _named_terms(
         self, application: Application, names: tuple[str, ...], *, complete: bool

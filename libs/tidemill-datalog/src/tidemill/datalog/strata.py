@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from tidemill.datalog.ast import Span
 from tidemill.datalog.checked import CLOCK, NON_MONOTONE, SEMILATTICES, ResolvedRule
 from tidemill.datalog.graphs import strong_components
+from tidemill.datalog.nodes import dataclass
 
 
 class EdgeKind(Enum):

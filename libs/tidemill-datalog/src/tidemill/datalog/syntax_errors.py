@@ -81,8 +81,7 @@ def _tokens(grammar: TableParser, text: str) -> list[_Token]:
     """All tokens, then one for the end, or one for the first place that is no token."""
     found: list[_Token] = []
     try:
-        for kind, (written, line, column) in grammar.tokens(text):
-            span = Span(line, column, line, column + len(written))
+        for kind, (written, span) in grammar.tokens(text):
             read = _Token(kind, written, span)
             if written == "*" and found and found[-1].text == "/" and found[-1].touches(read):
                 return [*found[:-1], _Token(_UNREADABLE, "/*", found[-1].span)]

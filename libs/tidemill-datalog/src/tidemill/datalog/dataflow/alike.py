@@ -28,6 +28,7 @@ class AlikeRules:
     def __init__(self, program: LoweredCollections) -> None:
         self._program = program
         self._known: dict[Hashable, tuple[RulePlan, Sequence[str], Mapping[str, Cover]]] = {}
+        self._kinds: dict[str, Hashable] = {}
 
     def plan(self, rule: RuleForm, loop: Sequence[str]) -> RulePlan:
         """The plan of a rule. `loop` are the predicates of its recursion. Raises: NotInDataflow.
@@ -61,14 +62,7 @@ class AlikeRules:
     ) -> Hashable:
         """All that lowering asks of a rule but the names of its predicates."""
         program, head = self._program, rule.head
-        collections: list[Hashable] = []
-        for name in names:
-            schema = program.schemas.get(name)  # a clock has none
-            if schema is None:
-                collections.append(name)
-                continue
-            collections += schema.kinds, schema.lattices, name in loop, program.timed(name)
-            collections.append((schema.carrying, schema.aged, schema.ordered))
+        collections = [(self._kind(name), name in loop) for name in names]
         passed = [program.passed(rule, a) for a in rule.atoms if not a.is_clock]
         written = (head.terms, head.time, head.expires, rule.conditions)
         carried = head.lattices if program.schemas[head.predicate].carrying else ()
@@ -88,6 +82,18 @@ class AlikeRules:
             ),
             tuple((_spelled(a.terms), _lattices(a.lattices), a.widened) for a in rule.absent),
         )  # fmt: skip
+
+    def _kind(self, name: str) -> Hashable:
+        """All that lowering asks of a collection but its name."""
+        known = self._kinds.get(name)
+        if known is None:
+            schema = self._program.schemas.get(name)  # a clock has none
+            known = name
+            if schema is not None:
+                form = schema.carrying, schema.aged, schema.ordered
+                known = schema.kinds, schema.lattices, self._program.timed(name), form
+            self._kinds[name] = known
+        return known
 
 
 def _lattices(

@@ -38,7 +38,7 @@ class Forgetting:
         self._schemas = schemas
         self._merged = merged
         self._outputs = outputs
-        self._rules = [(rule, numbered_in(rule.plan, schemas)) for rule in rules]
+        self._rules = rules
         self._openings = openings
         self._kept = 0
 
@@ -59,8 +59,8 @@ class Forgetting:
         for name, schema in self._schemas.items():
             if schema.numbered:
                 needed |= self._of_collection(name, schema.numbered)
-        for rule, columns in self._rules:
-            needed |= _of_rule(rule, columns)
+        for rule in self._rules:
+            needed |= _of_rule(rule, numbered_in(rule.plan, self._schemas))
         self._values.keep_only(needed)
         self._kept = len(self._values)
 

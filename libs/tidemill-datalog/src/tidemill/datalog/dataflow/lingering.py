@@ -68,6 +68,9 @@ def lives_apart(logical: LogicalPlan) -> tuple[LogicalPlan, dict[str, Lives]]:
     columns, components = dict(checked.columns), list[Component]()
     everything = frozenset(checked.vocabulary.lattices) - {"time", "expires"}
     for component in logical.components:
+        if not any(rule.lingers for rule in component.rules):
+            components.append(component)
+            continue
         rules, names = list[RuleForm](), list(component.predicates)
         for rule in component.rules:
             if not rule.lingers:

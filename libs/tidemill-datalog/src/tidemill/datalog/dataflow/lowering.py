@@ -17,7 +17,7 @@ from tidemill.datalog.dataflow.representation import Representation, groups_apar
 from tidemill.datalog.dataflow.rewrites import rewritten
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema
 from tidemill.datalog.dataflow.ticked_plan import plan_of
-from tidemill.datalog.logical.forms import Type
+from tidemill.datalog.logical.forms import type_named
 from tidemill.datalog.logical.plan import Component, LogicalPlan
 
 
@@ -34,9 +34,11 @@ def lower(
     """
     logical, lives = lives_apart(logical)
     logical = rewritten(logical)
-    ordered = ordered_in(logical, Representation(logical, carrying), {*lives, *whole})
+    found = Representation(logical, carrying)
+    ordered = ordered_in(logical, found, {*lives, *whole})
     represented = groups_apart(logical, ordered)
-    found = Representation(represented, carrying, whole, ordered)
+    if ordered or whole or represented is not logical:
+        found = Representation(represented, carrying, whole, ordered)
     return _Lowering(represented, texts, found, lives, ordered).plan()
 
 
@@ -91,8 +93,7 @@ class _Lowering:
                 loops.append(component.predicates)
             aged = component.recursive and not self._grows(component)
             for name in component.predicates:
-                schema = replace(self._schema(name), aged=aged)
-                self._collect(name, schema, component.stratum)
+                self._collect(name, self._schema(name, aged), component.stratum)
             loop = component.predicates if component.recursive else ()
             rules += [alike.plan(rule, loop) for rule in component.rules]
             for name in component.predicates:  # after the covers that its rules asked for
@@ -125,12 +126,12 @@ class _Lowering:
 
         A match that a new fact under `not` forbids is not made then.
         """
-        sources: dict[str, set[str]] = {}
-        for rule in rules:
-            found = sources.setdefault(rule.form.head.predicate, set())
-            found.update(delta.source for delta in rule.deltas)
         early: set[str] = set()
         waiting = [name for name, plan in self._plans.items() if plan.cover is not None]
+        sources: dict[str, set[str]] = {}
+        for rule in rules if waiting else ():
+            found = sources.setdefault(rule.form.head.predicate, set())
+            found.update(delta.source for delta in rule.deltas)
         while waiting:
             name = waiting.pop()
             if name not in early:
@@ -139,10 +140,11 @@ class _Lowering:
                 waiting += sources.get(name, ()) if cover is None else (cover[0],)
         ordered = sorted(self._plans.items(), key=lambda each: each[0] not in early)
         for rank, (name, plan) in enumerate(ordered):
-            self._plans[name] = replace(plan, rank=rank)
+            if plan.rank != rank:
+                self._plans[name] = replace(plan, rank=rank)
 
-    def _schema(self, name: str) -> Schema:
-        kinds = tuple(Type(kind) for _, kind in self._checked.columns.get(name, ()))
+    def _schema(self, name: str, aged: bool = False) -> Schema:
+        kinds = tuple([type_named(kind) for _, kind in self._checked.columns.get(name, ())])
         seen = self._represented.seen(name)
         ordered = name in self._ordered
-        return Schema(name, kinds, self._values, seen or (), seen is None, ordered=ordered)
+        return Schema(name, kinds, self._values, seen or (), seen is None, aged, ordered)

@@ -29,13 +29,15 @@ def ordered_in(
     A rule of a recursion says the number, or it passes on that of one fact. Cost: O(rules ·
     predicates).
     """
+    one = {name for name, of in represented.lattices.items() if len(of) == 1}
+    if not one:
+        return {}
     lasting = _lasting(logical, represented)
     found: dict[str, tuple[str, Type]] = {}
     for component in logical.components:
         for name in component.predicates:
-            lattices = represented.lattices.get(name, frozenset())
-            if len(lattices) == 1 and name in lasting and name not in apart:
-                (lattice,) = lattices
+            if name in one and name in lasting and name not in apart:
+                (lattice,) = represented.lattices[name]
                 known = logical.checked.lattice_types.get((name, lattice), ())
                 given = name in logical.checked.inputs or name.startswith((NEXT, SENT))
                 if lattice in ("min", "max") and known in (("int",), ("float",)) and not given:

@@ -9,7 +9,7 @@ facts where identity matters. Time, expiry and nulls of the match come last.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from tidemill.arrangement.interval_updates import JoinShape
@@ -20,6 +20,7 @@ from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.logical.expressions import TypeEnvironment
 from tidemill.datalog.logical.forms import Expression, RuleForm, Type, Wildcard
 from tidemill.datalog.logical.linear import ValueLimits
+from tidemill.datalog.nodes import dataclass
 
 MODERATE = 1 << 60
 """Limits of ticks count on instants and periods that are closer to zero than this."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,16 +29,14 @@ def groups_apart(logical: LogicalPlan, ordered: Collection[str]) -> LogicalPlan:
     checked = logical.checked
     columns, types = dict(checked.columns), dict(checked.lattice_types)
     components = []
+    deriving = Counter(r.head.predicate for each in logical.components for r in each.rules)
     for component in logical.components:
         rules: list[RuleForm] = []
         parts = []
         for rule in component.rules:
             name = rule.head.predicate
-            alone = name in ordered or (
-                name not in checked.inputs
-                and [each.head.predicate for each in component.rules].count(name) == 1
-            )
-            if alone or not rule.head.aggregates:
+            alone = name in ordered or (name not in checked.inputs and deriving[name] == 1)
+            if not rule.head.aggregates or alone:
                 rules.append(rule)
                 continue
             part = f"{PART}{rule.number}:{name}"
@@ -46,8 +45,12 @@ def groups_apart(logical: LogicalPlan, ordered: Collection[str]) -> LogicalPlan:
             types.update({(part, k): v for (p, k), v in checked.lattice_types.items() if p == name})
             rules.append(replace(rule, head=replace(rule.head, predicate=part)))
             rules.append(reading_rule(name, part, checked.columns[name]))
-        names = (*parts, *component.predicates)
-        components.append(replace(component, predicates=names, rules=tuple(rules)))
+        if parts:
+            names = (*parts, *component.predicates)
+            component = replace(component, predicates=names, rules=tuple(rules))
+        components.append(component)
+    if len(columns) == len(checked.columns):
+        return logical
     return logical.remade(components, replace(checked, columns=columns, lattice_types=types))
 
 
@@ -75,6 +78,14 @@ class Representation:
         for rule in logical.rules:
             self._rules.setdefault(rule.head.predicate, []).append(rule)
         self._looped = {n for each in logical.components if each.recursive for n in each.predicates}
+        self._copied: dict[str, Sequence[AtomForm]] = {}
+        self._passed_on: set[str] = set()
+        self._known: dict[str, tuple[tuple[str, Type], ...] | None] = {}
+        if any(self.lattices.values()) or any(rule.head.lattices for rule in logical.rules):
+            self._find(logical)
+
+    def _find(self, logical: LogicalPlan) -> None:
+        """Whose facts carry which lattices, and how, where some do."""
         self._spread(logical.rules)
         found = {name: self._copied_atoms(rules) for name, rules in self._rules.items()}
         self._copied = {name: atoms for name, atoms in found.items() if atoms}
@@ -86,7 +97,6 @@ class Representation:
             for atom in rule.atoms
             if self.passed(rule, atom)
         }
-        self._known: dict[str, tuple[tuple[str, Type], ...] | None] = {}
         self._find_seen(name for each in logical.components for name in each.predicates)
 
     def _find_seen(self, order: Iterable[str]) -> None:

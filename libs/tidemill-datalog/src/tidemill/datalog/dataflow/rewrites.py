@@ -28,6 +28,7 @@ from tidemill.datalog.logical.forms import (
     Type,
     Variable,
     Wildcard,
+    type_named,
     variables_of,
 )
 from tidemill.datalog.logical.plan import NEXT, Component, LogicalPlan
@@ -77,13 +78,15 @@ class _Rewrite:
                 components.append(Component((name,), (rule,), False, component.stratum))
             rules += tuple(self._within.values())
             names = (*component.predicates, *self._within)
-            components.append(replace(component, predicates=names, rules=rules))
+            if rules != component.rules:
+                component = replace(component, predicates=names, rules=rules)
+            components.append(component)
         checked = self._logical.checked
         checked = replace(checked, columns=self._columns, lattice_types=self._types)
         return self._logical.remade(components, checked)
 
     def _rule(self, rule: RuleForm) -> RuleForm:
-        absent = tuple(self._absent(rule, *each) for each in enumerate(rule.absent))
+        absent = tuple([self._absent(rule, *each) for each in enumerate(rule.absent)])
         atoms = self._atoms(rule)
         if atoms != rule.atoms or absent != rule.absent:
             rule = replace(rule, atoms=atoms, absent=absent)
@@ -151,7 +154,7 @@ class _Rewrite:
         return all(map(_fits, absent.terms, kinds))
 
     def _kinds_of(self, predicate: str) -> list[Type]:
-        return [Type(kind) for _, kind in self._columns[predicate]]
+        return [type_named(kind) for _, kind in self._columns[predicate]]
 
     def _lattice_kinds(self, predicate: str, lattice: str, size: int) -> list[Type]:
         if lattice in INSTANTS or lattice == "expires":
@@ -163,6 +166,8 @@ class _Rewrite:
 
     def _atoms(self, rule: RuleForm) -> tuple[AtomForm, ...]:
         """The atoms of a rule, those of one predicate beyond a few as atoms of copies."""
+        if len(rule.atoms) <= ATOMS_ALIKE_MAX:
+            return rule.atoms
         seen: dict[str, int] = {}
         found = []
         for atom in rule.atoms:
@@ -254,8 +259,13 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
     So are the variables that are matched with nothing else. Cost: O(text), for each such column.
     """
     checked = logical.checked
-    columns = {n: [Type(kind) for _, kind in of] for n, of in checked.columns.items()}
-    lattices = {key: list(map(Type, kinds)) for key, kinds in checked.lattice_types.items()}
+    if _is_typed(logical):
+        return logical
+    columns = {n: [type_named(kind) for _, kind in of] for n, of in checked.columns.items()}
+    lattices = {key: list(map(type_named, kinds)) for key, kinds in checked.lattice_types.items()}
+    carried: dict[str, list[str]] = {}
+    for name, lattice in lattices:
+        carried.setdefault(name, []).append(lattice)
     # A fact that is handed on is the same words.
     columns |= {n: columns[n.removeprefix(NEXT)] for n in columns if n.startswith(NEXT)}
     lattices |= {
@@ -270,7 +280,7 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
         for key, rule in rules.items():
             types = _types_of(rule, columns, lattices)
             rules[key] = replace(rule, types=types) if types != rule.types else rule
-            changed |= _spread(rules[key], columns, lattices)
+            changed |= _spread(rules[key], columns, lattices, carried)
     if all(new is old for new, old in zip(rules.values(), logical.rules, strict=True)):
         return logical
     components = [
@@ -287,6 +297,17 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
         checked=replace(checked, columns=named, lattice_types=kept),
         rules=tuple(rules.values()),
         components=tuple(components),
+    )
+
+
+def _is_typed(logical: LogicalPlan) -> bool:
+    """Whether every column has a type, and no atom looks at a lattice: nothing is without an end."""
+    checked = logical.checked
+    return not (
+        any(kind == "any" for of in checked.columns.values() for _, kind in of)
+        or any("any" in kinds for kinds in checked.lattice_types.values())
+        or any(Type.ANY in rule.types.values() for rule in logical.rules)
+        or any(atom.lattices for rule in logical.rules for atom in rule.atoms)
     )
 
 
@@ -336,7 +357,9 @@ def _may_be_endless(term: Expression, endless: Container[str]) -> bool:
     return isinstance(term, Variable) and term.name in endless
 
 
-def _spread(rule: RuleForm, columns: _Columns, lattices: _Lattices) -> bool:
+def _spread(
+    rule: RuleForm, columns: _Columns, lattices: _Lattices, carried: Mapping[str, list[str]]
+) -> bool:
     """Note which columns and lattices a rule gives values without an end; whether any is new."""
     endless = {name for name, kind in rule.types.items() if kind is Type.ANY}
     changed = False
@@ -360,8 +383,9 @@ def _spread(rule: RuleForm, columns: _Columns, lattices: _Lattices) -> bool:
             ):
                 note(lattices[head.predicate, lattice], at)
     for atom in rule.atoms:
-        for (name, lattice), kinds in lattices.items():
-            if name == atom.predicate and lattice not in mentioned | atom.suppressed:
+        for lattice in carried.get(atom.predicate, ()):
+            if lattice not in mentioned | atom.suppressed:
+                kinds = lattices[atom.predicate, lattice]
                 mine = lattices.get((head.predicate, lattice), [])
                 for at, (kind, _) in enumerate(zip(kinds, mine, strict=False)):
                     if kind is Type.ANY:

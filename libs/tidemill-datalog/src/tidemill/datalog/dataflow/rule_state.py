@@ -111,7 +111,7 @@ class RuleState:
         self.matches = Matches(
             plan, schemas, engine.texts, engine.all_errors, engine.allowance
         )  # fmt: skip
-        self._unheard = Matches(plan, schemas, engine.texts, Unheard(), engine.allowance)
+        self._unheard: Matches | None = None
         columns = plan.columns
         self.latch: Latch | None = None
         if plan.head.outlives:
@@ -195,6 +195,11 @@ class RuleState:
         assert self.plan.again is not None
         began = self._engine.timer()
         self._engine.holdings.reach((self, *self._met))
+        if self._unheard is None:
+            engine = self._engine
+            self._unheard = Matches(
+                self.plan, engine.schemas, engine.texts, Unheard(), engine.allowance
+            )
         found = self._rows(self._unheard.solutions(self.plan.again, asked, facts))
         self.figures.add(len(asked), len(found), self._engine.timer() - began)
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Any
 
@@ -25,6 +25,7 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import NumberedValues
 from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.logical.forms import TYPE_OF, Type
+from tidemill.datalog.nodes import dataclass
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import UsageError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ from tidemill.datalog.logical.forms import (
     Type,
     Variable,
 )
+from tidemill.datalog.nodes import dataclass
 from tidemill.datalog.signatures import called, negated, operated
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {

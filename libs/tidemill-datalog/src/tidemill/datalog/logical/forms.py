@@ -9,10 +9,11 @@ true, or fails, decides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TypeAlias
 
+from tidemill.datalog.nodes import dataclass
 from tidemill.datalog.values import Value
 from tidemill.time.typed import TYPE_NAMES
 
@@ -77,6 +78,14 @@ class Type(Enum):
     def _missing_(cls, value: object) -> Type | None:
         """Decimal numbers of all digits are of one type."""
         return cls.DECIMAL if str(value).startswith("decimal(") else None
+
+
+_NAMED = {kind.value: kind for kind in Type}
+
+
+def type_named(name: str) -> Type:
+    """The type of a column by its name. Cost: a look-up, not the calls of an enumeration."""
+    return _NAMED.get(name) or Type(name)
 
 
 TYPE_OF: Mapping[type, Type] = {

@@ -20,6 +20,7 @@ from tidemill.datalog.logical.forms import (
     Type,
     Variable,
     Wildcard,
+    type_named,
 )
 from tidemill.datalog.values import Failed, Value, widen
 
@@ -29,18 +30,22 @@ _FOLDED = frozenset({"+", "-", "*", "/", "%", "neg"})
 
 def forms_of(checked: CheckedProgram) -> tuple[RuleForm, ...]:
     """Every rule of the program as engines evaluate it, in the order of the text."""
-    return tuple(_Normaliser(checked, rule).form() for rule in checked.rules)
+    variables: dict[str, Variable] = {}
+    return tuple(_Normaliser(checked, rule, variables).form() for rule in checked.rules)
 
 
 class _Normaliser:
     """Puts one rule into normal form."""
 
-    def __init__(self, checked: CheckedProgram, rule: ResolvedRule) -> None:
+    def __init__(
+        self, checked: CheckedProgram, rule: ResolvedRule, variables: dict[str, Variable]
+    ) -> None:
+        """`variables` are those of the program by name, and grow."""
         self._checked = checked
         self._rule = rule
-        self._types = {
-            name: Type(kind) for name, kind in checked.variable_types.get(rule.number, {}).items()
-        }
+        self._variables = variables
+        kinds = checked.variable_types.get(rule.number, {})
+        self._types = {name: type_named(kind) for name, kind in kinds.items()}
         self._conditions: list[Expression] = []
 
     def form(self) -> RuleForm:
@@ -72,7 +77,7 @@ class _Normaliser:
                 return Constant(written.value)
             case ast.Variable():
                 defined = self._rule.definitions.get(written.name)
-                return Variable(written.name) if defined is None else self.expression(defined)
+                return self._variable(written.name) if defined is None else self.expression(defined)
             case ast.Unary():
                 return _folded(Call("neg", (self.expression(written.operand),)))
             case ast.Binary():
@@ -82,6 +87,12 @@ class _Normaliser:
                 return Call(written.name, tuple(map(self.expression, written.arguments)))
             case ast.Wildcard():
                 raise AssertionError("a wildcard is no expression; the checker refuses it")
+
+    def _variable(self, name: str) -> Variable:
+        known = self._variables.get(name)
+        if known is None:
+            known = self._variables[name] = Variable(name)
+        return known
 
     def _head(self) -> HeadForm:
         rule = self._rule
@@ -113,8 +124,10 @@ class _Normaliser:
         else:
             columns = self._checked.columns[atom.predicate]
             terms = tuple(
-                self._term(term, f"#{index}.{at}", Type(columns[at][1]))
-                for at, term in enumerate(atom.terms)
+                [
+                    self._term(term, f"#{index}.", at, type_named(columns[at][1]))
+                    for at, term in enumerate(atom.terms)
+                ]
             )
         lattices = []
         for place, parafact in enumerate(atom.parafacts):
@@ -123,7 +136,7 @@ class _Normaliser:
                 (
                     parafact.lattice,
                     tuple(
-                        self._term(term, f"#{index}.{place}@{at}", kinds[at])
+                        self._term(term, f"#{index}.{place}@", at, kinds[at])
                         for at, term in enumerate(parafact.terms)
                     ),
                 )
@@ -134,16 +147,17 @@ class _Normaliser:
         if lattice in ("time", "expires"):
             return (Type.INT,)
         known = self._checked.lattice_types.get((predicate, lattice))
-        return (Type.ANY,) * arity if known is None else tuple(map(Type, known))
+        return (Type.ANY,) * arity if known is None else tuple(map(type_named, known))
 
-    def _term(self, written: ast.Expression, column: str, kind: Type) -> Term:
+    def _term(self, written: ast.Expression, prefix: str, at: int, kind: Type) -> Term:
         if isinstance(written, ast.Wildcard):
             return Wildcard()
+        if isinstance(written, ast.Variable) and written.name not in self._rule.definitions:
+            return self._variable(written.name)
         expression = self.expression(written)
         if isinstance(expression, Constant):
             return _constant_as_kept(expression, kind)
-        if isinstance(written, ast.Variable) and written.name not in self._rule.definitions:
-            return Variable(written.name)
+        column = f"{prefix}{at}"
         self._types[column] = kind
         self._conditions.append(Call("==", (Variable(column), expression)))
         return Variable(column)
@@ -155,7 +169,7 @@ class _Normaliser:
             return self._as_kept(self.expression(written), kind)
 
         columns = () if atom.clock else self._checked.columns[atom.predicate]
-        kinds = [Type(kind) for _, kind in columns] or [Type.ANY] * len(atom.terms)
+        kinds = [type_named(kind) for _, kind in columns] or [Type.ANY] * len(atom.terms)
         terms = [term(mine, kind) for mine, kind in zip(atom.terms, kinds, strict=True)]
         lattices = []
         for parafact in atom.parafacts:

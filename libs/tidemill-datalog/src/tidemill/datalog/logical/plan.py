@@ -8,12 +8,13 @@ made from plans.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.logical.normal_form import forms_of
 from tidemill.datalog.logical.scans import Scan, scans_of
+from tidemill.datalog.nodes import dataclass
 
 NEXT, SENT = "#next:", "#sent:"
 

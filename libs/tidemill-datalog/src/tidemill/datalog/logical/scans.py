@@ -6,6 +6,7 @@ over it alone. A reader of the collection may leave it out: every answer stays a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -110,10 +111,11 @@ def scans_of(checked: CheckedProgram, rules: Iterable[RuleForm]) -> dict[str, Sc
     columns: dict[str, set[int]] = {}
     derived = set(checked.derived)
     for rule in rules:
-        readings = _Readings(checked, rule)
         atoms: list[AtomForm | AbsentForm] = [*rule.atoms, *rule.absent]
-        for atom in atoms:
-            if not atom.is_clock and atom.predicate not in derived:
+        atoms = [each for each in atoms if not each.is_clock and each.predicate not in derived]
+        if atoms:
+            readings = _Readings(checked, rule)
+            for atom in atoms:
                 tests.setdefault(atom.predicate, []).append(readings.test(atom))
                 columns.setdefault(atom.predicate, set()).update(readings.columns(atom))
     found = {}
@@ -170,6 +172,8 @@ class _Readings:
         return tuple(found)
 
     def _fallible(self, expression: Expression) -> bool:
+        if not isinstance(expression, Call):
+            return False
         return not _known_functions(expression) or self._scope.fallible(expression)
 
     def _counts_rows(self) -> bool:
@@ -201,12 +205,13 @@ class _Readings:
     def _uses(self) -> Mapping[str, int]:
         """Number of occurrences of each variable of the rule."""
         rule = self._rule
-        names = [name for atom in rule.atoms for name in atom.variables()]
+        used = Counter(name for atom in rule.atoms for name in atom.variables())
         expressions: list[Expression] = [*rule.conditions, *_of_head(rule)]
         expressions += [argument for atom in rule.atoms for argument in atom.clock or ()]
         expressions += [term for absent in rule.absent for term in absent.expressions()]
-        names += [name for expression in expressions for name in variables_of(expression)]
-        return {name: names.count(name) for name in names}
+        for expression in expressions:
+            used.update(variables_of(expression))
+        return used
 
     def columns(self, atom: AtomForm | AbsentForm) -> set[int]:
         """The arguments of the atom that the rule looks at."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.logical.scans import Scan
+from tidemill.runtime.clock import Clock
 from tidemill_compute.views.input_log import InputLog, InputReader
 
 if TYPE_CHECKING:  # importing them loads loops
@@ -32,6 +33,9 @@ TEXTS_MADE_MAX = 1 << 28
 THREADS = 256
 """So many views may be evaluated at once; the threads that read and write for everybody are others.
 """
+
+QUICK_S = 0.05
+"""A step is quick if the one before it took less. So long it waits for those of others, too."""
 
 ReadChanges: TypeAlias = "Callable[[int, int], Awaitable[pa.Table]]"
 ReadPresent: TypeAlias = "Callable[[int], Awaitable[pa.Table]]"
@@ -112,6 +116,31 @@ class SharedInput:
                 self.log.forget()  # a later one begins with the store
 
 
+class TurnOfSteps:
+    """Within `with` a step of one view; those that are quick go one after the other.
+
+    Ten that a change of one input wakes would take the interpreter from each other at each call of
+    a library. A step waits for `QUICK_S` at most, so that none which is slow for once holds others.
+    """
+
+    def __init__(self, quick: Lock, clock: Clock) -> None:
+        self._quick = quick
+        self._clock = clock
+        self._took = self._began = 0.0
+        self.alone = False
+        """Whether no other quick step is under way."""
+
+    def __enter__(self) -> None:
+        """Begin a step, of which nothing is known before the first one."""
+        self.alone = self._took < QUICK_S and self._quick.acquire(timeout=QUICK_S)
+        self._began = self._clock.monotonic_s()
+
+    def __exit__(self, *raised: object) -> None:
+        self._took = self._clock.monotonic_s() - self._began
+        if self.alone:
+            self._quick.release()
+
+
 class SharedInputs:
     """Inputs of all views of a process, by collection and reading; and one numbering of texts.
 
@@ -128,6 +157,11 @@ class SharedInputs:
         self._numbering = Lock()
         self.threads = ThreadPoolExecutor(THREADS, "views")
         """The threads on which views are evaluated."""
+        self._quick = Lock()
+
+    def turn_of_steps(self, clock: Clock) -> TurnOfSteps:
+        """The turns of the steps of one view."""
+        return TurnOfSteps(self._quick, clock)
 
     def input(
         self, collection: str, shape: PredicateShape, scan: Scan | None, stored: bool = False

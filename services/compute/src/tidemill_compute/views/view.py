@@ -67,6 +67,7 @@ class ViewDriver:
         self._settings = settings
         self._written_by = (Writing if target.part is None else RangeWriting)(target, collections)
         self._shared = shared or SharedInputs()
+        self._turn = self._shared.turn_of_steps(clock)
         self._holds = Holds(collections, f"view:{target.name}")
         self._inputs = {
             predicate: InputState(replace(shape, predicate=predicate))
@@ -88,8 +89,7 @@ class ViewDriver:
         """The upper of the last step that was evaluated."""
         self._writing: asyncio.Task[bool] | None = None
         """The write of the last step, while the next one is evaluated."""
-        self._fresh = self._begun = False
-        self._last = self._waits = False
+        self._fresh = self._begun = self._last = self._waits = False
         self.progress = ViewProgress()
         self.bulk: BulkHydrate | None = None
         """Evaluates a history of `spark_rows` and more; None is this process."""
@@ -316,9 +316,8 @@ class ViewDriver:
 
     async def _hydrate(self, bulk: BulkHydrate) -> bool:
         """Whether somebody else has evaluated the history that is definite now."""
-        target, history = self._target, await self._history()
+        target, settings, history = self._target, self._settings, await self._history()
         on_spark = self.engines is not None and self.engines.wanted == "spark"
-        settings = self._settings
         least = min(settings.spark_rows, settings.step_changes_max + 1)
         least = least if on_spark else settings.spark_rows  # what one step takes is evaluated here
         if target.ticks is not None or history.rows < least:
@@ -541,8 +540,9 @@ class ViewDriver:
     def _evaluate(self, lower: int, common: int, half_written: int | None, whole: bool) -> Step:
         """A step; `whole` with the updates of its state."""
         try:
-            step = self._maintainer.step(lower, common, half_written)
-            return Step(step.upper, step.made()) if whole else step
+            with self._turn:
+                step = self._maintainer.step(lower, common, half_written)
+                return Step(step.upper, step.made()) if whole else step
         except MemoryError as error:
             raise Exhausted(
                 f"a step of view {self._target.name} was given up: the machine has no memory left",

@@ -301,7 +301,7 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
 
 
 def _is_typed(logical: LogicalPlan) -> bool:
-    """Whether every column has a type, and no atom looks at a lattice: nothing is without an end."""
+    """Whether every column has a type and no atom looks at a lattice: all values have an end."""
     checked = logical.checked
     return not (
         any(kind == "any" for of in checked.columns.values() for _, kind in of)

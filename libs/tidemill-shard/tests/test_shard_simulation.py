@@ -97,6 +97,7 @@ def test_a_process_may_die_or_stand_still_at_any_await() -> None:
         "repeated chapters",
         "reaped",
         "waited for a lease",
+        "lists of parts",
     ):
         assert total[name], name
 
@@ -164,6 +165,13 @@ def garbage_is_what_is_named(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GarbageCollection, "collect", collect)
 
 
+def listed_parts_are_orphans(patch: pytest.MonkeyPatch) -> None:
+    async def read_listed(*_: object) -> set[str]:
+        return set()
+
+    patch.setattr(GarbageCollection, "_read_listed", read_listed)
+
+
 def subscriptions_repeat(patch: pytest.MonkeyPatch) -> None:
     first_news = read_commands.ReadCommands._first_news
 
@@ -178,7 +186,8 @@ def subscriptions_repeat(patch: pytest.MonkeyPatch) -> None:
     "sabotage",
     [
         since_forgets_holds, tokens_are_forgotten, every_race_is_won, upper_moves_back,
-        leases_end_early, merges_lose_a_row, garbage_is_what_is_named, subscriptions_repeat,
+        leases_end_early, merges_lose_a_row, garbage_is_what_is_named, listed_parts_are_orphans,
+        subscriptions_repeat,
     ],
     ids=lambda sabotage: sabotage.__name__,
 )  # fmt: skip

@@ -151,13 +151,13 @@ async def test_derivations_in_a_wrong_range_are_found_out(monkeypatch: pytest.Mo
         def wrongly(*_: object, at: Placement = moved, rounds: bool) -> Placement:
             return at
 
-        monkeypatch.setattr("tidemill_compute.views.windows.work.placement_with", wrongly)
+        with monkeypatch.context() as patched:
+            patched.setattr("tidemill_compute.views.windows.work.placement_with", wrongly)
+            placed_before.cache_clear()
+            result = await answer(packed, world.stores[1], None, evaluate_here)
         placed_before.cache_clear()
-        result = await answer(packed, world.stores[1], None, evaluate_here)
         found = await rows_of(world, history, result)
         differing += bool(result.failure) or found != expected(world.program, world.history)
-        monkeypatch.undo()
-        placed_before.cache_clear()
     assert differing > 2
 
 

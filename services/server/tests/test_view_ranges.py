@@ -128,18 +128,21 @@ def test_one_process_keeps_all_ranges_of_a_view(tmp_path: Path) -> None:
         system.start("one", "ingest,remap,reclock,compute,compaction,query")
         written(system, "one", "\n---\n".join((TABLES, view("whole", 1), view("ranged", 3))))
         same(system, "one", insert(system, "one", Random(3)))
+        refused(system, "one", 3)
         told = system.asked("one", lambda client: ranges_of(client, "ranged", 3))
         assert {each["process"] for each in told.values()} == {"one"}
 
 
-def refused(system: Fleet, query: str) -> None:
+def refused(system: Fleet, query: str, ranges: int = RANGES) -> None:
     """A program that needs all ranges is refused with advice, and so is another program."""
-    said = {
-        "NoRanges": view("total", 2, "\n    all() @sum(n) := orders(_, n);\n"),
-        "Immutable": view("ranged", RANGES, "\n    load(o) @count(n) := orders(o, n);\n"),
-    }
+    said = [
+        ("NoRanges", view("total", 2, "\n    all() @sum(n) := orders(_, n);\n")),
+        ("NoRanges", view("ranged", ranges).replace("  retain", "  engine: spark\n  retain")),
+        ("Immutable", view("ranged", ranges, "\n    load(o) @count(n) := orders(o, n);\n")),
+        ("Immutable", view("whole", 2)),
+    ]
     with Client(system.address(query)) as client:
-        for reason, text in said.items():
+        for reason, text in said:
             path = system.folder / "refused.yaml"
             path.write_text(text)
             with pytest.raises(UsageError) as error:

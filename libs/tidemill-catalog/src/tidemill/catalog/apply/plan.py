@@ -13,7 +13,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.apply.context import ApplyContext, Origins
 from tidemill.catalog.apply.documents import MAKERS, taken
 from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
-from tidemill.catalog.apply.ranges import with_places
+from tidemill.catalog.apply.ranges import refuse_spark, with_places
 from tidemill.catalog.apply.restatement import refuse_other_columns, stated_anew
 from tidemill.catalog.apply.shared_bindings import join_bindings
 from tidemill.catalog.apply.turns import forget_all, in_turns
@@ -192,6 +192,7 @@ def _reconfigured(known: Stored, resource: Resource, context: ApplyContext) -> S
         if old.collection == new.collection and not backward:
             return replace(known, resource=resource)
     if isinstance(old, ViewSpec) and isinstance(new, ViewSpec):
+        refuse_spark(resource)
         return changed_view(known, resource)
     keep = (SourceSpec, TableSpec)
     if isinstance(old, keep) and type(old) is type(new):

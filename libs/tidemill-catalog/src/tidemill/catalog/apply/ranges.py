@@ -10,7 +10,18 @@ from dataclasses import replace
 from tidemill.catalog.entry import PLACES, PlannedView, located
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
-from tidemill.runtime.resources import ViewSpec
+from tidemill.runtime.resources import Resource, ViewSpec
+
+
+def refuse_spark(resource: Resource) -> None:
+    """Raises: UsageError for a view of several ranges that asks for windows on Spark."""
+    spec = resource.spec
+    if isinstance(spec, ViewSpec) and spec.ranges > 1 and spec.engine == "spark":
+        with located(resource, "spec", "engine"):
+            raise UsageError(
+                "ranges are kept by processes of compute: leave engine out, or ranges",
+                reason="NoRanges",
+            )
 
 
 def with_places(stored: Stored, view: PlannedView | None) -> Stored:
@@ -21,15 +32,13 @@ def with_places(stored: Stored, view: PlannedView | None) -> Stored:
     spec = stored.resource.spec
     if view is None or not isinstance(spec, ViewSpec) or spec.ranges == 1:
         return stored
+    refuse_spark(stored.resource)
+    if PLACES in stored.resolved:  # its states are of these, whatever an analysis says by now
+        return stored
     from tidemill.datalog.placement.apart import InTheWay, places_apart  # loads loops
     from tidemill.datalog.placement.column_hashes import divides
 
     with located(stored.resource, "spec", "ranges"):
-        if spec.engine == "spark":
-            raise UsageError(
-                "ranges are kept by processes of compute: leave engine out, or ranges",
-                reason="NoRanges",
-            )
         found = places_apart(view.program)
         if isinstance(found, InTheWay):
             advice = f"; {found.advice}" if found.advice else ""

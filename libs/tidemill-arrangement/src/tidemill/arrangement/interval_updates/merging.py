@@ -14,7 +14,15 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.novelty import Novelty
-from tidemill.arrangement.interval_updates.rows import END_WORD, Change, Word, hash_of, part
+from tidemill.arrangement.interval_updates.rising import Rising
+from tidemill.arrangement.interval_updates.rows import (
+    END_WORD,
+    Change,
+    Word,
+    hash_of,
+    part,
+    same_values,
+)
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
@@ -56,15 +64,6 @@ def _emit(
 
 
 @inlined
-def _alike(change: I64Array, i: Word, expiry: Word, rows: I64Array, row: Word) -> bool:
-    """Whether two derivations of a fact say the same: expiry, values, nulls."""
-    same = True
-    for column in range(expiry, rows.shape[1] - 2):
-        same = same and change[i, column] == rows[row, column]
-    return same
-
-
-@inlined
 def _before(
     source: I64Array, i: Word, expiry: Word, start: Word, facts: I64Array, head: Word,
     nexts: I32Array,
@@ -74,7 +73,7 @@ def _before(
     row = np.int64(head)
     while row >= 0 and (facts[row, width] >= start or facts[row, width] >= facts[row, width + 1]):
         row = np.int64(nexts[row])
-    if row >= 0 and facts[row, width + 1] == start and _alike(source, i, expiry, facts, row):
+    if row >= 0 and facts[row, width + 1] == start and same_values(source, i, expiry, facts, row):
         return row
     return np.int64(-1)
 
@@ -126,7 +125,7 @@ def _met(
                 fewer = alike and rows[row, width - 1] < rows[best, width - 1]
                 if best < 0 or rows[row, expiry] > rows[best, expiry] or fewer:
                     best = row
-            elif kind == _ADD or _alike(change, i, expiry, rows, row):
+            elif kind == _ADD or same_values(change, i, expiry, rows, row):
                 best = row
                 break
         if ordered and is_past(rows, row, start, END_WORD):
@@ -213,7 +212,7 @@ def _cut_known(
         other = find_slot(
             change, i, columns, width - 1, mine, spare, columns, width - 1, spare_slots, spare_used
         )
-        if spare_slots[other] >= 0 or not _alike(change, i, expiry, facts, row):
+        if spare_slots[other] >= 0 or not same_values(change, i, expiry, facts, row):
             return i
         if facts[row, width] == start:
             facts[row, width] = end
@@ -426,7 +425,9 @@ class Merged:
     With `best_only` spare derivations are not kept, and derivations cannot be taken away.
     """
 
-    __slots__ = ("_best_only", "_places", "_stack", "expiry", "facts", "key", "novelty", "spare")
+    __slots__ = (
+        "_best_only", "_places", "_rising", "_stack", "expiry", "facts", "key", "novelty", "spare",
+    )  # fmt: skip
 
     def __init__(
         self, columns: int, key: Sequence[int], expiry: int, best_only: bool = False
@@ -438,6 +439,7 @@ class Merged:
         self.key = tuple(key)
         self._places, self._stack = _BEGIN.copy(), np.empty((16, 3), np.int64)
         self.novelty = Novelty(self.key[:1] if self.key[:1] == (0,) else (), self.key)
+        self._rising = Rising(key, holds=not best_only)
 
     @property
     def nbytes(self) -> int:
@@ -454,6 +456,7 @@ class Merged:
         if not len(change):
             return change
         if self.novelty.admit(change):
+            self._rising.holds = False
             self.facts.append(change[:, :-1])
             return change
         size, wide = change.shape
@@ -477,7 +480,11 @@ class Merged:
         large ones.
         """
         facts, spare, size = self.facts, self.spare, len(change)
-        facts.reserve(size + _ROOM)
+        if self._rising.holds:
+            self._rising.append(change, facts, done)
+            if done[0] == size:
+                return self._rising.cut(change, int(done[1]), facts, self.expiry)
+        facts.reserve(size - int(done[0]) + _ROOM)
         mine = facts.index(self.key)
         while True:
             _append_new(
@@ -543,7 +550,7 @@ class Merged:
         O(change + rows with their keys).
         """
         facts, columns = self.facts, np.array(self.key, np.int64)
-        places = np.zeros(3, np.int64)
+        places, self._rising.holds = np.zeros(3, np.int64), False
         out = np.empty((len(change) + 2 * _ROOM, change.shape[1]), np.int64)
         while len(change):
             facts.reserve(min(len(change) - int(places[0]), _MANY) + _ROOM)

@@ -87,6 +87,15 @@ def same_columns(
     return same
 
 
+@inlined
+def same_values(change: I64Array, i: Word, expiry: Word, rows: I64Array, row: Word) -> bool:
+    """Whether two derivations of a fact say the same: expiry, values, nulls."""
+    same = True
+    for column in range(expiry, rows.shape[1] - 2):
+        same = same and change[i, column] == rows[row, column]
+    return same
+
+
 @compiled
 def part(
     change: I64Array, added: int, cut: int, aside: I64Array, out: I64Array, rest: I64Array

@@ -99,3 +99,22 @@ def ticked(match: Row, time: int, offset: int, period: int) -> list[int] | None:
     own = time if match[5] & 8 else max(match[3], time)
     words = [time, offset, period, own, match[4], match[5] & ~8, start, end, diff]
     return words if start < end else None
+
+
+def best_at(
+    rows: Iterable[Row], key: Sequence[int], expiry: int, instants: Iterable[int]
+) -> set[tuple[Row, int]]:
+    """The derivation of each key that ends last at each instant, with the instant.
+
+    Of those alike it is one with fewest nulls, which stand before start and end.
+    """
+    found: dict[tuple[Row, int], Row] = {}
+    known = [tuple(row) for row in rows]
+    for instant in instants:
+        for row in known:
+            if row[-2] <= instant < row[-1]:
+                at = (tuple(row[each] for each in key), instant)
+                best = found.get(at)
+                if best is None or (row[expiry], -row[-3]) > (best[expiry], -best[-3]):
+                    found[at] = row[:-2]
+    return {(row, instant) for (_, instant), row in found.items()}

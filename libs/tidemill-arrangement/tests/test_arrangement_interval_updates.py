@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tidemill.arrangement.interval_updates import (
+    BEGIN_WORD,
     COUNT,
     END_WORD,
     MEAN,
@@ -434,11 +435,29 @@ def test_groups_become_rows_with_exact_values(seed: int) -> None:
     large = list(stretches[0])
     large[groups + 6 : groups + 9] = [1, 1 << 22, 0]
     assert finish(matrix([tuple(large)], width + 2), groups, first, np.array(kinds), 7) is None
-    again = contribute(found, first, first + groups, groups + 3)
+    columns, values = np.arange(first, first + groups), np.array([], np.int64)
+    again = contribute(found, columns, first - 1, first + groups, values, groups + 3)
     expected = [
         [*row[:groups], 0 if with_time else row[groups], 99, 0, 3, 8, 1] for row in stretches
     ]
     assert again.tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_contributions_have_the_values_and_nulls_of_their_columns(seed: int) -> None:
+    """Rows (a, b, time, expiry, nulls), contributions (group, time, expiry, value, nulls)."""
+    rng, rows = Random(seed), list[Row]()
+    for _ in range(9):
+        nulls = rng.randint(0, 7)
+        words = [rng.randint(1, 5) * (at == 2 or not nulls >> at & 1) for at in range(3)]
+        rows.append((*words, 99, nulls, *interval(rng), rng.choice((1, -1))))
+    group, value = np.array([seed % 2]), np.array([1 - seed % 2])
+    found = contribute(matrix(rows, 8), group, 2, 3, value, 5).tolist()
+    for row, mine in zip(rows, found, strict=True):
+        nulls = [row[4] >> at & 1 for at in (seed % 2, 2, 1 - seed % 2)]
+        assert mine[:1] + mine[2:4] + mine[5:] == [row[group[0]], 99, row[value[0]], *row[5:]]
+        assert mine[1] == (BEGIN_WORD if nulls[1] else row[2])
+        assert mine[4] == nulls[0] | nulls[2] << 3
 
 
 @pytest.mark.parametrize("seed", range(40))

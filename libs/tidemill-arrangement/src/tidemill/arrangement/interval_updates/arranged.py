@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -218,6 +218,10 @@ class Arrangement:
         if known is None or known.linked < len(self) or len(known.nexts) < len(self.rows):
             return None
         return known
+
+    def is_indexed_within(self, columns: Collection[int]) -> bool:
+        """Whether no index has other columns, so that words of these may change where they are."""
+        return all(set(columns).issuperset(key) for key in self._indexes)
 
     def useful(self, since: int) -> int:
         """The number of rows that are of use from an instant on. Cost: O(rows)."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.float_sums import F64Array
-from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, END_WORD, Change
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, END_WORD, Change, Word
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
     I32Array,
@@ -16,7 +16,7 @@ from tidemill.arrangement.interval_updates.slots import (
     row_in,
 )
 from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
-from tidemill.arrangement.kernels.arrays import I64Array, compiled
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
 COUNT, SUM, MEAN, UPPER_SUM, LOWER_SUM, GREATEST, LEAST, FLOAT_SUM = range(8)
 """Kinds of values of a group. Two are sums of halves, which others add up. Two are words of its
@@ -27,30 +27,87 @@ _EXACT = 1 << 53
 
 
 @compiled
-def _contribute(rows: I64Array, first: int, expiry: int, out: I64Array) -> None:
-    nulls, width, groups = rows.shape[1] - 4, out.shape[1] - 3, expiry - first
+def _contribute(
+    rows: I64Array, groups: I64Array, time: int, expiry: int, values: I64Array, out: I64Array
+) -> None:  # fmt: skip
+    theirs, width = rows.shape[1] - 4, out.shape[1] - 3
+    first = groups.size + 2
     for row in range(rows.shape[0]):
-        for at in range(groups):
-            out[row, at] = rows[row, first + at]
-        for at in range(groups, width):
+        nulls, mask = rows[row, theirs], np.int64(0)
+        for at in range(groups.size):
+            out[row, at] = rows[row, groups[at]]
+            mask |= ((nulls >> groups[at]) & 1) << at
+        out[row, first - 2] = 0
+        if time >= 0:
+            out[row, first - 2] = BEGIN_WORD if (nulls >> time) & 1 else rows[row, time]
+        out[row, first - 1] = rows[row, expiry]
+        for at in range(values.size):
+            null = (nulls >> values[at]) & 1
+            out[row, first + at] = 0 if null else rows[row, values[at]]
+            mask |= null << (first + at)
+        for at in range(first + values.size, width - 1):
             out[row, at] = 0
-        if first > 0:
-            out[row, groups] = BEGIN_WORD if rows[row, nulls] & 1 else rows[row, 0]
-        out[row, groups + 1] = rows[row, expiry]
-        out[row, width - 1] = (rows[row, nulls] >> first) & ((np.int64(1) << groups) - 1)
+        out[row, width - 1] = mask
         for at in range(3):
-            out[row, width + at] = rows[row, nulls + 1 + at]
+            out[row, width + at] = rows[row, theirs + 1 + at]
 
 
-def contribute(rows: Change, first: int, expiry: int, width: int) -> Change:
-    """Contributions of `width` columns: group, time, expiry, values of 0, nulls of the group.
+def contribute(
+    rows: Change, groups: I64Array, time: int, expiry: int, values: I64Array, width: int
+) -> Change:
+    """Contributions of `width` columns: group, time, expiry, values, nulls of both.
 
-    Rows have the group in the columns from `first` on, before the expiry. Their time stands in
-    column 0, and is none of its own where the group contains it. Cost: O(rows).
+    `groups` and `values` are columns of the rows; values that have none are 0. The time is none of
+    its own, which is 0, where its column is -1. Nulls stand before start, end and diff. Cost:
+    O(rows).
     """
     out = np.empty((len(rows), width + 3), np.int64)
-    _contribute(rows, first, expiry, out)
+    _contribute(rows, groups, time, expiry, values, out)
     return out
+
+
+@inlined
+def finish_group(
+    sums: I64Array, row: Word, groups: Word, first: Word, kinds: I64Array, out: I64Array,
+    floats: F64Array, place: Word,
+) -> bool:  # fmt: skip
+    """Fill one row of `out`, whose words `floats` shows as floats; false if a sum is too large."""
+    width, expiry, nulls = sums.shape[1], first + groups, out.shape[1] - 4
+    for at in range(groups):
+        out[place, first + at] = sums[row, at]
+    mask = (sums[row, width - 3] & ((np.int64(1) << groups) - 1)) << first
+    if first > 0:
+        none = sums[row, groups] == BEGIN_WORD
+        out[place, 0] = 0 if none else sums[row, groups]
+        mask |= np.int64(none)
+    out[place, expiry] = sums[row, groups + 1]
+    for at in range(kinds.size):
+        column, value = expiry + 1 + at, groups + 3 + SUM_WORDS * at
+        count = sums[row, value]
+        if kinds[at] == COUNT:
+            out[place, column] = count
+            continue
+        high, low = sums[row, value + 1], sums[row, value + 2]
+        if kinds[at] == UPPER_SUM or kinds[at] == LOWER_SUM:
+            out[place, column] = high if kinds[at] == UPPER_SUM else low
+            continue
+        if kinds[at] == GREATEST or kinds[at] == LEAST:
+            out[place, column] = high if count > 0 else 0
+            mask |= np.int64(count == 0) << column
+            continue
+        if abs(np.float64(high) * 4294967296.0 + np.float64(low)) >= _EXACT:
+            return False
+        total = (high << 32) + low
+        if kinds[at] == SUM:
+            out[place, column] = total
+        else:
+            floats[place, column] = total / max(count, 1)
+        if count == 0:
+            mask |= np.int64(1) << column
+    out[place, nulls] = mask
+    out[place, nulls + 1], out[place, nulls + 2] = sums[row, width - 2], sums[row, width - 1]
+    out[place, nulls + 3] = 1
+    return True
 
 
 @compiled
@@ -59,45 +116,9 @@ def _finish(
     floats: F64Array,
 ) -> bool:  # fmt: skip
     """Fill `out`, whose words `floats` shows as floats; false where a sum is too large."""
-    width, expiry, nulls = stretches.shape[1], first + groups, out.shape[1] - 4
     for row in range(stretches.shape[0]):
-        for at in range(groups):
-            out[row, first + at] = stretches[row, at]
-        mask = (stretches[row, width - 3] & ((np.int64(1) << groups) - 1)) << first
-        if first > 0:
-            none = stretches[row, groups] == BEGIN_WORD
-            out[row, 0] = 0 if none else stretches[row, groups]
-            mask |= np.int64(none)
-        out[row, expiry] = stretches[row, groups + 1]
-        for at in range(kinds.size):
-            column, place = expiry + 1 + at, groups + 3 + SUM_WORDS * at
-            count = stretches[row, place]
-            if kinds[at] == COUNT:
-                out[row, column] = count
-                continue
-            high, low = stretches[row, place + 1], stretches[row, place + 2]
-            if kinds[at] == UPPER_SUM or kinds[at] == LOWER_SUM:
-                out[row, column] = high if kinds[at] == UPPER_SUM else low
-                continue
-            if kinds[at] == GREATEST or kinds[at] == LEAST:
-                out[row, column] = high if count > 0 else 0
-                mask |= np.int64(count == 0) << column
-                continue
-            if abs(np.float64(high) * 4294967296.0 + np.float64(low)) >= _EXACT:
-                return False
-            total = (high << 32) + low
-            if kinds[at] == SUM:
-                out[row, column] = total
-            else:
-                floats[row, column] = total / max(count, 1)
-            if count == 0:
-                mask |= np.int64(1) << column
-        out[row, nulls] = mask
-        out[row, nulls + 1], out[row, nulls + 2] = (
-            stretches[row, width - 2],
-            stretches[row, width - 1],
-        )
-        out[row, nulls + 3] = 1
+        if not finish_group(stretches, row, groups, first, kinds, out, floats, row):
+            return False
     return True
 
 

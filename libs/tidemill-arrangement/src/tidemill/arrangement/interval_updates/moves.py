@@ -187,17 +187,17 @@ def _looked_over(moves: I64Array) -> tuple[bool, bool]:
     return alike and abs(moves[0, width - 1]) == 1, ordered
 
 
-def net_moves(moves: I64Array, of_set: bool = False) -> I64Array:
+def net_moves(moves: I64Array, of_set: bool = False, net: bool = False) -> I64Array:
     """Moves with those of one row and instant added up, by instant; ends before begins.
 
     The array given is written to. Moves `of_set` are those of rows that are there once or not at
-    all: if none of them ends, all of them differ. Cost: O(n log n) for the order, which is near
-    O(n) where moves come nearly in order.
+    all: if none of them ends, all of them differ. Those that are `net` differ in any case. Cost:
+    O(n log n) for the order, which is near O(n) where moves come nearly in order.
     """
     if len(moves) < _FEW:
         return moves[: _net_few(moves)] if len(moves) > 1 else moves
     alike, ordered = _looked_over(moves)
-    if not (of_set and alike):
+    if not net and not (of_set and alike):
         bits = int(2 * len(moves) - 1).bit_length()
         columns = np.arange(moves.shape[1] - 1)
         moves = moves[: _net(moves, columns, np.full(1 << bits, -1, np.int32), bits)]

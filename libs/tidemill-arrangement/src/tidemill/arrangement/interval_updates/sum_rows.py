@@ -1,7 +1,8 @@
-"""Sums of groups as rows: group, time, expiry, count, sums, times, nulls, start and end.
+"""Sums of groups as rows: group, time, expiry, count, sums, times, touched, nulls, start and end.
 
 The column of times is there where sums are timed. It has the number of a multiset and one more. It
-is 0 where all contributions have the time of the row, which is there as often as they are.
+is 0 where all contributions have the time of the row, which is there as often as they are. A group
+is *touched* from an instant on, which the newest of its sums has; other sums have `END_WORD`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.arrangement.interval_updates.multisets import melded, node_of
-from tidemill.arrangement.interval_updates.rows import Word
+from tidemill.arrangement.interval_updates.rows import END_WORD, Word
 from tidemill.arrangement.interval_updates.slots import I32Array
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 
@@ -47,6 +48,7 @@ def begin_sum(
         sums[found, column] = 0
     for column in range(groups + 2):
         sums[found, column] = change[i, column]
+    sums[found, nulls - 1] = END_WORD
     sums[found, nulls] = change[i, mine] & ((np.int64(1) << (groups + 2)) - 1)
     sums[found, nulls + 1], sums[found, nulls + 2] = change[i, mine + 1], change[i, mine + 2]
     return np.int64(found)
@@ -75,7 +77,7 @@ def add_time(
 
     A sum whose contributions have one time has no heap, but its time and count.
     """
-    place = sums.shape[1] - 4
+    place = sums.shape[1] - 5
     if sums[row, place] == 0:
         if sums[row, groups] == time or sums[row, groups + 2] == 0:
             sums[row, groups] = time
@@ -92,7 +94,7 @@ def add_time(
 
 @inlined
 def _set_heap(sums: I64Array, row: Word, groups: Word, words: I64Array, top: Word) -> None:
-    sums[row, sums.shape[1] - 4] = top + 1
+    sums[row, sums.shape[1] - 5] = top + 1
     if top >= 0:
         sums[row, groups] = words[top, 0]
 
@@ -103,7 +105,7 @@ def absorb(
     words: I64Array, links: I32Array, state: I64Array,
 ) -> None:  # fmt: skip
     """Add one sum to another, which is taken from the place `last` on for its heap or nulls."""
-    place = sums.shape[1] - 4
+    place = sums.shape[1] - 5
     if last == place:
         theirs = np.int64(sums[row, place]) - 1
         if theirs < 0:

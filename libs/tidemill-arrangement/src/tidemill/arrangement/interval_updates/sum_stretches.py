@@ -84,7 +84,7 @@ def _fold(
     Cost: O(rows of the group), each of which is added to another once.
     """
     width, before, many = sums.shape[1], np.int64(-1), 0
-    timed, row = last < width - 3, np.int64(head)
+    timed, row = last < width - 4, np.int64(head)
     while row >= 0:
         following, into = np.int64(nexts[row]), np.int64(-1)
         end, gone = sums[row, width - 1], sums[row, width - 2] >= sums[row, width - 1]
@@ -113,7 +113,7 @@ def _fold(
 @inlined
 def _count_at_top(sums: I64Array, row: Word, groups: Word, last: Word, words: I64Array) -> np.int64:
     """Number of contributions of a sum that have its time."""
-    if last < sums.shape[1] - 3 and sums[row, last] > 0:
+    if last < sums.shape[1] - 4 and sums[row, last] > 0:
         return np.int64(words[sums[row, last] - 1, 1])
     return np.int64(sums[row, groups + 2])
 
@@ -127,7 +127,7 @@ def _differ(
     for at in range(size):
         for column in (groups, groups + 1):
             found = found or sums[chain[at], column] != sums[chain[0], column]
-        found = found or not _one_time(sums, chain[at], last)
+        found = found or not one_time(sums, chain[at], last)
     return found
 
 
@@ -185,9 +185,9 @@ def _observe(
 
 
 @inlined
-def _one_time(sums: I64Array, row: Word, last: Word) -> bool:
+def one_time(sums: I64Array, row: Word, last: Word) -> bool:
     """Whether all contributions of a sum have its time."""
-    return bool(last >= sums.shape[1] - 3 or sums[row, last] == 0)
+    return bool(last >= sums.shape[1] - 4 or sums[row, last] == 0)
 
 
 @inlined
@@ -223,7 +223,7 @@ def sweep(
         group = places[0]
         if group >= ready:
             ready = _chains_ahead(sums, nexts, heads, group, chain)
-        if nexts[heads[group]] < 0 and _one_time(sums, heads[group], last):
+        if nexts[heads[group]] < 0 and one_time(sums, heads[group], last):
             if places[1] == out.shape[0]:
                 return FULL
             places[1] += _one(sums, heads[group], since[group], groups, last, out, places[1])

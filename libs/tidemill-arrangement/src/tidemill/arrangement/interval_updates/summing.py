@@ -14,21 +14,20 @@ import numpy as np
 from tidemill.arrangement.interval_updates.arranged import Arrangement
 from tidemill.arrangement.interval_updates.counted_rows import CountedRows
 from tidemill.arrangement.interval_updates.multisets import Multisets, room_in
-from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, Change, Word
+from tidemill.arrangement.interval_updates.rows import BEGIN_WORD, END_WORD, Change, Word
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
-    ROW_BITS,
     TAKEN,
     I32Array,
     count_key,
     crowded,
     divide,
     find_slot,
-    home,
     look_ahead,
     put_row,
     row_in,
 )
+from tidemill.arrangement.interval_updates.standing import change_standing
 from tidemill.arrangement.interval_updates.sum_rows import (
     DONE,
     FULL,
@@ -47,7 +46,7 @@ from tidemill.arrangement.interval_updates.sum_stretches import (
     has_negative,
     sweep,
 )
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 from tidemill.arrangement.kernels.capacity import grow
 
 _MANY = 1 << 12
@@ -58,57 +57,52 @@ _LOOKED_AT = 16
 
 @inlined
 def _touch(
-    head: Word, newest: Word, start: Word, numbers: I32Array, touched: I64Array, many: int
+    head: Word, newest: Word, start: Word, sums: I64Array, touched: I64Array, many: int
 ) -> int:  # fmt: skip
     """Note a group whose row `head` was the newest; how many are noted. See `_accumulate`."""
-    place = np.int64(numbers[head]) if head >= 0 else np.int64(-1)
-    if 0 <= place < many and touched[place, 0] == head:
-        touched[place, 1] = min(touched[place, 1], start)
-    else:
-        place = np.int64(many)
-        touched[place, 1] = start
+    place, since = sums.shape[1] - 4, np.int64(start)
+    if head >= 0:
+        since = min(since, sums[head, place])
+        if head != newest:
+            sums[head, place] = END_WORD
+    if sums[newest, place] == END_WORD:
+        touched[many] = newest
         many += 1
-    touched[place, 0], numbers[newest] = newest, place
+    sums[newest, place] = since
     return many
 
 
 @compiled
-def _groups_ahead(
-    many: int, hashes: U64Array, slots: I32Array, used: I64Array, numbers: I32Array,
-    touched: I64Array, places: I64Array,
-) -> None:  # fmt: skip
-    """Read what `_touch` asks of the next `many` contributions, as `look_ahead` does for rows.
+def _take_touched(sums: I64Array, touched: I64Array, since: I64Array) -> int:
+    """Write the groups that are noted, and their instants, to the front; how many there are.
 
-    Shapes: `places` (BLOCK + 1,), of no use to the caller.
+    Rows that are not the newest of their group any more are left out.
     """
-    low, read = (np.int64(1) << used[ROW_BITS]) - 1, np.int64(0)
-    for at in range(many):
-        word = np.int64(slots[home(hashes[at], used)])
-        places[at] = numbers[word & low] if word >= 0 else -1
-    for at in range(many):
-        if 0 <= places[at] < touched.shape[0]:
-            read ^= touched[places[at], 0]
-    places[BLOCK] = read
+    place, found = sums.shape[1] - 4, 0
+    for at in range(touched.size):
+        row = touched[at]
+        if sums[row, place] != END_WORD:
+            touched[found], since[found] = row, sums[row, place]
+            sums[row, place] = END_WORD
+            found += 1
+    return found
 
 
 @compiled
 def _accumulate(
     change: I64Array, columns: I64Array, values: int, since: int, sums: I64Array,
     counts: I64Array, slots: I32Array, nexts: I32Array, used: I64Array, first: int,
-    numbers: I32Array, touched: I64Array, many: int,
-    words: I64Array, links: I32Array, state: I64Array,
+    touched: I64Array, many: int, words: I64Array, links: I32Array, state: I64Array,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Take contributions in from row `first` on; the row that is next, and how many groups are
-    touched by now.
+    """Take contributions in from row `first` on; the row that is next, and how many rows are
+    noted as touched by now.
 
-    Of each of these `touched` has the newest row and the first instant. `numbers` holds the place
-    of a row among them, and anything for other rows.
+    Of each touched group the newest row has its first instant, and is in `touched`.
     """
     groups = columns.size
     hashes, base, ready = np.empty(BLOCK + 1, np.uint64), first, first
-    places = np.empty(BLOCK + 1, np.int64)
     mine, nulls = groups + 2 + values, sums.shape[1] - 3
-    timed = groups + 3 + SUM_WORDS * values < nulls
+    timed = groups + 3 + SUM_WORDS * values < nulls - 1
     for i in range(first, change.shape[0]):
         if counts[0] >= sums.shape[0] or many >= touched.shape[0]:
             return FULL, i, many
@@ -119,7 +113,6 @@ def _accumulate(
         if i >= ready:
             last = change.shape[0]
             base, ready = i, look_ahead(change, i, last, columns, sums, slots, used, hashes)
-            _groups_ahead(ready - base, hashes, slots, used, numbers, touched, places)
         slot = find_slot(
             change, i, columns, mine, hashes[i - base], sums, columns, nulls, slots, used
         )
@@ -147,7 +140,7 @@ def _accumulate(
         if timed:
             add_time(sums, found, groups, words, links, state, time, change[i, mine + 3])
         add_value(sums, found, groups, change, i, values, change[i, mine + 3])
-        many = _touch(head, newest, start, numbers, touched, many)
+        many = _touch(head, newest, start, sums, touched, many)
     return DONE, change.shape[0], many
 
 
@@ -160,7 +153,7 @@ class Sums:
     """
 
     __slots__ = (
-        "_groups", "_last", "_many", "_numbers", "_past", "_timed", "_times", "_touched", "_values",
+        "_facts", "_groups", "_last", "_many", "_past", "_timed", "_times", "_touched", "_values",
         "rows",
     )  # fmt: skip
 
@@ -169,16 +162,17 @@ class Sums:
         self._values = values
         self._timed = timed
         self._last = groups + 3 + SUM_WORDS * values
-        self.rows = Arrangement(self._last + timed + 1)
+        self.rows = Arrangement(self._last + timed + 2)
         self._times = Multisets()
-        self._numbers: I32Array = np.empty(0, np.int32)
-        self._touched = np.empty((0, 2), np.int64)
+        self._facts: I32Array = np.empty(0, np.int32)
+        """Places at which the fact of the group of each sum was seen last, or anything."""
+        self._touched = np.empty(0, np.int64)
         self._many, self._past = 0, BEGIN_WORD
 
     @property
     def nbytes(self) -> int:
         """The bytes of all sums, their index and their times."""
-        return self.rows.nbytes + int(self._numbers.nbytes) + self._times.nbytes
+        return self.rows.nbytes + int(self._facts.nbytes) + self._times.nbytes
 
     def add(self, change: Change, since: int) -> None:
         """Take contributions in. Cost: O(change), O(log n) for each with a time of its own."""
@@ -188,14 +182,12 @@ class Sums:
             more = min(len(change) - first, _MANY)
             rows.reserve(more)
             index = rows.index(range(self._groups))
-            if len(self._numbers) < len(rows.rows):
-                grow(self, "_numbers", len(rows.rows), len(self._numbers))
             if self._many == len(self._touched):
                 grow(self, "_touched", max(more, 2 * self._many), self._many)
             said, first, self._many = _accumulate(
                 change, columns, self._values, since, rows.rows, rows.counts, index.slots,
-                index.nexts, index.used, first, self._numbers, self._touched,
-                self._many, times.words, times.links, times.state,
+                index.nexts, index.used, first, self._touched, self._many, times.words,
+                times.links, times.state,
             )  # fmt: skip
             index.linked = len(rows)
             if said == GROW:
@@ -208,11 +200,29 @@ class Sums:
 
         Many rows are in the order of memory, which is read so from its front to its back.
         """
-        many, self._many = self._many, 0
-        touched, self._touched = self._touched[:many], np.empty((0, 2), np.int64)
-        if many > BLOCK:
-            touched = touched.take(np.argsort(touched[:, 0]), axis=0)
-        return touched[:, 0].copy(), touched[:, 1].copy()
+        touched, self._many = self._touched[: self._many], 0
+        self._touched = np.empty(0, np.int64)
+        if len(touched) > BLOCK:
+            touched.sort()
+        since = np.empty(len(touched), np.int64)
+        found = _take_touched(self.rows.rows, touched, since)
+        return touched[:found], since[:found]
+
+    def change_standing(
+        self, heads: I64Array, since: I64Array, facts: Arrangement, first: int, kinds: I64Array
+    ) -> tuple[Change, int, int, I64Array]:
+        """Changes of facts that are changed where they stand, then facts that are to be added.
+
+        The numbers of facts that go, which are the first, and of changes that are made follow. Then
+        the places of other groups in `heads`. No index of the facts has columns beyond the group,
+        which stands from `first` on. No row is told with its opposite. Cost: O(groups).
+        """
+        if len(self._facts) < len(self.rows.rows):
+            grow(self, "_facts", len(self.rows.rows), len(self._facts))
+        return change_standing(
+            self.rows, heads, since, self._past, self._groups, self._last, self._facts, facts,
+            first, kinds,
+        )  # fmt: skip
 
     def stretches(self, heads: I64Array, since: I64Array) -> I64Array:
         """Stretches of the groups, each from an instant of its own on.

@@ -126,7 +126,7 @@ class DataflowEngine:
         watched = dict.fromkeys(self.checked.derived if told is None else told)
         self._outputs = Outputs({n: self.schemas[n].columns for n in watched if n in self.schemas})
         self._pending = self._make_pending(strategy)
-        self._upper = BEGIN_WORD
+        self._upper = self._lower = self._first = BEGIN_WORD
         self._forgetting = Forgetting(
             self.plan.values, self.schemas, self._merged, self._outputs, self._rules, self._openings
         )
@@ -229,8 +229,8 @@ class DataflowEngine:
 
     @property
     def lower(self) -> int:
-        """The word of the instant from which the step under way goes on."""
-        return self._upper
+        """The word of an instant before which nothing changes in the step under way."""
+        return self._lower
 
     @property
     def nbytes(self) -> int:
@@ -271,11 +271,13 @@ class DataflowEngine:
         predicate = self._named(predicate)
         if predicate not in self.schemas:
             return
-        late = change[:, -3] < self._upper
-        if True in late.tolist() if len(late) < _FEW else late.any():
+        starts = change[:, -3]
+        first = min(starts.tolist(), default=END_WORD) if len(starts) < _FEW else int(starts.min())
+        if first < self._upper:
             change = change.copy()
             change[:, -3] = np.maximum(change[:, -3], self._upper)
             change = change[change[:, -3] < change[:, -2]]
+        self._first = min(self._first, first)
         self._pending.put(predicate, change)
 
     def feed_presences(self, predicate: str, presences: Sequence[Presence], diff: int = 1) -> None:
@@ -306,6 +308,9 @@ class DataflowEngine:
             )  # fmt: skip
         for each in self.shared.values():
             each.go_to(upper)
+        if not (self._clocked or self._openings or self.ticked):
+            # No change begins before those that wait, of which some may begin after the step.
+            self._lower = max(self._upper, min(self._first, upper - 1))
         self._release(upper)
         self.settle()
         self.finish(upper)
@@ -329,7 +334,8 @@ class DataflowEngine:
 
     def finish(self, upper: int) -> None:
         """Everything below an instant is done. Raises: as `Allowance.settle`."""
-        self._upper = upper
+        self._upper = self._lower = upper
+        self._first = END_WORD
         for each in self.shared.values():
             each.arrive()
         self.holdings.finish(upper, self.allowance)
@@ -420,6 +426,7 @@ class DataflowEngine:
 
         Raises: Corrupt for rows that cannot be read.
         """
+        self._first = BEGIN_WORD
         by_rule: dict[int, list[StateRow]] = {}
         for row in rows:
             by_rule.setdefault(row[0], []).append(row)
@@ -480,19 +487,21 @@ class DataflowEngine:
             self.allowance.take(reduction.waiting_bytes)
         told = self.merge(collection, change)
         self.figures[collection].add(taken, len(told), self.timer() - began)
-        self._tell(collection, told)
+        self._tell(collection, told, net=reduction is not None and reduction.told_net)
 
     def merge(self, collection: str, change: Change) -> Change:
         """Take in what rules derive of a collection; what that changes of its facts."""
         reduction, opening = self._reductions.get(collection), self._openings.get(collection)
-        merged, gone = self._merged[collection], None
+        merged, whole, made = self._merged[collection], None, 0
         self.holdings.reach((merged,))
         if reduction is not None:
             assert not isinstance(merged, RowsAsOf)
             alone = opening is None and isinstance(merged, Merged)
-            gone, change = reduction.take(change, merged.facts, self._upper, in_place=alone)
-            if not alone:
-                gone, change = None, np.concatenate([change, gone])
+            change, made = reduction.take(change, merged.facts, self._upper, in_place=alone)
+            if alone:
+                whole, change = change, change[made:]
+            else:
+                change = np.concatenate([change[made:], change[:made]])
         if opening is not None:
             change = opening.take(change, self._facts)
         try:
@@ -504,8 +513,9 @@ class DataflowEngine:
                 f"input {collection.removeprefix(GIVEN)}: a row is taken away more often than it "
                 "was put in", reason="NegativeMultiplicity",
             ) from error  # fmt: skip
-        if gone is not None and len(gone):
-            told = np.concatenate([gone, told])
+        if whole is not None and reduction is not None:
+            reduction.told_net &= told is change
+            told = whole if told is change else np.concatenate([whole[:made], told])
         self._limit_rows(collection)
         return told
 
@@ -535,8 +545,8 @@ class DataflowEngine:
         self._limit_rows(collection)
         self._tell(collection, change)
 
-    def _tell(self, collection: str, change: Change) -> None:
-        """Hand on what a collection has changed."""
+    def _tell(self, collection: str, change: Change, net: bool = False) -> None:
+        """Hand on what a collection has changed, `net` if no row stands beside its opposite."""
         if not len(change):
             return
         opening = self._openings.get(collection)
@@ -544,7 +554,7 @@ class DataflowEngine:
             opening.note(change)
         if self.ticked and opening is None:
             self.note(change)
-        self._outputs.take(collection, change)
+        self._outputs.take(collection, change, net)
         for name, copies in self._covers.get(collection, ()):
             schema = self.schemas[name]
             rows = project(change, copies, schema.columns)

@@ -85,11 +85,11 @@ class Outputs:
         self._changed: dict[str, None] = {}
         self._later: list[tuple[int, str]] = []
 
-    def take(self, name: str, change: Change) -> None:
-        """A collection has changed, which may be one that is not told."""
+    def take(self, name: str, change: Change, net: bool = False) -> None:
+        """A collection has changed, which may be one that is not told; `net`: see `Output.take`."""
         output = self._outputs.get(name)
         if output is not None:
-            output.take(change)
+            output.take(change, net)
             self._changed[name] = None
 
     def due(self, upper: int) -> list[str]:

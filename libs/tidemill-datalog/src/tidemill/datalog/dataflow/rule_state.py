@@ -85,7 +85,7 @@ class RuleEngine(Protocol):
 
     @property
     def lower(self) -> int:
-        """The word of the instant from which the step under way goes on."""
+        """The word of an instant before which nothing changes in the step under way."""
         ...
 
     def merged_of(self, collection: str) -> StatePart:

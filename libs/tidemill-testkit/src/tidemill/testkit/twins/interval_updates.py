@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from tidemill.arrangement.interval_updates import COUNT, DIFFERENT, END_WORD, EQUAL, LESS, SUM
 
 Row = Sequence[int]
@@ -118,3 +120,34 @@ def best_at(
                 if best is None or (row[expiry], -row[-3]) > (best[expiry], -best[-3]):
                     found[at] = row[:-2]
     return {(row, instant) for (_, instant), row in found.items()}
+
+
+def tallied(contributions: Iterable[Row], kinds: Sequence[int], instant: int) -> set[Row]:
+    """The facts of groups at an instant: none (0), group, first expiry, values, nulls.
+
+    A contribution is group, time, expiry, values, nulls, start, end, diff; of no value is told what
+    is null in all of them.
+    """
+    groups: dict[int, list[Row]] = {}
+    for row in contributions:
+        if row[-3] <= instant < row[-2]:
+            groups.setdefault(row[0], []).append(row)
+    found = set[Row]()
+    for group, rows in groups.items():
+        ends = Counter[int]()
+        for row in rows:
+            ends[row[2]] += row[-1]
+        if not sum(ends.values()):
+            continue
+        values, nulls = list[int](), 1
+        for at, kind in enumerate(kinds, 3):
+            known = [row for row in rows if not row[-4] >> at & 1]
+            count, total = sum(r[-1] for r in known), sum(r[-1] * r[at] for r in known)
+            if kind in (COUNT, SUM):
+                values.append(count if kind == COUNT else total)
+            else:
+                values.append(int(np.float64(total / max(count, 1)).view(np.int64)))
+            nulls |= (kind != COUNT and not count) << at
+        expiry = min(each for each, count in ends.items() if count > 0)
+        found.add((0, group, expiry, *values, nulls))
+    return found

@@ -22,11 +22,16 @@ class Output:
         self._columns = columns
         self._of_set = of_set
         self._taken: list[Change] = []
+        self._net = False
         self._runs: list[tuple[int, I64Array]] = []
 
-    def take(self, change: Change) -> None:
-        """Add rows on their intervals, or take them away."""
+    def take(self, change: Change, net: bool = False) -> None:
+        """Add rows on their intervals, or take them away.
+
+        In a change that is `net` no two rows have one move, nor opposite ones.
+        """
         if len(change):
+            self._net = net and not self._taken
             self._taken.append(change)
 
     def tell(self, upper: int) -> I64Array:
@@ -43,10 +48,13 @@ class Output:
                 self._defer(later)
         self._taken.clear()
         if any(first < upper for first, _ in self._runs):
+            self._net = False
             parts += self._due(upper)
         if not parts:
             return np.empty((0, self._columns + 2), np.int64)
-        return net_moves(parts[0] if len(parts) == 1 else np.concatenate(parts), self._of_set)
+        if len(parts) == 1:
+            return net_moves(parts[0], self._of_set, self._net)
+        return net_moves(np.concatenate(parts), self._of_set)
 
     @property
     def soonest(self) -> int | None:

@@ -41,14 +41,15 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.carried import merged_all
 from tidemill.datalog.dataflow.operators.decimal_sums import in_two_words, sums_of
 from tidemill.datalog.dataflow.operators.errors import Errors
+from tidemill.datalog.dataflow.operators.iterating import joined
 from tidemill.datalog.dataflow.operators.matching import PIECE_ROWS, Matches
 from tidemill.datalog.dataflow.operators.ranks import RANKED, put_ranks
 from tidemill.datalog.dataflow.operators.regrouping import Regrouped, Touched, words_in
 from tidemill.datalog.dataflow.operators.stretches import Observed
-from tidemill.datalog.dataflow.plan import Reduce
+from tidemill.datalog.dataflow.plan import Reduce, RulePlan
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, TIME, Schema, value_of, word_of
 from tidemill.datalog.lattices import TALLIES, Lattice, Tally, tally
-from tidemill.datalog.logical.forms import Expression, Type
+from tidemill.datalog.logical.forms import Expression, Type, Variable
 from tidemill.datalog.logical.partial import COUNTED, LOWER, UPPER, kind_of
 from tidemill.datalog.presence import END, fact_text
 from tidemill.datalog.sums import among_floats
@@ -63,6 +64,8 @@ _IN_ORDER = MOMENTS | {Type.INT, Type.BOOL, Type.FLOAT}
 """Types of which the greatest and the least word are known, floats by `_turned`.
 
 Those of `RANKED` are known by ranks."""
+_COPIED = MOMENTS | {Type.INT, Type.BOOL}
+"""Types of variables whose words are values of a group as they are."""
 _SUMMED = frozenset({Type.INT, Type.FLOAT, Type.DECIMAL})
 _ADDED = TALLIES - {"count"}
 
@@ -113,6 +116,8 @@ class Reduction:
         if reduce.linear:
             self._sums = Sums(self._groups, values, reduce.timed)
         self._width = self._groups + 2 + values + 1
+        self._group_columns = np.arange(self._first, schema.expiry)
+        self._sources = _sources(reduce, matches.plan, schema, self._first, self._terms)
         self._contributions = Regrouped(self._width, self._groups)
         self._observed = Observed(reduce, schema, self._groups, texts, lattices)
         self._failing = Failing(schema, errors, matches.plan.form.number, texts, self._first)
@@ -120,6 +125,8 @@ class Reduction:
         """Whether matches are shown to `ahead` before what that makes of them is taken."""
         self.waiting = 0
         """Contributions to sums that wait for `take`."""
+        self.told_net = False
+        """Whether the last changes of `take` have no row with its opposite."""
 
     @property
     def nbytes(self) -> int:
@@ -134,36 +141,53 @@ class Reduction:
 
     def take(
         self, matches: Change, facts: Arrangement, since: int, in_place: bool
-    ) -> tuple[Change, Change]:
-        """Facts of the head that go, and that come, by matches with their times and expiries.
+    ) -> tuple[Change, int]:
+        """Changes of facts of the head by matches with their times and expiries, and a place.
 
-        `facts` are those of the predicate so far; with `in_place` what goes is taken from them.
-        Cost: of counts and sums O(change + later ends in its groups), else the solutions of
-        these. A group whose latest time is taken back is read whole.
+        Facts that come, from the place on, are to be merged. `facts` are those of the predicate so
+        far. With `in_place` they have the changes before the place already, else these take facts
+        away alone. Cost: of counts and sums O(change + later ends in its groups), else the
+        solutions of these. A group whose latest time is taken back is read whole.
         """
+        self.told_net = False
         change = matches if self.contributes_ahead else self.contributed(matches)
         if self._sums is None:
             if not len(change):
-                nothing = no_change(self._schema.columns)
-                return nothing, nothing
+                return no_change(self._schema.columns), 0
             touched = self._contributions.take(change)
             gone = self._before(touched.groups, touched.since, facts, in_place)
-            return gone, self._read_again(touched)
+            return _together([gone], [self._read_again(touched)])
         if not self.contributes_ahead:
             self._sums.add(change, since)
         self.waiting = 0
         heads, starts = self._sums.touched()
-        gone = no_change(self._schema.columns)
+        changed: list[Change] = []
+        fresh: list[Change] = []
+        if in_place and self._stands(facts):
+            self._look([], 16 * len(heads) * (self._schema.columns + 3))
+            said, many, made, rest = self._sums.change_standing(
+                heads, starts, facts, self._first, self._value_kinds
+            )
+            if not len(rest):
+                self.told_net = True
+                return said, made
+            heads, starts = heads.take(rest), starts.take(rest)
+            changed, fresh = [said[:many], said[many:made]], [said[made:]]
         if len(facts) or self._failing.some:
             groups = self._sums.rows.rows.take(heads, axis=0)
-            gone = self._before(groups, starts, facts, in_place)
-        come: list[Change] = []
+            changed.insert(1, self._before(groups, starts, facts, in_place))
         for first in range(0, max(len(heads), 1), PIECE_ROWS):
-            self._look(come)
+            self._look(fresh)
             last = first + PIECE_ROWS
             stretches = self._sums.stretches(heads[first:last], starts[first:last])
-            come.append(self._finished(stretches))
-        return gone, come[0] if len(come) == 1 else np.concatenate(come)
+            fresh.append(self._finished(stretches))
+        return _together(changed, fresh)
+
+    def _stands(self, facts: Arrangement) -> bool:
+        """Whether facts of groups may change where they stand, as far as all of them are alike."""
+        if not len(facts) or self._plan.merges or self._failing.some:
+            return False
+        return facts.is_indexed_within(range(self._first, self._schema.expiry))
 
     def _look(self, found: Sequence[Change], copied: int = 0) -> None:
         """`found` and so many bytes beside have room. Raises: as `look`, `Allowance.require`."""
@@ -206,6 +230,13 @@ class Reduction:
         """Matches as contributions; those of which a value fails are errors. Cost: O(matches)."""
         if not len(matches):
             return no_change(self._width)
+        if self._sources is not None:
+            columns = self._matches.plan.columns
+            groups, terms = self._sources
+            return contribute(
+                matches, groups, columns.time if self._first else -1, columns.expiry, terms,
+                self._width,
+            )  # fmt: skip
         values: list[tuple[I64Array, BoolArray | None]] = []
         if self._plan.carried:
             numbers, failures = self._injected(matches)
@@ -220,7 +251,9 @@ class Reduction:
                 return self.contributed(matches[kept])
             values.append((words, nulls))
         rows = self._matches.rows(matches)
-        out = contribute(rows, self._first, self._schema.expiry, self._width)
+        time = -1 if self._first == TIME else TIME
+        none = np.empty(0, np.int64)
+        out = contribute(rows, self._group_columns, time, self._schema.expiry, none, self._width)
         for at, (words, null) in enumerate(values, self._groups + 2):
             out[:, at] = words
             if null is not None:
@@ -421,6 +454,29 @@ class Reduction:
             return None
         row[self._schema.carried] = number
         return row
+
+
+def _together(changed: Sequence[Change], come: Sequence[Change]) -> tuple[Change, int]:
+    """Changes as one, and how many rows are in the first of them."""
+    parts = [*changed, *come]
+    return joined([part for part in parts if len(part)] or parts[:1]), sum(map(len, changed))
+
+
+def _sources(
+    reduce: Reduce, plan: RulePlan, schema: Schema, first: int, terms: Sequence[Expression]
+) -> tuple[I64Array, I64Array] | None:
+    """The columns of a match with its group and its values, None where one of them is computed."""
+    columns = {place: column for column, place in plan.head.copies.T.tolist()}
+    columns[TIME] = plan.columns.time
+    groups = [columns.get(place) for place in range(first, schema.expiry)]
+    values: list[int | None] = []
+    for term, kind in zip(terms, reduce.kinds, strict=True):
+        known = plan.columns.variables.get(term.name) if isinstance(term, Variable) else None
+        copied = known is not None and known[1] is kind and kind in _COPIED
+        values.append(known[0] if known is not None and copied else None)
+    if reduce.carried or None in groups or None in values:
+        return None
+    return np.array(groups, np.int64), np.array(values, np.int64)
 
 
 def _all_at_once(reduce: Reduce, schema: Schema) -> bool:

@@ -6,10 +6,12 @@ import json
 import sys
 
 from bench.workloads import WORKLOADS
+from tidemill.runtime.lifecycle import keep_freed_memory
 
 
 def main() -> None:
-    """Run the workload named on the command line."""
+    """Run the workload named on the command line, with the memory of a process of the service."""
+    keep_freed_memory()
     name, seed = sys.argv[1], int(sys.argv[2])
     workload = WORKLOADS[name]
     report = workload.ours(seed, *workload.sizes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import Counter
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +27,11 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     Right,
 )
+from tidemill.shard import CollectionStatus
 from tidemill.testkit.up import up_process
 from tidemill.testkit.whole import Whole, running
 from tidemill.time import frontier, sole_time
+from tidemill_query.resource_status import LOOKS
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -355,6 +359,65 @@ async def test_v9_describe_says_who_holds_what_since_when_and_until_when(tmp_pat
         assert held["me"].since_ms >= now_ms
         assert (held["me"].lease_end_ms or 0) >= held["me"].since_ms + 60_000
         assert all(each.key in told[owner] for owner, each in held.items())
+
+
+MANY_OUTPUTS = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: many}
+spec:
+  program: |
+    PROGRAM
+"""
+
+
+async def test_describe_looks_at_each_output_once_and_at_several_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a view with 800 outputs each was looked at twice, one after the other: ten seconds."""
+    program = " ".join(f"o{at}(h) := hosts(h);" for at in range(40))
+    looked: Counter[str] = Counter()
+    most = now = 0
+    asked = ContextVar("asked", default=False)
+    async with running(tmp_path) as process:
+        await process.apply(TABLE, MANY_OUTPUTS.replace("PROGRAM", program))
+        plain = process.context.collections.status
+
+        async def look(collection: str) -> CollectionStatus:
+            nonlocal most, now
+            if not asked.get():  # by the process itself
+                return await plain(collection)
+            looked[collection] += 1
+            now += 1
+            most = max(most, now)
+            try:
+                await asyncio.sleep(0)
+                return await plain(collection)
+            finally:
+                now -= 1
+
+        monkeypatch.setattr(process.context.collections, "status", look)
+        asked.set(True)
+        told = await process.controller.describe("View", "many")
+    made = {name: count for name, count in looked.items() if "/o" in name}
+    assert told.upper is not None
+    assert len(made) == 40
+    assert set(made.values()) == {1}
+    assert 1 < most <= LOOKS
+
+
+async def test_describe_of_what_is_gone_says_so_without_a_group_of_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as process:
+        await process.apply(TABLE)
+
+        async def refuse(collection: str) -> CollectionStatus:
+            raise UnknownCollection(f"{collection} is gone")
+
+        monkeypatch.setattr(process.context.collections, "status", refuse)
+        told = await process.controller.describe("Table", "hosts")
+        assert (told.ready, told.reason) == (False, "Stalled")
 
 
 def test_v9_the_list_of_collections_says_who_holds_what_as_json(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,9 +36,13 @@ from tidemill.runtime.resources import (
     SourceSpec,
     ViewSpec,
 )
+from tidemill.shard import CollectionStatus
 from tidemill.time import Frontier, sole_time
 from tidemill_query.listing import NOTHING_BOUND
 from tidemill_query.retention_report import who_holds, why_kept
+
+LOOKS = 16
+"""Collections of one resource that are looked at at once; a view may have hundreds."""
 
 
 class Progress(TypedDict, total=False):
@@ -116,14 +121,16 @@ class ResourceStatuses:
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who keeps the history of its collections."""
         stored = live(self._store, kind, name)
-        status = await self._status(stored, await self._reports.of([stored]))
+        made: dict[str, CollectionStatus] = {}
+        status = await self._status(stored, await self._reports.of([stored]), made)
         try:
             kept: list[Json] = []
             holders: list[Json] = []
-            for named in made_by(stored, self._context.catalog):
-                found = await self._context.collections.status(named.collection)
-                kept += why_kept(found)
-                holders += who_holds(found)
+            own = [named.collection for named in made_by(stored, self._context.catalog)]
+            await self._look(own, made)
+            for collection in own:
+                kept += why_kept(made[collection])
+                holders += who_holds(made[collection])
             failed = await self._count_failures(stored)
         except (UnknownCollection, Corrupt):  # its status says why
             return status
@@ -160,7 +167,25 @@ class ResourceStatuses:
             return combined(parts), of_ranges(details)
         return combined(parts), dict(pair for each in details for pair in each.items())
 
-    async def _status(self, stored: Stored, said: PartReports) -> ResourceStatus:
+    async def _look(self, collections: Sequence[str], made: dict[str, CollectionStatus]) -> None:
+        """Put the statuses of collections into `made`, some at a time; those in it are kept."""
+        wanted = iter([each for each in dict.fromkeys(collections) if each not in made])
+
+        async def look() -> None:
+            for each in wanted:
+                made[each] = await self._context.collections.status(each)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(LOOKS, len(collections))):
+                    tasks.create_task(look())
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _status(
+        self, stored: Stored, said: PartReports, made: dict[str, CollectionStatus] | None = None
+    ) -> ResourceStatus:
+        """The status of a resource; those of its collections are put into `made`."""
         resource = stored.resource
         health, details = self._health(stored, said)
         if health == RUNNING and isinstance(resource.spec, SourceSpec) and _is_unused(details):
@@ -169,7 +194,7 @@ class ResourceStatuses:
             health = versions_health(details) or health
         since = upper = lag_ms = None
         try:
-            since, upper, timeline = await self._frontiers(stored)
+            since, upper, timeline = await self._frontiers(stored, {} if made is None else made)
             lag_ms = await self._lag(upper, timeline)
         except (Unavailable, Indeterminate):
             raise
@@ -200,7 +225,9 @@ class ResourceStatuses:
         own = self._context.settings.log.removeprefix("kafka:")
         return f"topic {topic_of(stored)} at {bootstrap or own or 'the own log'}"
 
-    async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
+    async def _frontiers(
+        self, stored: Stored, made: dict[str, CollectionStatus]
+    ) -> tuple[Frontier | None, Frontier | None, str]:
         """The least since and upper of what a resource makes, and the timeline."""
         collections = [named.collection for named in made_by(stored, self._context.catalog)]
         if isinstance(stored.resource.spec, ActionSpec):
@@ -213,8 +240,9 @@ class ResourceStatuses:
         since: Frontier | None = None
         upper: Frontier | None = None
         timeline = SYSTEM
+        await self._look(collections, made)
         for collection in collections:
-            status = await self._context.collections.status(collection)
+            status = made[collection]
             timeline = status.timeline
             since = status.since if since is None else since.meet(status.since)
             upper = status.upper if upper is None else upper.meet(status.upper)

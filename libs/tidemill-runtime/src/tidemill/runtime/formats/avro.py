@@ -66,6 +66,34 @@ class WriterSchema:
     skimming: Skimming
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Fields of a record: a schema of them alone, and their runs among all fields."""
+
+    reading: Schema
+    spans: tuple[tuple[int, int], ...]
+
+
+def kept_of(schema: WriterSchema, columns: Sequence[Column]) -> Kept | None:
+    """The fields that columns take; None if these are all, or the schema is of no record."""
+    top = schema.reading
+    if not isinstance(top, dict) or top["type"] != "record":
+        return None
+    wanted = {column.name.split(".")[0] for column in columns}
+    taken = [each["name"] in wanted for each in top["fields"]]
+    if all(taken):
+        return None
+    fields = [each for each, take in zip(top["fields"], taken, strict=True) if take]
+    spans: list[tuple[int, int]] = []
+    for at in (at for at, take in enumerate(taken) if take):
+        if spans and spans[-1][1] == at:
+            spans[-1] = (spans[-1][0], at + 1)
+        else:
+            spans.append((at, at + 1))
+    # NB: what the parser has noted of names stays, also of types that left-out fields define.
+    return Kept({**top, "fields": fields}, tuple(spans))
+
+
 def schema_number(value: bytes | None) -> int:
     """The number of the schema that a record names. Raises: BadRow if it names none."""
     if value is None:
@@ -97,22 +125,22 @@ def parse_schema(text: str, references: Sequence[str] = ()) -> WriterSchema:
     return WriterSchema(reading, meaning, named, skimming)
 
 
-def read_value(value: bytes, schema: WriterSchema) -> Any:  # any value of Avro
-    """The value behind the header. Raises: BadRow."""
-    stream = io.BytesIO(value)
-    stream.seek(HEADER_BYTES)
+def read_value(value: bytes, schema: WriterSchema, kept: Kept | None = None) -> Any:
+    """The value behind the header; of a record, with the fields that are `kept`. Raises: BadRow.
+
+    Objects are made of those fields alone: a million items that no column names are passed over.
+    """
+    places = schema.skimming.check(value, HEADER_BYTES)
+    if kept is None:
+        reading, body = schema.reading, value[HEADER_BYTES:]
+    else:
+        at = places.tolist()
+        body = b"".join([value[at[first] : at[stop]] for first, stop in kept.spans])
+        reading = kept.reading
     try:
-        schema.skimming.check(value, HEADER_BYTES)
-        found = fastavro.schemaless_reader(stream, schema.reading, None)
-    except BadRow:
-        raise
-    except EOFError:  # its text has an address of this process in it
-        raise BadRow("not a value of its schema: it ends too early") from None
+        return fastavro.schemaless_reader(io.BytesIO(body), reading, None)
     except Exception as error:  # whatever fastavro makes of bytes that are no value
         raise BadRow(f"not a value of its schema: {_said(error)}") from None
-    if left := len(value) - stream.tell():
-        raise BadRow(f"not a value of its schema: {left} bytes are left over")
-    return found
 
 
 class AvroReader:
@@ -126,6 +154,7 @@ class AvroReader:
         self._schemas: dict[int, WriterSchema | BadRow] = {}
         self._takes: dict[tuple[int, str], list[Take]] = {}
         self._plain: dict[int, PlainAvro | None] = {}
+        self._kept: dict[int, Kept | None] = {}
 
     def share(self, other: AvroReader) -> None:
         """Know from now on what `other` knows."""
@@ -164,7 +193,10 @@ class AvroReader:
         """The cells of a record in the order of the columns. Raises: BadRow."""
         number = schema_number(value)
         assert value is not None
-        return self.cells(number, self.value(number, value))
+        schema = self._schema(number)
+        if number not in self._kept:
+            self._kept[number] = kept_of(schema, self._columns)
+        return self.cells(number, read_value(value, schema, self._kept[number]))
 
     def value(self, number: int, value: bytes) -> Any:  # any value of Avro
         """The value of a record, as it was written with the schema `number`. Raises: BadRow."""

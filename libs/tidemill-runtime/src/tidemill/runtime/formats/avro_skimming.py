@@ -39,17 +39,21 @@ class Skimming:
     unbounded: bool
     """Whether values may be deeper, or have more items, than their bytes."""
 
-    def check(self, value: bytes, start: int) -> None:
-        """Look whether a value is one of the schema.
+    def check(self, value: bytes, start: int) -> npt.NDArray[np.int64]:
+        """The place of each field of a record, and the end; the value is one of the schema.
 
         Raises: BadRow for a value that ends too early, is nested too deeply, or has too many items.
         Also for a branch, symbol, truth or number that its type does not have.
         """
         items_max = ITEMS_MAX + len(value) if self.unbounded else 1 << 62
         data = np.frombuffer(value, np.uint8)
-        result, number = self._skim(data, start, self._types, items_max, NESTING_MAX)
+        places = np.empty(self._types[1, 0] + 1, np.int64)
+        result, number = self._skim(data, start, self._types, items_max, NESTING_MAX, places)
         if result:
             raise BadRow(_said(result, int(number)))
+        if left := len(value) - int(number):
+            raise BadRow(f"not a value of its schema: {left} bytes are left over")
+        return places
 
     @cached_property
     def _skim(self) -> Callable[..., tuple[int, np.int64]]:

@@ -17,12 +17,13 @@ LEFT = -1
 
 @compiled
 def skim(
-    data: Bytes, start: int, types: I64Array, items_max: int, levels_max: int
+    data: Bytes, start: int, types: I64Array, items_max: int, levels_max: int, places: I64Array
 ) -> tuple[int, np.int64]:
     """Pass over the value of type 0 from `start` to the end of `data`.
 
     Type t has the kind `types[0, t]`. Its `types[1, t]` bytes, symbols or inner types stand in row
-    3 from `types[2, t]` on. Returns the result and the number that was wrong.
+    3 from `types[2, t]` on. `places` gets the place of each field of a record, and the end. Returns
+    the result, and the number that was wrong or the end.
     Cost: O(bytes + items).
     """
     kinds, counts, firsts, inner = types[0], types[1], types[2], types[3]
@@ -33,30 +34,27 @@ def skim(
     while True:
         if kept == LEFT:
             if top < 0:
-                return GOOD, end[0]
+                return GOOD, np.int64(at)
             around, left = frames[top, 0], frames[top, 1]
             if kinds[around] == RECORD:
+                if top == 0:
+                    places[left] = at
                 if left == counts[around]:
                     top -= 1
                     continue
                 frames[top, 1] = left + 1
                 kept = inner[firsts[around] + left]
                 continue
-            if left == 0:
-                at, found = _block(data, at, stop)
-                left = int(found)
-                if at < 0:
-                    return TORN, end[0]
-                if left == 0:
-                    top -= 1
-                    continue
-                if left > items_max - items:  # their sum may have more than 64 bits
-                    return MANY, end[0]
-                items += left
-            if kinds[around] == MAP:
-                at = _text_end(data, at, stop, end)
-                if at < 0:
-                    return TORN, end[0]
+            fresh = left == 0
+            ended, at, left = _item(
+                data, at, stop, kinds[around] == MAP, left, items_max - items, end
+            )
+            if ended != GOOD:
+                return ended, end[0]
+            if left == LEFT:
+                top -= 1
+                continue
+            items += left if fresh else 0
             frames[top, 1] = left - 1
             kept = inner[firsts[around]]
             continue
@@ -102,6 +100,25 @@ def _block(data: Bytes, at: int, stop: int) -> tuple[int, np.int64]:
         return at, count
     at, number = varint(data, at, stop)
     return (-1 if count == -count else at), -count  # NB: −2⁶³ is its own opposite
+
+
+@compiled
+def _item(
+    data: Bytes, at: int, stop: int, keyed: bool, left: int, room: int, end: I64Array
+) -> tuple[int, int, int]:
+    """Result of the way to an item, its place, and items of its block; LEFT behind the last."""
+    if left == 0:
+        at, found = _block(data, at, stop)
+        if at < 0:
+            return TORN, at, 0
+        if found == 0:
+            return GOOD, at, LEFT
+        if found > room:  # their sum may have more than 64 bits
+            return MANY, at, 0
+        left = int(found)
+    if keyed:
+        at = _text_end(data, at, stop, end)
+    return (GOOD if at >= 0 else TORN), at, left
 
 
 @compiled

@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import UsageError
-from tidemill.runtime.formats import AvroFormat, BadRow, Column, ProtobufFormat, RowDecoder, columns
+from tidemill.runtime.formats import (
+    AvroFormat,
+    BadRow,
+    Column,
+    JsonFormat,
+    ProtobufFormat,
+    RowDecoder,
+    columns,
+)
 from tidemill.runtime.formats.avro import AvroReader, parse_schema
 from tidemill.runtime.formats.columns import NESTING_MAX, check_nesting
 
@@ -149,7 +157,7 @@ def test_s2_a_schema_that_is_none_is_a_letter(text: str) -> None:
 
 def test_s2_the_letter_names_the_class_of_what_was_raised() -> None:
     class Odd(AvroReader):
-        def value(self, number: int, value: bytes) -> Any:
+        def __call__(self, value: bytes | None) -> list[object]:
             raise ZeroDivisionError("nobody foresaw this")
 
     column = Column("f0", "text")
@@ -271,3 +279,29 @@ def test_the_depth_of_a_long_record_is_found_in_the_memory_of_two_copies() -> No
     finally:
         tracemalloc.stop()
     assert most < 2.5 * len(value) + (4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (b'{"b": [%LISTS], "a": 5}', "the column a is int, not text"),
+        (b'{"a": [%LISTS]}', "the column a is a list, not text"),
+        (b'{"a": {"b": [%LISTS]}}', "the column a is an object, not text"),
+        (b'{"b": [%LISTS]}', "the column a is missing"),
+        (b"[%LISTS]", "not a JSON object"),
+        (b'{"b": [%LISTS}', "not JSON: "),
+    ],
+)
+def test_no_objects_are_made_to_say_why_a_record_is_bad(record: bytes, says: str) -> None:
+    """Sixty-four megabytes of brackets were more than a gigabyte, for one letter."""
+    value = record.replace(b"%LISTS", b",".join([b"[]"] * 1_000_000))
+    decoder = RowDecoder([Column("a", "text")], JsonFormat())
+    tracemalloc.start()
+    try:
+        rows, letters = decoder.decode([0], [0], [value])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows.num_rows == 0
+    assert says in letters["reason"][0].as_py()
+    assert most < 3 * len(value) + (4 << 20)

@@ -24,7 +24,7 @@ from tidemill.datalog.goals import encode_value
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.logical.expressions import TypeEnvironment
-from tidemill.datalog.logical.forms import Call, Type, Variable
+from tidemill.datalog.logical.forms import Call, Constant, Type, Variable
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement.column_hashes import ranges_of_columns
 from tidemill.datalog.placement.hashing import range_of
@@ -270,6 +270,44 @@ def test_truncation_goes_back_to_the_first_instant_that_shows_the_same_parts(
         assert FUNCTIONS["truncate"].evaluate(cut, unit, zone) == cut
         shown = [FUNCTIONS["part"].evaluate(each, unit, zone) for each in (cut, moment)]
         assert shown[0] == shown[1]
+
+
+UNITS = (
+    "year", "quarter", "month", "week", "day", "weekday", "yearday", "hour", "minute", "second",
+    "millisecond", "microsecond", "fortnight",
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([Type.TIMESTAMP, Type.DATE]), st.sampled_from(["date", "truncate", "part"]),
+    st.sampled_from(UNITS), st.sampled_from([None, "UTC", "Europe/Berlin", "Asia/Kolkata", "x"]),
+    st.data(),
+)  # fmt: skip
+def test_the_calendar_of_columns_says_what_it_says_value_by_value(
+    kind: Type, name: str, unit: str, zone: str | None, data: st.DataObject
+) -> None:
+    texts = Texts()
+    ends = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+    near = st.sampled_from(ends if kind is Type.TIMESTAMP else [each.date() for each in ends])
+    drawn = data.draw(st.lists(st.none() | near | OF[kind], min_size=1, max_size=8))
+    told = [*([] if name == "date" else [unit]), *([] if zone is None else [zone])]
+    scope = TypeEnvironment({"x": kind}, {}, FUNCTIONS, LATTICES)
+    columns = {"x": Column.of_values(kind, drawn, texts)}
+    call = Call(name, (Variable("x"), *(Constant(each) for each in told)))
+    calculator = Calculator(scope, columns, len(drawn), texts, Allowance(None))
+    try:
+        column, failed = calculator.evaluated(call, None)
+    except Unsuited:  # a date has no date, and no zone
+        assert kind is Type.DATE
+        assert name == "date" or zone is not None
+        return
+    flags = [False] * len(drawn) if failed is None else failed.tolist()
+    for x, found, bad in zip(drawn, column.python(texts), flags, strict=True):
+        expected = outcome(FUNCTIONS[name].evaluate, x, *told)
+        assert bad == (isinstance(expected, tuple) and expected[0] == "failed")
+        assert bad or found == expected
+    assert column.nulls is None or not column.values[column.nulls].any()
 
 
 @LAW

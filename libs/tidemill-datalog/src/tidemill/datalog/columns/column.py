@@ -155,6 +155,11 @@ class Column:
         return cls(kind, values, nulls)
 
 
+def constant(column: Column) -> bool:
+    """Whether one value stands for all rows."""
+    return column.nulls is None and column.values.strides == (0,)
+
+
 def words_of(columns: Iterable[Column]) -> list[I64Array]:
     """Columns of words that are equal where all columns are."""
     found = []

@@ -20,7 +20,8 @@ from tidemill.arrangement.kernels import BoolArray
 from tidemill.arrangement.kernels.numbering import number
 from tidemill.datalog import values
 from tidemill.datalog.allowance import Allowance
-from tidemill.datalog.columns.column import Column, Unsuited, Values, words_of
+from tidemill.datalog.columns.calendar import by_seconds, in_utc
+from tidemill.datalog.columns.column import Column, Unsuited, Values, constant, words_of
 from tidemill.datalog.columns.spelling import LIMITS, MOMENTS
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.functions import FUNCTIONS
@@ -204,6 +205,10 @@ def function(name: str, arguments: Sequence[Column], texts: Texts, allowance: Al
         raise Unsuited
     if name in _TESTS or name == "length":
         return _tested(name, arguments, kind, texts, allowance)
+    words = in_utc(name, arguments, texts)
+    if words is not None:
+        return Column(kind, words, arguments[0].nulls), None
+    arguments = by_seconds(name, arguments, texts)
     return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts, allowance)
 
 
@@ -291,11 +296,6 @@ def _tested(
     found = found.cast(pa.int64() if kind is Type.INT else pa.bool_())
     answers = pc.fill_null(found, pa.scalar(0).cast(found.type))
     return _strict(answers.to_numpy(zero_copy_only=False)[ids], None, column.nulls)
-
-
-def constant(column: Column) -> bool:
-    """Whether one value stands for all rows."""
-    return column.nulls is None and column.values.strides == (0,)
 
 
 def each_once(

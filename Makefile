@@ -8,6 +8,7 @@ SECONDS ?= 600
 INPUTS ?= 100000
 SEED ?= 1
 WORKERS ?= 4
+READY ?= yes
 # Without compiled modules every start of a process compiles all it imports: 3 s instead of none.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -57,9 +58,10 @@ types: ## mypy --strict over every library and service
 contracts: ## import-linter: the layers of ARCHITECTURE.md
 	@.venv/bin/lint-imports --no-cache
 
+# A run of all tests takes ready loops, as an installation does; READY=no those that are compiled one by one.
 unit: ## pytest alone, WORKERS=4 files side by side; T="path or -k expression" narrows it
-	@$(PY) -m tidemill.host.warming
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
+	@$(if $(T)$(filter no,$(READY)),$(PY) -m tidemill.host.warming && ready=,infra/setup.sh compiler && ready=$$($(PY) -m tidemill.testkit.ready_loops)) && \
+	PYTHONPATH=$$ready $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml .state/junit.xml $(T)
 
 .PHONY: loops
 loops: ## write the types that compiled loops are called with, from the machine code that tests have left

@@ -34,12 +34,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tidemill.arrangement.kernels import kept_code
-from tidemill.arrangement.kernels.ready import LOOPS
 from tidemill.arrangement.machine_code import FOLDERS
-from tidemill.host.warming import SIGNATURES, ahead, signatures
+from tidemill.host.warming import ahead
 from tidemill.manifests.inventory import LOOPED, closure, locked, members_of, without_compiler
-from tidemill.testkit.file_locks import alone
+from tidemill.testkit.ready_loops import ready_loops
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = locked((ROOT / "requirements.lock").read_text())
@@ -287,17 +285,7 @@ def linked(name: str, site: Path) -> None:
 @pytest.fixture(scope="module")
 def ready(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel with ready loops, which are compiled once while none of them changes."""
-    for each in signatures():
-        import_module(each.module)
-    parts = [kept_code.COMPILER, *sorted(digest for _, digest in LOOPS.values())]
-    parts += [file.read_text() for file in (SIGNATURES, ahead.SOURCE, Path(ahead.__file__))]
-    folder = ROOT / ".state/ready-loops" / sha256("\n".join(parts).encode()).hexdigest()[:16]
-    module = folder / "tidemill/ready_loops.abi3.so"
-    with alone(ROOT / ".state/loops", "ready"):
-        if not module.exists():
-            shutil.rmtree(folder.parent, ignore_errors=True)
-            command = [sys.executable, "-m", "tidemill.host.warming", "--ahead", folder]
-            subprocess.run(command, check=True, timeout=4 * PATIENCE_S)
+    module = ready_loops(ROOT) / "tidemill/ready_loops.abi3.so"
     (wheel,) = wheels.glob("tidemill_arrangement-*.whl")
     return ahead.wheel_with(module, wheel, tmp_path_factory.mktemp("ready"))
 

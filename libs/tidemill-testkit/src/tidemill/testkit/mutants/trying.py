@@ -115,10 +115,11 @@ def trial(root: Path, environment: Mapping[str, str]) -> Iterator[Trial]:
         folder = Path(name)
         (folder / "path").mkdir()
         kept = {k: v for k, v in environment.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        paths = filter(None, (str(folder / "path"), kept.get("PYTHONPATH")))
         with subprocess.Popen(
             [sys.executable, "-m", "tidemill.testkit.mutants.forked"],
             cwd=root,
-            env={**kept, "PYTHONPATH": str(folder / "path")},
+            env={**kept, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

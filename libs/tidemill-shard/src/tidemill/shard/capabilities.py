@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 
-from tidemill.shard.state import Description
+from tidemill.shard.state import Description, State
 from tidemill.time import Frontier
 
 CapabilityId = NewType("CapabilityId", str)
@@ -88,7 +88,8 @@ class CollectionStatus:
 
     `updates` and `bytes` count what is stored, what compaction will remove included. `inline_bytes`
     are those in the log. `moved_by` names who or what let since come where it is. `retained` is how
-    far the retention would let it go, None without one.
+    far the retention would let it go, None without one. Sizes are added up of `state` when they are
+    asked for.
     """
 
     id: str
@@ -96,16 +97,33 @@ class CollectionStatus:
     since: Frontier
     upper: Frontier
     holders: tuple[Holder, ...]
-    batches: int
-    updates: int
-    bytes: int
+    state: State = field(repr=False, compare=False)
     writing: tuple[Holder, ...] = ()
     staged: int = 0
-    inline_bytes: int = 0
     garbage: int = 0
     version: int = 0
     moved_by: str = ""
     retained: Frontier | None = None
+
+    @property
+    def batches(self) -> int:
+        """Number of batches."""
+        return len(self.state.batches)
+
+    @property
+    def updates(self) -> int:
+        """Number of updates in all batches. Cost: O(parts)."""
+        return sum(batch.rows for batch in self.state.batches)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all batches. Cost: O(parts)."""
+        return sum(batch.size for batch in self.state.batches)
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes in the log. Cost: O(parts)."""
+        return self.state.inline_bytes()
 
     @property
     def writers(self) -> int:

@@ -202,7 +202,10 @@ class CapabilityCommands:
         return ReadCapability(CapabilityId(found), collection, held)
 
     async def status(self, collection: str) -> CollectionStatus:
-        """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection."""
+        """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection.
+
+        Cost: a look at the store, and O(holders).
+        """
         known = await self._core.versions.catch_up(collection)
         state = known.state
         return CollectionStatus(
@@ -212,11 +215,8 @@ class CapabilityCommands:
             upper=state.upper,
             holders=_holders(state.reads),
             writing=_holders(state.writes),
-            batches=len(state.batches),
-            updates=sum(batch.rows for batch in state.batches),
-            bytes=sum(batch.size for batch in state.batches),
+            state=state,
             staged=sum(part.rows for part in state.staged_parts()),
-            inline_bytes=state.inline_bytes(),
             garbage=len(state.garbage),
             version=known.number,
             moved_by=state.moved_by,

@@ -161,7 +161,9 @@ class Teller:
     async def on_merge(self, name: str) -> str:
         """Merge everything there is by now, without putting it in place."""
         state = await self.store.state(NAME)
-        merge = Merge(NAME, state, plan_all(state))
+        chosen = plan_all(state)
+        inputs = tuple(part for batch in chosen for part in batch.parts)
+        merge = Merge(NAME, state, chosen, inputs)
         while not merge.done:
             await merge.step(self.store._core.parts)
         self.merges[name] = merge

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from random import Random
 from secrets import token_hex
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +30,7 @@ from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import history_window
 from tidemill_compute.views.windows import rounds
 from tidemill_compute.views.windows.collecting import answer
+from tidemill_compute.views.windows.round_job import RoundJobs
 from tidemill_compute.views.windows.spec import WindowResult, pack_window
 from tidemill_compute.views.windows.window_job import run
 from tidemill_compute.views.windows.work import WindowWork
@@ -172,11 +177,26 @@ async def test_more_rounds_than_are_allowed_are_given_up() -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("name", ["the same generation, and what reads it", "paths of paths"])
+@pytest.mark.parametrize(("name", "few"), [
+    ("the same generation, and what reads it", -1), ("paths of paths", -1), ("paths of paths", 1 << 18),
+])  # fmt: skip
 async def test_a_job_evaluates_rounds_and_leaves_no_object_of_them(
-    name: str, tmp_path: Path, spark: SparkSession
+    name: str, few: int, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parts say the same as those of a process, and no other object is there."""
+    """Its parts say the same as those of a process, and no other object is there.
+
+    Rounds are a job each, or all in one task where each of them sends few bytes.
+    """
+    monkeypatch.setattr(rounds, "FEW_BYTES", few)
+    jobs = Counter[str]()
+
+    def counted(jobs_: RoundJobs, *of: Any, name: str, plain: Callable[..., Any]) -> Any:
+        jobs[name] += 1
+        return plain(jobs_, *of)
+
+    for each in ("_round", "_alone"):
+        plain = getattr(RoundJobs, each)
+        monkeypatch.setattr(RoundJobs, each, partialmethod(counted, name=each, plain=plain))
     place = BlobPlace(f"file:{tmp_path}")
     blob = open_blob(place, lambda: token_hex(8))
     world = World(PROGRAMS[name], 2, blob)
@@ -189,4 +209,4 @@ async def test_a_job_evaluates_rounds_and_leaves_no_object_of_them(
     assert await rows_of(world, history, result) == expected(world.program, world.history)
     parts = {unpack_part(p).key for each in result.parts.values() for p in each}
     assert {each.key for each in await blob.list("")} - before <= parts
-    assert result.stages > 4
+    assert (jobs["_round"] > 1, jobs["_alone"]) == ((True, 0) if few < 0 else (False, 1))

@@ -52,11 +52,11 @@ async def rounds_here(work: WindowWork, number: int, rows: Sequence[Dealt]) -> A
 
     mine = [[each for each in rows if each.range % GROUPS == group] for group in range(GROUPS)]
     begun = [await rounds.begin(group, each) for group, each in enumerate(mine)]
-    sources, failed = await iterate(work, begun, evaluate)
-    if failed is not None:
-        yield failed_row(failed)
+    found = await iterate(work, begun, evaluate)
+    if found.failed is not None:
+        yield failed_row(found.failed)
         return
-    yield exchanged_row(sources)
+    yield exchanged_row(found.sources)
     for group in range(GROUPS):
-        async for dealt in rounds.tell(group, sources):
+        async for dealt in rounds.tell(group, found.sources):
             yield dealt

@@ -16,12 +16,14 @@ from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
 from tidemill.spark.workplace import Workplace, task_number
 from tidemill_compute.views.range_wire import WIRE, Dealt
 from tidemill_compute.views.windows.rounds import (
+    Iterated,
     RoundTold,
     RoundWork,
     Sent,
     Sources,
     exchanged_row,
     failed_row,
+    few,
     iterate,
 )
 from tidemill_compute.views.windows.work import WindowWork
@@ -58,10 +60,17 @@ class RoundJobs:
             stage = stage.persist()
             self._held.append(stage)
             begun = await asyncio.to_thread(self._begin, number, stage)
-        sources, failed = await iterate(self.work, begun, partial(self._round, number))
+        by_jobs = partial(iterate, self.work, evaluate=partial(self._round, number), until=few)
+        found = await by_jobs(begun)
+        while not found.done:
+            found = await asyncio.to_thread(self._alone, number, found.sources)
+            if not found.done:
+                begun = await self._round(number, found.sources)
+                found = await by_jobs(begun, before=found.sources)
+        sources = found.sources
         self.sent += [each.key for sent in sources for each in sent]
-        if failed is not None:
-            return None, [failed_row(failed)]
+        if found.failed is not None:
+            return None, [failed_row(found.failed)]
         tell = partial(_tell, self.here.blob, self.packed, number, self.groups, _packed(sources))
         told = self._tasks().mapPartitionsWithIndex(tell)
         answers = self.here.spark.createDataFrame(told, WIRE, verifySchema=False)
@@ -90,6 +99,16 @@ class RoundJobs:
         self.stages += 1
         found = await asyncio.to_thread(self._tasks().mapPartitionsWithIndex(take).collect)
         return [*map(_told, found)]
+
+    def _alone(self, number: int, sources: Sources) -> Iterated:
+        """The next rounds of all groups in one task, while each sends little."""
+        alone = partial(
+            _take_all, self.here.blob, self.packed, number, self.groups, _packed(sources)
+        )
+        one = self.here.spark.sparkContext.parallelize(range(1), 1)
+        self.stages += 1
+        (found,) = one.mapPartitionsWithIndex(alone).collect()
+        return msgspec.msgpack.decode(found, type=Iterated)
 
     def _tasks(self) -> RDD[int]:
         return self.here.spark.sparkContext.parallelize(range(self.groups), self.groups)
@@ -123,6 +142,25 @@ def _take(
 
     async def take(work: RoundWork) -> RoundTold:
         return await work.take(group, _sources(sources))
+
+    yield msgspec.msgpack.encode(_on_blob(place, packed, number, groups, take))
+
+
+def _take_all(
+    place: BlobPlace, packed: bytes, number: int, groups: int, sources: bytes,
+    _: int, __: Iterable[int],
+) -> Iterator[bytes]:  # fmt: skip
+    """One task: rounds of all groups, from the first one that sends little to one that does not."""
+
+    async def take(work: RoundWork) -> Iterated:
+        async def evaluate(sources: Sources) -> list[RoundTold]:
+            return [await work.take(group, sources) for group in range(groups)]
+
+        before = _sources(sources)
+        begun = await evaluate(before)
+        return await iterate(
+            work.window, begun, evaluate, before=before, until=lambda sent: not few(sent)
+        )
 
     yield msgspec.msgpack.encode(_on_blob(place, packed, number, groups, take))
 

@@ -26,6 +26,10 @@ from tidemill_compute.views.range_wire import LAST, Dealt
 from tidemill_compute.views.windows.spec import Failure
 from tidemill_compute.views.windows.work import EXCHANGED, FAILED, FAILURES, WindowWork
 
+FEW_BYTES = 1 << 18
+"""Bytes of a round that one task derives in less time than a job begins."""
+ALONE_BYTES_MAX = 1 << 26
+"""Bytes that all ranges of such a task have taken in, at most."""
 KEPT_BYTES_MAX = 2 << 30
 """Bytes of engines that one process keeps for the next round."""
 
@@ -50,29 +54,44 @@ Sources: TypeAlias = "Sequence[Sequence[Sent]]"
 """Objects that were sent before the first round, in the first one, and so on."""
 
 
+class Iterated(msgspec.Struct, frozen=True):
+    """Objects that rounds have sent so far, whether there are no more to come, or a failure."""
+
+    sources: list[list[Sent]]
+    done: bool
+    failed: RoundTold | None = None
+
+
 async def iterate(
     work: WindowWork, begun: Iterable[RoundTold],
     evaluate: Callable[[Sources], Awaitable[Sequence[RoundTold]]],
-) -> tuple[Sources, RoundTold | None]:  # fmt: skip
-    """Evaluate rounds until none sends anything: all that they send, or the failure of one.
+    *, before: Sources = (), until: Callable[[Sources], bool] = lambda sources: False,
+) -> Iterated:  # fmt: skip
+    """Evaluate rounds until none sends anything, one fails, or `until` says so of what was sent.
 
-    `evaluate` has all groups take their next round.
+    `begun` is the answer to what was sent `before`. `evaluate` has all groups take a round.
     """
     limits = work.divided.history.target.limits
-    found, sources = list(begun), list[list[Sent]]()
+    found, sources = list(begun), [list(each) for each in before]
     try:
         while True:
             failed = next((each for each in found if each.failure), None)
-            if failed is not None:
-                return sources, failed
             sent = [one for each in found for one in each.sent]
-            if sources and not sent:
-                return sources, None
+            if failed is not None or (sources and not sent):
+                return Iterated(sources, True, failed)
             sources.append(sent)
             limits.require_rounds(len(sources) - 1)
+            if until(sources):
+                return Iterated(sources, False)
             found = list(await evaluate(sources))
     except LimitPassed as error:
-        return sources, RoundTold([], "limit", str(error))
+        return Iterated(sources, True, RoundTold([], "limit", str(error)))
+
+
+def few(sources: Sources) -> bool:
+    """Whether the last round sent so little that one task takes the next ones of all ranges."""
+    held = sum(each.size for sent in sources for each in sent)
+    return sum(each.size for each in sources[-1]) <= FEW_BYTES and held <= ALONE_BYTES_MAX
 
 
 def failed_row(told: RoundTold) -> Dealt:
@@ -102,7 +121,7 @@ class RoundWork:
     """Tasks of the rounds of one fragment, whose ranges are in `groups` groups."""
 
     def __init__(self, work: WindowWork, number: int, groups: int) -> None:
-        self._work = work
+        self.window = work
         self._fragment: Fragment = work.fragments[number]
         self._groups = groups
 
@@ -126,8 +145,8 @@ class RoundWork:
         try:
             async for at, kept in self._ranges(group, sources, len(sources) + 1):
                 self._derived(kept.engine)
-                found = self._work.divided.found(self._fragment, kept.engine)
-                async for dealt in self._work.write_found(self._fragment, at, found):
+                found = self.window.divided.found(self._fragment, kept.engine)
+                async for dealt in self.window.write_found(self._fragment, at, found):
                     yield dealt
         except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
             yield failed_row(RoundTold([], FAILURES[type(error)], str(error)))
@@ -140,10 +159,10 @@ class RoundWork:
         Objects of the last one wait to be derived from; there are none after `sources`.
         """
         last: dict[int, list[Dealt]] | None = None
-        for at in range(group, self._work.divided.ranges_of(self._fragment), self._groups):
+        for at in range(group, self.window.divided.ranges_of(self._fragment), self._groups):
             kept = _KEPT.pop(self._key(at), None)
             if kept is None or kept.taken != upto - 1:
-                kept = _Range(self._work.divided.engine_of(self._fragment, at))
+                kept = _Range(self.window.divided.engine_of(self._fragment, at))
                 for sent in sources[: upto - 1]:
                     self._feed(kept.engine, (await self._rows(group, [sent])).get(at, ()))
                 if upto > 1:
@@ -159,30 +178,30 @@ class RoundWork:
         for each in rows:
             by_name.setdefault(each.name, []).append(each.payload)
         for read in self._fragment.reads:
-            self._work.divided.feed(engine, read, by_name.get(read.name, ()))
+            self.window.divided.feed(engine, read, by_name.get(read.name, ()))
 
     def _derived(self, engine: DataflowEngine) -> Iterator[Dealt]:
         """Derivations from all that waits, for the ranges of the fragment itself."""
         engine.settle()
         engine.allowance.settle(engine.nbytes)
-        upper = min(self._work.divided.history.upper, END_WORD)
+        upper = min(self.window.divided.history.upper, END_WORD)
         told = {
             name: OutputChanges(engine.schemas[name], engine.moves(name, upper), engine.texts)
             for name in self._fragment.returning
         }
         names = {name: "" for name, each in told.items() if len(each)}
-        return iter(self._work.divided.crossing(self._fragment, told, names))
+        return iter(self.window.divided.crossing(self._fragment, told, names))
 
     def _keep(self, at: int, kept: _Range) -> None:
         """Keep an engine for the next round, unless too much is kept; none of another window."""
-        for key in [key for key in _KEPT if key[0] != self._work.name]:
+        for key in [key for key in _KEPT if key[0] != self.window.name]:
             del _KEPT[key]
         _KEPT[self._key(at)] = kept
         while sum(each.engine.nbytes for each in _KEPT.values()) > KEPT_BYTES_MAX:
             _KEPT.popitem(last=False)
 
     def _key(self, at: int) -> tuple[str, int, int]:
-        return self._work.name, self._fragment.number, at
+        return self.window.name, self._fragment.number, at
 
     async def _send(self, rows: Iterable[Dealt], place: str) -> list[Sent]:
         """Objects with some rows, for each group that has any. Names follow from the contents."""
@@ -190,13 +209,13 @@ class RoundWork:
         for each in rows:
             by_group.setdefault(each.range % self._groups, []).append(each)
         found = []
-        window, state = self._work.window, self._work.divided.history.target.state
+        window, state = self.window.window, self.window.divided.history.target.state
         for group, mine in sorted(by_group.items()):
             data = msgspec.msgpack.encode(mine)
             digest = blake2b(data, digest_size=8).hexdigest()
-            name = f"{self._work.name}-{self._fragment.number}-{place}-{group}-{digest}"
+            name = f"{self.window.name}-{self._fragment.number}-{place}-{group}-{digest}"
             key = part_key(state, name, window.begun_ms)
-            await self._work.blob.put(key, data)
+            await self.window.blob.put(key, data)
             found.append(Sent(group, key, len(data)))
         return found
 
@@ -204,7 +223,7 @@ class RoundWork:
         """The rows that were sent to the ranges of a group. Raises: PartGone."""
         found: dict[int, list[Dealt]] = {}
         for each in (one for sent in sources for one in sent if one.group == group):
-            data = await self._work.blob.get(each.key)
+            data = await self.window.blob.get(each.key)
             if data is None:
                 raise PartGone(f"object {each.key} of a round is gone")
             for dealt in msgspec.msgpack.decode(data, type=list[Dealt]):

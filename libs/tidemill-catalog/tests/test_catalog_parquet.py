@@ -138,3 +138,40 @@ def test_a_damaged_file_says_so_and_a_file_that_was_replaced_is_read_anew(tmp_pa
         file.read(0, 50_000)
     pq.write_table(pa.table({"n": [7]}), file.path)
     assert [json.loads(row) for row in file.read(0, 1).values] == [{"n": 7}]
+
+
+def test_a_text_that_a_column_has_often_is_held_once(tmp_path: Path) -> None:
+    """300 bytes of Parquet were a gigabyte of one text, again after each restart."""
+    numbers = pa.array([0, None, 0, 1] * 256, pa.int32())
+    texts = pa.DictionaryArray.from_arrays(numbers, pa.array(["x" * (1 << 18), "y"]))
+    file = written(
+        tmp_path, pa.table({"a": texts}), compression="zstd", store_schema=False,
+        dictionary_pagesize_limit=1 << 28,
+    )  # fmt: skip
+    assert file.path.stat().st_size < 2_000
+    assert file.count(0) == 1_024
+    before = pa.total_allocated_bytes()
+    found, sizes = [], []
+    while len(found) < 1_024:
+        rows = file.read(len(found), 1_024).values
+        sizes.append(sum(map(len, rows)))
+        found += [None if b"null" in row else json.loads(row)["a"][0] for row in rows]
+        assert pa.total_allocated_bytes() - before < 16 << 20
+    assert found == ["x", None, "x", "y"] * 256
+    assert max(sizes) < parquet_files.READ_BYTES_MAX + (1 << 20)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"row_group_size": 300}])
+def test_texts_and_bytes_are_those_that_were_written(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    rows = [
+        {
+            "few": f"k{at % 7}",
+            "each": f"id{at}",
+            "some": None if at % 3 else "é",
+            "list": ["a", "b"],
+        }
+        for at in range(3_000)
+    ]
+    assert read(written(tmp_path, pa.Table.from_pylist(rows), **options)) == rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -123,6 +124,16 @@ class Maintainer(Protocol):
 
 def update_table(changes: Sequence[RowChange], schema: pa.Schema) -> pa.Table:
     """Changes as updates of a collection."""
+    return _updates(changes, schema) if changes else _nothing(schema)
+
+
+@lru_cache(256)
+def _nothing(schema: pa.Schema) -> pa.Table:
+    """No updates: most steps have none of their state, and none of errors."""
+    return _updates([], schema)
+
+
+def _updates(changes: Sequence[RowChange], schema: pa.Schema) -> pa.Table:
     rows = table_of([row for row, _, _ in changes], schema)
     times = pa.array([time for _, time, _ in changes], pa.uint64())
     diffs = pa.array([diff for _, _, diff in changes], pa.int64())

@@ -99,7 +99,8 @@ async def history_of(world: World, seed: int) -> History:
 def window_of(history: History, ranges: int) -> bytes:
     window = history_window(history, "test", 0, ranges=ranges)
     assert window.ranges > 1
-    return pack_window(msgspec.structs.replace(window, ranges=ranges, cores=2))
+    rows = dict.fromkeys(window.rows, 100_000)  # by which all processes choose rounds
+    return pack_window(msgspec.structs.replace(window, ranges=ranges, cores=2, rows=rows))
 
 
 async def rows_of(world: World, history: History, result: WindowResult) -> object:

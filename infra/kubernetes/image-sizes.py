@@ -10,7 +10,7 @@ import sys
 import tarfile
 from collections import Counter
 
-SERVICE_MB_MAX = 250
+SERVICE_MB_MAX = 180
 """Size of the image of one service, in MB to fetch."""
 
 

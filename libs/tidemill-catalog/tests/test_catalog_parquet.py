@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ from tidemill.catalog.origins import parquet_files
 from tidemill.catalog.origins.parquet_files import ParquetFile
 from tidemill.errors import UsageError
 from tidemill.runtime.formats import Column, JsonFormat, RowDecoder
+from tidemill.runtime.places import ANY_FILE, Files
 
 
 def written(folder: Path, table: pa.Table, **options: Any) -> ParquetFile:
@@ -110,6 +111,23 @@ def test_s8_rows_are_read_group_by_group_and_on_from_where_the_last_read_ended(
     assert begun == [0, 6_500]
 
 
+@pytest.mark.parametrize("sizes", [[500, 500, 100], [1, 0, 700, 3, 2, 900], [3, 3, 3], [0, 7, 0]])
+def test_a_reader_that_begins_at_any_row_reads_that_row_and_all_behind_it(
+    tmp_path: Path, sizes: list[int]
+) -> None:
+    """A process that began behind row 700 of 500, 500 and 100 left the last hundred out."""
+    path = tmp_path / "rows.parquet"
+    rows = pa.table({"n": pa.array(range(sum(sizes)))})
+    with pq.ParquetWriter(path, rows.schema) as writer:
+        for at, size in enumerate(sizes):
+            writer.write_table(rows.slice(sum(sizes[:at]), size))
+    assert pq.read_metadata(path).num_row_groups == len(sizes)
+    ends = [sum(sizes[:at]) + off for at in range(len(sizes) + 1) for off in (-1, 0, 1, 200)]
+    for first in sorted({at for at in ends if 0 <= at <= sum(sizes)}):
+        found = ParquetFile(path).read(first, sum(sizes)).values
+        assert [json.loads(row)["n"] for row in found] == list(range(first, sum(sizes))), first
+
+
 def test_s8_long_rows_are_given_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +154,17 @@ def test_a_damaged_file_says_so_and_a_file_that_was_replaced_is_read_anew(tmp_pa
     file.path.write_bytes(data)
     with pytest.raises(UsageError, match="is damaged at some row from 0 on"):
         file.read(0, 50_000)
+    file.path.write_bytes(data[:-9])
+    opened: list[BinaryIO] = []
+
+    class Kept(Files):
+        def read(self, path: Path) -> BinaryIO:
+            opened.append(super().read(path))
+            return opened[-1]
+
+    with pytest.raises(UsageError, match="is damaged at some row from 0 on"):
+        ParquetFile(file.path, files=Kept(ANY_FILE.setting)).read(0, 50_000)
+    assert [each.closed for each in opened] == [True]
     pq.write_table(pa.table({"n": [7]}), file.path)
     assert [json.loads(row) for row in file.read(0, 1).values] == [{"n": 7}]
 

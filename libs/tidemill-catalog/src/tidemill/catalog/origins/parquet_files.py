@@ -104,28 +104,33 @@ def _rows_of(path: Path, files: Files, first: int) -> Iterator[bytes]:
     """The rows of a file from number `first` on. Raises: UsageError, Unavailable."""
     opened = _opened(path, files)
     try:
-        footer = pq.read_metadata(opened)
-        opened.seek(0)
-        texts = _texts(footer)
-        with opened, pq.ParquetFile(opened, pre_buffer=False, read_dictionary=texts) as file:
-            begun, groups = 0, []
-            for number in range(footer.num_row_groups):
-                count = footer.row_group(number).num_rows
-                if begun + count > first:
-                    groups.append(number)
-                else:
-                    begun += count
-            skipped = first - begun
-            for batch in file.iter_batches(BATCH_ROWS, groups, use_threads=False):
-                left = batch.slice(skipped) if skipped < batch.num_rows else batch.slice(0, 0)
-                skipped = max(0, skipped - batch.num_rows)
-                yield from _as_json(left)
+        with opened:
+            footer = pq.read_metadata(opened)
+            opened.seek(0)
+            texts = _texts(footer)
+            with pq.ParquetFile(opened, pre_buffer=False, read_dictionary=texts) as file:
+                groups, skipped = _groups_from(footer, first)
+                for batch in file.iter_batches(BATCH_ROWS, groups, use_threads=False):
+                    left = batch.slice(skipped) if skipped < batch.num_rows else batch.slice(0, 0)
+                    skipped = max(0, skipped - batch.num_rows)
+                    yield from _as_json(left)
     except Exception as error:  # as in `count`: the footer was whole, so the file is not
         raise UsageError(
             f"file {path} is damaged at some row from {first} on: {type(error).__name__}: {error}; "
             "write it anew",
             reason="FileDamaged",
         ) from error
+
+
+def _groups_from(footer: pq.FileMetaData, first: int) -> tuple[list[int], int]:
+    """The row groups from the one of row `first` on, and the rows of that one before it."""
+    skipped = first
+    for number in range(footer.num_row_groups):
+        count = footer.row_group(number).num_rows
+        if skipped < count:
+            return list(range(number, footer.num_row_groups)), skipped
+        skipped -= count
+    return [], 0
 
 
 def _texts(footer: pq.FileMetaData) -> list[str]:

@@ -45,14 +45,14 @@ class World:
             limits=self.limits,
         )
 
-    async def write(self, start: int, stop: int, rows: int = 2) -> None:
+    async def write(self, start: int, stop: int, rows: int = 2, diff: int = 1) -> None:
         for time in range(start, stop):
             names = [f"r{(time * 7 + n) % max(50, rows)}" for n in range(rows)]
             table = pa.table(
                 {
                     "row": names,
                     "_time": pa.array([time] * rows, pa.uint64()),
-                    "_diff": pa.array([1] * rows),
+                    "_diff": pa.array([diff] * rows),
                 }
             )
             await self.now.compare_and_append(
@@ -185,6 +185,22 @@ async def test_history_before_since_shrinks_to_one_instant() -> None:
     await world.write(60, 61)
     assert len(before) == 50
     assert sum(row["_diff"] for row in (await world.now.snapshot(read, 60)).to_pylist()) == 3002
+
+
+@pytest.mark.rule("P6", "F6")
+async def test_a_collection_whose_updates_all_cancel_is_compacted_and_goes_on() -> None:
+    world = World()
+    read, _ = await world.now.create("c", Description(ROWS), lease_ms=None)
+    await world.write(0, 1, rows=50)
+    await world.write(1, 2, rows=50, diff=-1)
+    read = await world.now.downgrade(read, frontier(2))
+    await world.now.compact("c")
+    assert [batch.pieces for batch in (await world.now.state("c")).batches] == [()]
+    assert not (await world.now.compact_step("c")).more
+    assert await world.now.compact_quiet("c") == 0
+    assert await world.now.due_merge("c", quiet=True) is None
+    await world.write(2, 3, rows=10)
+    assert (await world.now.snapshot(read, 2)).num_rows == 10
 
 
 @pytest.mark.rule("SU5")

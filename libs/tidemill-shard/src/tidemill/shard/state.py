@@ -108,8 +108,8 @@ class Batch:
 
     @property
     def time_max(self) -> int:
-        """The greatest time of an update."""
-        return max(piece.time_max for piece in self.pieces)
+        """The greatest time of an update, 0 if all have cancelled."""
+        return max((piece.time_max for piece in self.pieces), default=0)
 
     @property
     def inline_bytes(self) -> int:

@@ -275,6 +275,73 @@ async def test_a_list_that_is_missing_or_wrong_is_found_and_never_read_as_empty(
         await world.open().compact("c")
 
 
+@pytest.mark.rule("P8")
+async def test_parts_of_a_list_that_is_lost_stay_until_it_is_put_back() -> None:
+    world, read = await fill()
+    orphan = part_key("c", world.ids(), 0)
+    await world.blob.put(orphan, b"left behind")
+    expected = (await world.store.snapshot(read, 2)).num_rows
+    lost = min(key for key in world.objects() if is_list(key))
+    data = world.blob._objects[lost][0]
+    await world.blob.delete(lost)
+    before = world.objects()
+    world.clock.move(100)
+    with pytest.raises(Corrupt, match="list-"):
+        await world.open().reap_orphans("c", 0)
+    assert world.objects() == before
+    check = StoreCheck(world.consensus, world.blob, world.clock)
+    found = [each async for each in check.findings()]
+    assert {each.object for each in found} > {lost, orphan}
+    assert not any(each.harmless for each in found)
+    await world.blob.put(lost, data)
+    assert await world.open().reap_orphans("c", 0) == 1
+    assert (await world.open().snapshot(read, 2)).num_rows == expected
+
+
+@pytest.mark.rule("P8")
+async def test_parts_of_a_lost_list_stay_while_a_held_version_needs_them() -> None:
+    world, _ = await fill()
+    held = await world.store.hold_version("c", 2, owner="scan", lease_ms=LEASE_MS)
+    lost = min(key for key in world.objects() if is_list(key))
+    await world.write(2_000, 2_300)
+    await world.store.compact("c")
+    await world.blob.delete(lost)
+    world.clock.move(100)
+    with pytest.raises(Corrupt, match="list-"):
+        await world.store.reap_orphans("c", 0)
+    assert held.version.objects() <= world.objects()
+    await world.store.drop(held.capability)
+    await world.store.collect_garbage("c", 0)
+    await world.store.reap_orphans("c", 0)
+    assert not held.version.objects() & world.objects()
+
+
+@pytest.mark.rule("P10")
+async def test_a_damaged_list_in_the_garbage_stops_no_collection_and_leaves_nothing() -> None:
+    world, _ = await fill()
+    damaged = max(key for key in world.objects() if is_list(key))
+    await world.write(2_000, 2_300)
+    await world.store.compact("c")
+    assert damaged in (await world.raw()).garbage
+    await world.blob.put(damaged, b"damaged")
+    world.clock.move(100)
+    assert await world.store.collect_garbage("c", 0) > 16
+    assert not (await world.raw()).garbage
+    assert 0 < await world.store.reap_orphans("c", 0) <= TINY.listed_parts
+    named = (await world.store.state("c")).objects() | (await world.raw()).objects()
+    assert world.objects() == named
+
+
+async def test_a_check_reads_each_list_a_few_times_however_many_parts_are_damaged() -> None:
+    world, _ = await fill()
+    lists = [key for key in world.objects() if is_list(key)]
+    for key in world.objects() - set(lists):
+        await world.blob.put(key, b"damaged")
+    world.blob.read.clear()
+    assert len(await world.problems()) > 16
+    assert sum(map(is_list, world.blob.read)) <= 2 * len(lists)
+
+
 async def test_only_versions_with_lists_have_the_format_that_older_processes_refuse() -> None:
     world, _ = await fill()
     plain = World(Limits(inline_bytes_max=0))

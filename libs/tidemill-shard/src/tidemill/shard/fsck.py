@@ -48,6 +48,8 @@ Judge = Callable[[pa.Table, Frontier, Frontier], Iterable[str]]
 
 LEFT_BEHIND = "delete it once it is older than any upload: reap_orphans does"
 NO_REPAIR = ""
+MAY_BE_LISTED = "is named by no version, unless by a list that cannot be read"
+KEEP = "keep it until the list is put back"
 
 
 class StoreCheck:
@@ -64,6 +66,10 @@ class StoreCheck:
         self._parts = PartStore(blob, _no_name)
         self._reader = VersionReader(self._parts)
         self.checked: Counter[str] = Counter()
+        self._listed: dict[str, set[str]] = {}
+        """Objects that the lists of the collection name, by the list: a list never changes."""
+        self._unread: set[str] = set()
+        """Lists of the collection that are missing or damaged."""
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Everything that is wrong, collection by collection, then what belongs to none."""
@@ -77,6 +83,7 @@ class StoreCheck:
         for collection in collections:
             self.checked["collections"] += 1
             folder = folder_of(collection) + "/"
+            self._listed, self._unread = {}, set()
             mine = {key: entry for key, entry in entries.items() if key.startswith(folder)}
             async for finding in self._collection(collection, mine):
                 yield finding
@@ -110,7 +117,10 @@ class StoreCheck:
         for problem in await self._judge(log):
             yield Finding(collection, "", problem, NO_REPAIR)
         for key in sorted(set(entries) - await self._read_named(log)):
-            yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
+            if self._unread & (await log.refresh()).state.objects():
+                yield Finding(collection, key, MAY_BE_LISTED, KEEP)
+            else:
+                yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
 
     async def _judge(self, log: CollectionLog) -> list[str]:
         """Damage in the contents of a collection; reading ends at the first part that cannot be
@@ -144,7 +154,12 @@ class StoreCheck:
         named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
         for key in [key for key in named if is_list(key)]:
             with suppress(PartGone, Corrupt):  # told of above
-                named |= {part.key for part in await self._parts.read_list(key) if part.key}
+                if key not in self._listed:
+                    self._unread.add(key)
+                    parts = await self._parts.read_list(key)
+                    self._listed[key] = {part.key for part in parts if part.key}
+                    self._unread.remove(key)
+                named |= self._listed[key]
         return named
 
     async def _part_problems(self, description: Description, part: Part) -> list[str]:

@@ -20,6 +20,7 @@ from tidemill.shard import (
     MemoryBlob,
     MemoryConsensus,
     Version,
+    compaction,
 )
 from tidemill.shard.framing import ENTRY, LISTED, PLAIN, framed
 from tidemill.shard.fsck import StoreCheck
@@ -33,6 +34,7 @@ from tidemill.time import frontier
 
 ROWS = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TINY = Limits(inline_bytes_max=0, part_bytes_max=1_000, cache_bytes_max=0, listed_parts=4)
+UNLISTED = Limits(inline_bytes_max=0, part_bytes_max=1_000, listed_parts=10**6)
 LEASE_MS = 1_000_000
 
 
@@ -119,7 +121,7 @@ async def fill(limits: Limits = TINY) -> tuple[World, Any]:
 @pytest.mark.rule("P1", "P6", "F11")
 async def test_listed_parts_are_read_as_parts_are() -> None:
     answers = []
-    for limits in (TINY, Limits(inline_bytes_max=0, part_bytes_max=1_000, listed_parts=10**6)):
+    for limits in (TINY, UNLISTED):
         world, read = await fill(limits)
         listed = any(batch.lists for batch in (await world.raw()).batches)
         assert listed == (limits is TINY)
@@ -243,8 +245,7 @@ async def test_a_list_that_no_version_came_to_name_is_an_orphan_and_its_parts_ar
 
 
 async def test_parts_that_a_job_appended_are_put_into_lists_once() -> None:
-    limits = Limits(inline_bytes_max=0, part_bytes_max=1_000, listed_parts=10**6)
-    world, read = await fill(limits)
+    world, read = await fill(UNLISTED)
     expected = (await world.store.snapshot(read, 2)).num_rows
     world.limits = TINY
     world.store = world.open()
@@ -253,6 +254,27 @@ async def test_parts_that_a_job_appended_are_put_into_lists_once() -> None:
     assert not await world.store.list_parts("c")
     assert (await world.open().snapshot(read, 2)).num_rows == expected
     assert await world.problems() == []
+
+
+async def test_a_merge_that_is_under_way_keeps_its_batches_from_lists_and_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "RANGE_BYTES", 2_000)  # several ranges, so several steps
+    world, read = await fill(UNLISTED)
+    expected = (await world.store.snapshot(read, 2)).num_rows
+    world.limits = TINY
+    world.store = world.open()
+    for at in range(3):
+        await world.write(1_000 + at * 300, 1_280 + at * 300)
+    step = await world.store.compact_step("c", 1)
+    assert (step.taken, step.more) == (False, True)
+    assert not await world.store.list_parts("c")
+    while not step.taken:
+        step = await world.store.compact_step("c", 10**9)
+        assert step.rows
+    assert [bool(batch.lists) for batch in (await world.raw()).batches] == [True]
+    snapshot = await world.open().snapshot(read, world.upper - 1)
+    assert snapshot.num_rows == expected + 3 * 280
 
 
 @pytest.mark.rule("S3")

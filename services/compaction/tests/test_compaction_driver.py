@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import count
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tidemill.errors import AlreadyUsed, Unavailable
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryConsensus
+from tidemill.shard.compaction import Merge
 from tidemill.shard.log import folder_of
+from tidemill.shard.part_store import LIMITS
 from tidemill.shard.ports import Version
 from tidemill.time import frontier
 from tidemill_compaction.driver import CompactionDriver
@@ -46,14 +50,15 @@ class CountedConsensus(MemoryConsensus):
 class World:
     """A collection, its stores and a compaction driver under one clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
         self.clock = ManualClock(1_000_000)
         self.blob = MemoryBlob(self.clock.now_ms)
         self.names = count(1)
         self.consensus = CountedConsensus()
         self.collections = Collections(
-            self.consensus, self.blob, self.clock, lambda: f"{next(self.names):032x}"
-        )
+            self.consensus, self.blob, self.clock, lambda: f"{next(self.names):032x}",
+            limits=limits,
+        )  # fmt: skip
         self.driver = CompactionDriver(self.collections, self.clock, SETTINGS)
 
     async def write(self, start: int, stop: int, rows: int = 1) -> None:
@@ -75,6 +80,36 @@ async def test_batches_stay_few_and_answers_stay_equal() -> None:
     assert world.driver.counts.merges > 0
     for index, step in enumerate(range(0, 60, 5)):
         assert (await world.collections.snapshot(read, step)).equals(before[index])
+
+
+class Elsewhere:
+    """Does merges elsewhere, once it is let."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.go, self.taken = world, asyncio.Event(), list[bool]()
+
+    async def merge(self, merge: Merge) -> bool:
+        await self.go.wait()
+        while not merge.done:
+            await merge.step(self.world.collections._core.parts)
+        self.taken.append(await self.world.collections.commit_merge(merge))
+        return self.taken[-1]
+
+
+async def test_a_merge_elsewhere_of_very_many_parts_is_taken() -> None:
+    world = World(Limits(inline_bytes_max=0, part_bytes_max=1_000, listed_parts=4))
+    await world.collections.create("t", Description(ROWS), lease_ms=None)
+    await world.write(0, 8, rows=500)
+    elsewhere = Elsewhere(world)
+    world.driver.bulk = elsewhere
+    world.driver.settings = msgspec.structs.replace(SETTINGS, spark_rows=100)
+    for _ in range(3):
+        await world.driver.look()
+    assert any(len(batch.parts) > 4 for batch in (await world.collections.newest("t")).batches)
+    elsewhere.go.set()
+    await world.driver.settle()
+    assert elsewhere.taken == [True]
+    assert (await world.collections.newest("t")).batches[0].lists
 
 
 async def test_an_idle_collection_becomes_one_batch_at_since_once() -> None:

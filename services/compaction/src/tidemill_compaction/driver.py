@@ -160,7 +160,8 @@ class CompactionDriver:
             rows = await self.collections.compact_quiet(collection)
             self.counts.merges += rows > 0
             self.counts.rewritten[collection] += rows
-        await self.collections.list_parts(collection)
+        if not self._is_given_away(collection):
+            await self.collections.list_parts(collection)
         await self._delete(collection)
 
     async def _look_at_tombstone(self, collection: str, garbage: int) -> None:
@@ -178,10 +179,14 @@ class CompactionDriver:
             self.counts.orphans += await self.collections.reap_orphans(collection, age_ms)
             self._tombstones[collection] = math.inf
 
+    def _is_given_away(self, collection: str) -> bool:
+        """Whether a merge of the collection is under way elsewhere."""
+        running = self._big.get(collection)
+        return running is not None and not running.done()
+
     async def _give_away(self, collection: str, updates: int, quiet: bool) -> bool:
         """Whether a merge of the collection is, or becomes, somebody else's work."""
-        running = self._big.get(collection)
-        if running is not None and not running.done():
+        if self._is_given_away(collection):
             return True
         if self.bulk is None or updates < self.settings.spark_rows:
             return False

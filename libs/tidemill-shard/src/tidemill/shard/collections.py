@@ -136,6 +136,8 @@ class Collections(PaceCommands, WriteCommands, ReadCommands, HeldVersions):
     async def list_parts(self, collection: str) -> bool:
         """Put the parts of batches with very many into lists, which versions name in place of them;
         whether some were.
+
+        A merge that `due_merge` gave of such a batch is refused from then on.
         """
         return await self._compaction.list_parts(collection)
 

@@ -337,9 +337,14 @@ class Compaction:
             ) from gone
 
     async def list_parts(self, collection: str) -> bool:
-        """Name the parts of batches with many by lists; whether a batch was changed."""
-        changed = False
+        """Name the parts of batches with many by lists; whether a batch was changed.
+
+        Batches that a merge of `step` is to replace stay: its result would be refused otherwise.
+        """
+        changed, running = False, self._running.get(collection)
         for batch in (await self._versions.state(collection)).batches:
+            if running is not None and batch in running.chosen:
+                continue
             listed = await self._parts.in_lists(collection, batch)
             if listed is batch:
                 continue

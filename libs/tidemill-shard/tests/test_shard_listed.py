@@ -229,6 +229,15 @@ async def test_parts_of_a_list_that_a_held_version_names_stay_while_it_is_held()
     assert (await world.store.snapshot(read, world.upper - 1)).num_rows == 900 - 10 + 30 + 300
 
 
+async def test_a_version_of_a_collection_that_has_ended_is_held_at_its_last_time() -> None:
+    world, _ = await fill()
+    last = world.upper - 1
+    await world.store.compare_and_append("c", frontier(world.upper), frontier(), None, writer="w")
+    held = await world.store.hold_version("c", None, owner="scan", lease_ms=LEASE_MS)
+    assert held.at == last
+    assert len(held.version.parts()) > 16
+
+
 @pytest.mark.rule("P8")
 async def test_a_list_that_no_version_came_to_name_is_an_orphan_and_its_parts_are_not() -> None:
     world, read = await fill()

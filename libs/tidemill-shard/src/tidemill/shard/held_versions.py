@@ -94,7 +94,7 @@ class HeldVersions:
 def _latest(state: State) -> int:
     """The latest instant that is definite. Raises: NotYet if none is."""
     if state.upper.empty:
-        times = [part.time_max for part in state.parts()]
+        times = [batch.time_max for batch in state.batches]
         return max([0 if state.since.empty else sole_time(state.since), *times])
     upper = sole_time(state.upper)
     if not upper:

@@ -19,7 +19,7 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
@@ -221,6 +221,11 @@ def test_a_recursion_begins_again_from_its_state(
         name: [replace(p, record=replace(p.record, parafacts=())) for p in presences]
         for name, presences in given_.items()
     }
+    require_equal_after(death, example, given_, strategy)
+
+
+def require_equal_after(death: int, example: Example, given_: Inputs, strategy: Strategy) -> None:
+    """An engine that begins at an instant, from the state of another, says what the twin does."""
     expected, state = answers_from_scratch(example, given_), set[StateRow]()
     for lower_, upper in ((0, death), (death, UPPER)):
         held = Held(example.checked, strategy=strategy, keeps_state=True)
@@ -234,6 +239,37 @@ def test_a_recursion_begins_again_from_its_state(
             held.step(stop)
             assert held.now() == expected[stop], (stop, example.text)
         state = held.state
+
+
+LIVES = {
+    "a fact leaves": "t(x, y) := s(x, y); t(x, z) := t(x, y) ~expires ^ b(y, z);",
+    "lives of two rules": """
+        t(x, y) := s(x, y); t(x, z) := t(x, y) ~expires ^ b(y, z);
+        t(x, x) := t(x, y) ~expires ^ b(y, _);
+    """,
+    "lives rest on each other": """
+        t(x, y) := s(x, y); t(x, y) := b(x, y); t(y, x) := t(x, y);
+        t(x, z) := t(x, y) ~expires ^ t(y, z);
+    """,
+    "facts are found anew":
+        "t(x, y) := s(x, y); t(x, z) := t(x, y) ~expires ^ b(y, z) ^ not r(z);",
+}  # fmt: skip
+"""Recursions in which `t(0, 2)` outlives `s(0, 1)`, with the time of `b(1, 2)`."""
+
+
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+@pytest.mark.parametrize("text", LIVES.values(), ids=LIVES)
+def test_a_match_of_a_recursion_lives_on_after_a_death(text: str, strategy: Strategy) -> None:
+    """Before the death its fact has left, so that only the state knows of it."""
+    example = Example(text, check(parse(text), CATALOG))
+    given_ = {
+        "s": [Presence(Record("s", (0, 1)), 0, 2)],
+        "b": [Presence(Record("b", (1, 2), 0), 0, END), Presence(Record("b", (0, 2), 1, 9), 1, 9)],
+        "r": [Presence(Record("r", (0,)), 0, END), Presence(Record("r", (2,)), 6, 8)],
+    }
+    assert "t(0, 2) @time(0)" in answers_from_scratch(example, given_)[4]["t"]
+    for death in (2, 3, 7, 9):
+        require_equal_after(death, example, given_, strategy)
 
 
 def network(text: str) -> DataflowEngine:

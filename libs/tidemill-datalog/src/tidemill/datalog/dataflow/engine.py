@@ -30,7 +30,7 @@ from tidemill.datalog.dataflow.holdings import Holdings, Outputs
 from tidemill.datalog.dataflow.lowering import lower
 from tidemill.datalog.dataflow.operators.blending import Blended
 from tidemill.datalog.dataflow.operators.errors import Errors
-from tidemill.datalog.dataflow.operators.growing import Growth
+from tidemill.datalog.dataflow.operators.growing import Growth, from_instant
 from tidemill.datalog.dataflow.operators.iterating import Iteration
 from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.reducing import Reduction
@@ -107,6 +107,8 @@ class DataflowEngine:
         self._readers: dict[str, list[tuple[RuleState, list[DeltaPlan]]]] = {}
         self._openings = self._make_openings()
         self._restored: dict[str, Change] = {}
+        self._lived: dict[str, Change] = {}
+        """Rows by which the lives of recursions are restored in the step under way."""
         lives = [each.lives for each in self._openings.values()]
         self.sampled = {name for each in lives for name in (each.met, each.stays)}
         """Collections of which only what ticks see counts, in a ticked engine."""
@@ -336,6 +338,7 @@ class DataflowEngine:
         """Everything below an instant is done. Raises: as `Allowance.settle`."""
         self._upper = self._lower = upper
         self._first = END_WORD
+        self._lived.clear()
         for each in self.shared.values():
             each.arrive()
         self.holdings.finish(upper, self.allowance)
@@ -446,8 +449,14 @@ class DataflowEngine:
                 self._put(rules[number], rules[number].restore(others, lower, share))
 
     def _restore_lives(self, name: str, opening: Opening, met: Change, lower: int) -> None:
-        """Matches of a rule lived before `lower`; the step tells which of them go on."""
-        self._pending.put(opening.lives.met, met)
+        """Matches of a rule lived before `lower`; the step tells which of them go on.
+
+        A recursion finds that out by itself, also where it finds its facts anew in this step.
+        """
+        self._put(self.rules_of(opening.lives.met)[0], met)
+        if opening.lives.looped:
+            self._lived[opening.lives.met] = met
+            return
         schema = self.schemas[name]
         touched = np.zeros((len(met), schema.columns + 3), np.int64)
         touched[:, : schema.expiry] = met[:, : schema.expiry]
@@ -524,12 +533,17 @@ class DataflowEngine:
             self._limits.require_rows(collection, count_of(self._merged[collection]))
 
     def cut(self, collection: str, first: int) -> Change:
-        """Forget what holds of a collection from an instant on; rows of lives that this has cut."""
+        """Forget what holds of a collection from an instant on.
+
+        Gives the rows of lives that this has cut, and of matches that only the state has told.
+        """
         if isinstance(merged := self._merged[collection], Merged | Blended):
             merged.cut(first)
         reduction = self._reductions.get(collection)
         if reduction is not None:
             reduction.cut(first)
+        if collection in self._lived:
+            return from_instant(self._lived[collection][:, :-1], first, 1)
         opening = self._openings.get(collection)
         if opening is None:
             return no_change(self.schemas[collection].columns)

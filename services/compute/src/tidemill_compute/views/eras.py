@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.arrangement.updates import TIME, between, concatenate, consolidate
 from tidemill.datalog.carried_lattices import matches_ends
-from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.logical.plan import GIVEN
 from tidemill.datalog.placement import Fragment
 from tidemill.datalog.placement.hashing import range_of
 from tidemill.datalog.placement.sizes import Sizes

@@ -19,8 +19,8 @@ from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, OutputChanges
-from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.logical.partial import PARTIAL, plan_in
+from tidemill.datalog.logical.plan import GIVEN
 from tidemill.datalog.placement import (
     Fragment,
     HeavyKey,

@@ -41,9 +41,9 @@ from tidemill.datalog.dataflow.rule_state import Figures, RuleState, tell_state
 from tidemill.datalog.dataflow.scheduler import AsTheyCome, ByStrata, Pending
 from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presences, rows_of_records
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
-from tidemill.datalog.dataflow.ticked_plan import GIVEN, given_apart, plan_of
+from tidemill.datalog.dataflow.ticked_plan import given_apart, plan_of
 from tidemill.datalog.limits import Limits
-from tidemill.datalog.logical.plan import LogicalPlan
+from tidemill.datalog.logical.plan import GIVEN, LogicalPlan
 from tidemill.datalog.presence import ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import LINGERING, WHOLE, Shares, StateRow

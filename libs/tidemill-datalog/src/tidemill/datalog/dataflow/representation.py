@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.dataflow.schema import KINDS
-from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import AtomForm, Constant, RuleForm, Type, Variable
 from tidemill.datalog.logical.partial import merges
-from tidemill.datalog.logical.plan import NEXT, SENT, LogicalPlan
+from tidemill.datalog.logical.plan import GIVEN, NEXT, SENT, LogicalPlan
 
 PART = "#part:"
 """Before the number of a rule and its predicate: the groups of that rule alone."""

@@ -31,7 +31,7 @@ from tidemill.datalog.logical.forms import (
     type_named,
     variables_of,
 )
-from tidemill.datalog.logical.plan import NEXT, Component, LogicalPlan
+from tidemill.datalog.logical.plan import GIVEN, NEXT, Component, LogicalPlan
 
 _Key = TypeVar("_Key")
 
@@ -266,13 +266,11 @@ def endless_of_any_type(logical: LogicalPlan) -> LogicalPlan:
     carried: dict[str, list[str]] = {}
     for name, lattice in lattices:
         carried.setdefault(name, []).append(lattice)
-    # A fact that is handed on is the same words.
-    columns |= {n: columns[n.removeprefix(NEXT)] for n in columns if n.startswith(NEXT)}
-    lattices |= {
-        (n, lattice): lattices[n.removeprefix(NEXT), lattice]
-        for n, lattice in lattices
-        if n.startswith(NEXT)
-    }
+    # A fact that is handed on is the same words, also where a recursion reads it apart.
+    handed = {n: n.removeprefix(NEXT) for n in columns if n.startswith(NEXT)}
+    handed |= {GIVEN + n: n for n in handed.values() if GIVEN + n in columns}
+    columns |= {n: columns[base] for n, base in handed.items()}
+    lattices |= {(n, of): lattices[handed[n], of] for n, of in lattices if n in handed}
     rules = {id(rule): rule for rule in logical.rules}
     changed = True
     while changed:

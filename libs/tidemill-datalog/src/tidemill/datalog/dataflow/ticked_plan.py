@@ -14,10 +14,7 @@ from tidemill.datalog.dataflow.rewrites import reading_rule
 from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import RuleForm, Type
-from tidemill.datalog.logical.plan import SENT, Component, LogicalPlan, logical_plan
-
-GIVEN = "#given:"
-"""Before the name of a predicate: its facts that no rule derives."""
+from tidemill.datalog.logical.plan import GIVEN, SENT, Component, LogicalPlan, logical_plan
 
 
 def plan_of(checked: CheckedProgram) -> LogicalPlan:

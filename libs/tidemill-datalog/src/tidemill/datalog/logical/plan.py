@@ -17,6 +17,8 @@ from tidemill.datalog.logical.scans import Scan, scans_of
 from tidemill.datalog.nodes import dataclass
 
 NEXT, SENT = "#next:", "#sent:"
+GIVEN = "#given:"
+"""Before the name of a predicate: its facts that no rule derives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.dataflow.ticked_plan import GIVEN
+from tidemill.datalog.logical.plan import GIVEN
 from tidemill.datalog.placement.places import Fragment, Place, Placement, Positions, Read
 from tidemill.datalog.placement.placing import placement_of
 

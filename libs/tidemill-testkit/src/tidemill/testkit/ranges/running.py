@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.schema import instant_word
-from tidemill.datalog.dataflow.ticked_plan import GIVEN
 from tidemill.datalog.lattices import Tally
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import PARTIAL, flat
+from tidemill.datalog.logical.plan import GIVEN
 from tidemill.datalog.placement.places import Fragment, Placement
 from tidemill.datalog.presence import ErrorMove, Instant
 from tidemill.datalog.records import Record

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,35 @@ def test_files_folders_and_links_to_them_are_a_state_folder(tmp_path: Path) -> N
     (tmp_path / "last_tried.json").symlink_to("consensus.sqlite")
     (tmp_path / "blob").symlink_to("elsewhere")
     check_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("lost+found", PermissionError), ("t", FileNotFoundError), ("log", PermissionError)],
+)
+def test_a_folder_of_the_volume_or_one_that_goes_meanwhile_ends_no_start(
+    tmp_path: Path, name: str, error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root of a new ext4 volume has a folder that only root lists: no server began there."""
+    (tmp_path / "lost+found").mkdir(0o700)
+    os.mkfifo(tmp_path / "lost+found/consensus.sqlite")
+    (tmp_path / "log/topics/t").mkdir(parents=True)
+    listed = []
+
+    def listing(path: Any) -> Any:
+        listed.append(Path(path).name)
+        if listed[-1] == name:
+            raise error(5, "as it is", path)
+        return scandir(path)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", listing)
+    if name == "log":  # what the server itself reads it has to list
+        with pytest.raises(UsageError, match="cannot be read"):
+            check_files(tmp_path)
+    else:
+        check_files(tmp_path)
+        assert listed == [tmp_path.name, "log", "topics", "t"]
 
 
 def test_a_process_does_not_begin_with_a_pipe_in_its_state_folder(tmp_path: Path) -> None:

@@ -78,9 +78,10 @@ def test_the_check_finds_the_stores_by_the_settings_of_the_server(
     }  # fmt: skip
     for name, value in chosen.items():
         monkeypatch.setenv(f"TIDEMILL_UP_STORE__{name}", value)
-    found = checked(tmp_path, [])
-    assert found.returncode == 0, found.stderr
-    assert "1 collections" in found.stdout
+    for folder in (tmp_path, tmp_path / "nowhere"):  # a machine that has no folder of the server
+        found = checked(folder, [])
+        assert found.returncode == 0, found.stderr
+        assert "1 collections" in found.stdout
     monkeypatch.setenv("TIDEMILL_UP_STORE__SECRET_KEY_FILE", str(tmp_path / "none"))
     found = checked(tmp_path, [])
     assert (found.returncode, found.stdout) == (2, "")

@@ -16,7 +16,7 @@ PRIVATE = 0o700
 NOBODY_ELSE = 0o077
 """Rights that the process takes away from all files that it makes."""
 
-_OBJECTS, _TOPICS = "blob", Path("log/topics")
+_FOLDERS, _TOPICS = ("log", "machine-code", "jobs"), Path("log/topics")
 _ENDINGS = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".json", ".address", ".log", ".index", ".new")
 _FILES = ("lock", "acknowledged")
 _KINDS = {
@@ -58,17 +58,18 @@ def own_folder(root: Path) -> None:
 def check_files(root: Path) -> None:
     """Look whether each entry of the state folder is a regular file, or a folder where one belongs.
 
-    Links count as their targets. Objects are not looked at: whoever reads one does. Opens no file.
-    Cost: some microseconds for each file of the log. Raises: UsageError with the path and what to
-    type.
+    Links count as their targets. Objects are not looked at: whoever reads one does. Foreign folders
+    are left alone: a volume has a `lost+found` of root. An entry that goes meanwhile, or a root
+    that is not there, is nothing. Opens no file. Cost: some microseconds for each file of the log.
+    Raises: UsageError with the path and what to type.
     """
     try:
         for folder, folders, files in os.walk(root, onerror=_raise):
             place = Path(folder)
-            if place == root and _OBJECTS in folders:
-                folders.remove(_OBJECTS)
             topics = place.relative_to(root) == _TOPICS
             named = [] if topics else [name for name in folders if _names_a_file(name)]
+            if place == root:
+                folders[:] = [name for name in folders if name in _FOLDERS]
             for path in (place / name for name in (*named, *files)):
                 _check_regular(path)
     except OSError as error:
@@ -101,7 +102,8 @@ def _names_a_file(name: str) -> bool:
 
 
 def _raise(error: OSError) -> None:
-    raise error
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _is_volume(root: Path, found: os.stat_result) -> bool:

@@ -74,13 +74,35 @@ def test_a_fact_that_does_not_rise_makes_an_index() -> None:
     assert len(merged.facts.living()) == 99
 
 
-@pytest.mark.parametrize("many", [1, 3, 1000])
-def test_facts_are_found_in_any_order_however_far_apart_they_are(many: int) -> None:
+def spread(many: int) -> set[int]:
     """Numbers of which most are near each other and some are as far apart as words are."""
-    rng, merged = Random(many), Merged(5, KEY, 3)
-    numbers = sorted(
-        {rng.choice((1, 2**20, 2**61)) * rng.randint(-3, 3) + at for at in range(many)}
-    )
+    rng = Random(many)
+    return {rng.choice((1, 2**20, 2**61)) * rng.randint(-3, 3) + at for at in range(many)}
+
+
+def word_of(number: float) -> int:
+    """The word of a float that is not below 0."""
+    return int(np.float64(number).view(np.int64))
+
+
+WORDS = {
+    "one": spread(1),
+    "three": spread(3),
+    "a thousand": spread(1000),
+    "neighbours at 2^53": {2**53, 2**53 + 1},
+    "neighbours at -2^53": {-(2**53) - 1, -(2**53)},
+    "neighbours at 2^60": {2**60 + 1, 2**60 + 2},
+    "snowflakes": {1_800_000_000_000_000_000 + at for at in range(40)},
+    "adjacent floats": {word_of(0.3), word_of(0.1 + 0.2)},
+    "the greatest": {2**63 - 2, 2**63 - 3},
+    "the least": {-(2**63) + 1, -(2**63) + 2},
+    "both extremes": {-(2**63) + 1, -(2**63) + 2, -1, 0, 1, 2**63 - 3, 2**63 - 2},
+}
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_facts_are_found_in_any_order_however_far_apart_they_are(words: set[int]) -> None:
+    rng, merged, numbers = Random(len(words)), Merged(5, KEY, 3), sorted(words)
     rows = [(0, 1, number, END_WORD, 1, 0, END_WORD) for number in numbers]
     merged.take(matrix([(*row, 1) for row in rows]))
     order = rng.sample(rows, len(rows))

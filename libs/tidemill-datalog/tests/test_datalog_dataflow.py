@@ -363,3 +363,25 @@ def test_rare_constructs_are_rewritten(text: str, holds: str) -> None:
     engine.feed_presences("e", [Presence(Record("e", (x,)), 0) for x in (1, 2)])
     found = sorted(str(r) for told in engine.step(5).values() for _, r, _ in told.records())
     assert " ".join(found) == holds
+
+
+@pytest.mark.parametrize(
+    ("kind", "stays", "goes"),
+    [
+        ("int", 1_800_000_000_000_000_001, 1_800_000_000_000_000_002),
+        ("int", 2**53, 2**53 + 1),
+        ("int", -(2**63), 2**63 - 1),
+        ("float", 0.3, 0.1 + 0.2),
+    ],
+)
+def test_a_fact_beside_its_nearest_neighbour_goes_alone(
+    kind: str, stays: float, goes: float
+) -> None:
+    schemas = InputSchemas({"at": InputSchema("at", "relation", (("k", kind), ("v", "int")))})
+    held = Held(check(parse("q(k) := at(k, _);"), schemas))
+    for value in (stays, goes):
+        held.update("at", Record("at", (value, 1)), 0, 1)
+    held.step(2)
+    held.update("at", Record("at", (goes, 1)), 3, -1)
+    held.step(4)
+    assert held.texts("q") == {f"q({stays})"}

@@ -65,7 +65,8 @@ def _place_of(
 ) -> np.int64:
     """The first fact whose word in an ascending column is not below some word; there is one fact.
 
-    It is looked for near a place, then where it would be if the words had equal distances.
+    It is looked for near a place, then where it would be if the words had equal distances. Those
+    are unsigned before they are floats: two far words may be one float.
     """
     low, high, at = np.int64(0), np.int64(count), np.int64(near)
     steps[0] += 1
@@ -75,7 +76,7 @@ def _place_of(
             return np.int64(0)
         if word > last:
             return np.int64(count)
-        share = (np.float64(word) - np.float64(first)) / (np.float64(last) - np.float64(first))
+        share = np.float64(np.uint64(word - first)) / np.float64(np.uint64(last - first))
         at, reach = min(np.int64(share * (count - 1)), np.int64(count) - 1), np.int64(1)
         if facts[at, column] < word:
             low = at + 1

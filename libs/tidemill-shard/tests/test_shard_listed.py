@@ -21,6 +21,7 @@ from tidemill.shard import (
     MemoryConsensus,
     Version,
     compaction,
+    part_store,
 )
 from tidemill.shard.framing import ENTRY, LISTED, PLAIN, framed
 from tidemill.shard.fsck import StoreCheck
@@ -156,6 +157,21 @@ async def test_a_look_up_reads_the_list_of_its_key_alone() -> None:
     await fresh.status("c")
     assert (await fresh.newest("c")).upper == frontier(3)
     assert not any(map(is_list, world.blob.read))
+
+
+async def test_of_more_lists_than_memory_keeps_only_those_over_are_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, _ = await fill()
+    lists = (await world.raw()).batches[0].lists
+    over = 2
+    monkeypatch.setattr(part_store, "LISTS_KEPT_MAX", len(lists) - over)
+    fresh = world.open()
+    whole = await fresh.state("c")
+    for _ in range(4):
+        world.blob.read.clear()
+        assert await fresh.state("c") == whole
+        assert sum(map(is_list, world.blob.read)) == over
 
 
 async def bytes_of_appends(parts: int, limits: Limits) -> float:

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryConsensus
+from tidemill.shard.listed import is_list
+from tidemill.shard.part_store import LIMITS
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier, sole_time
 from tidemill_compute.arrangements import ArrangementDriver
@@ -39,15 +41,28 @@ class Bulk:
         return alone.written
 
 
+class SeenBlob(MemoryBlob):
+    """Objects, and the names of those that were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def get(self, key: str) -> bytes | None:
+        self.read.append(key)
+        return await super().get(key)
+
+
 class World:
     """The stores, which outlive every process, and a collection whose rows come and go, some of
     them twice.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.clock = ManualClock(0)
+    def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
+        self.clock, self.limits = ManualClock(0), limits
         self.ids = map(str, itertools.count())
-        self.stores = MemoryConsensus(), MemoryBlob()
+        self.blob = SeenBlob()
+        self.stores = MemoryConsensus(), self.blob
         self.now = self.process(Fuse(None))
         self.random = Random(seed)
         self.present: Counter[Row] = Counter()
@@ -57,7 +72,7 @@ class World:
 
     def process(self, fuse: Fuse) -> Collections:
         consensus = MortalConsensus(self.stores[0], fuse)
-        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+        return Collections(consensus, self.blob, self.clock, self.ids.__next__, limits=self.limits)
 
     def driver(self, collections: Collections, spark_rows: int) -> ArrangementDriver:
         settings = ComputeSettings(
@@ -166,6 +181,23 @@ async def test_many_updates_are_the_work_of_a_job_and_few_are_not() -> None:
     await follow(world, world.driver(world.process(Fuse(None)), 5), 11)
     assert world.bulk.asked == 1
     assert await world.contents(10) == world.expected(10)
+
+
+async def test_a_small_step_reads_no_list_of_the_parts_before_it() -> None:
+    world = World(4, Limits(inline_bytes_max=0, part_bytes_max=200, listed_parts=2))
+    await world.now.drop((await world.now.create("t", Description(ROWS)))[0])
+    await world.write(20)
+    await world.now.compact("t")
+    assert (await world.now.newest("t")).batches[0].lists
+    await world.begin()
+    await follow(world, world.driver(world.process(Fuse(None)), 1_000_000), 20)
+    assert any(map(is_list, world.blob.read))
+    world.blob.read.clear()
+    await world.write(22)
+    await follow(world, world.driver(world.process(Fuse(None)), 1_000_000), 22)
+    assert world.blob.read
+    assert not any(map(is_list, world.blob.read))
+    assert await world.contents(21) == world.expected(21)
 
 
 async def test_it_gains_the_columns_that_its_collection_gains() -> None:

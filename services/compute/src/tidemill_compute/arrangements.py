@@ -10,6 +10,7 @@ from tidemill.arrangement.updates import DIFF, TIME, concatenate
 from tidemill.errors import NotYet
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
+from tidemill.shard.state import State
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.appending import append_through
 from tidemill_compute.holds import Holds
@@ -58,13 +59,12 @@ class ArrangementDriver:
         while (lower := await self._lower()) is not None:
             if not await self._is_behind(lower):
                 continue
-            source = await self._collections.state(self._collection)
+            source = await self._collections.newest(self._collection)
             if source.upper.empty:
                 return
             await self._keep_columns()
-            fresh = not (await self._collections.state(self._arrangement)).batches
-            parts = [part for part in source.parts() if fresh or part.meets(lower, None)]
-            if sum(part.rows for part in parts) >= self._settings.arrange_spark_rows:
+            fresh = not (await self._collections.newest(self._arrangement)).batches
+            if await self._is_much(source, 0 if fresh else lower):
                 self.built += await self._bulk.build(self._collection, self._arrangement)
                 continue
             await self._write(lower, sole_time(source.upper), fresh)
@@ -73,6 +73,18 @@ class ArrangementDriver:
                 # The next step reads the updates from `lower` on: those of the hold itself are told
                 # apart no more.
                 await self._holds.downgrade(self._collection, frontier(max(lower - 1, 0)))
+
+    async def _is_much(self, source: State, lower: int) -> bool:
+        """Whether the parts with updates from `lower` on have rows for a job.
+
+        Cost: lists of parts are read only if together they have.
+        """
+        least = self._settings.arrange_spark_rows
+        pieces = [each for each in source.pieces_from(lower) if each.meets(lower, None)]
+        if sum(each.rows for each in pieces) < least:
+            return False
+        whole = await self._collections.state(self._collection)
+        return sum(part.rows for part in whole.parts() if part.meets(lower, None)) >= least
 
     async def _lower(self) -> int | None:
         """The upper of the arrangement as an instant; None if it is closed."""

@@ -37,7 +37,7 @@ class SparkArrange:
         )  # few processes launch jobs
 
         source = await self._collections.state(collection)
-        target = await self._collections.state(arrangement)
+        target = await self._collections.newest(arrangement)
         lower = _instant(target.upper.elements, arrangement)
         upper = _instant(source.upper.elements, collection)
         since = _instant(source.since.elements, collection)

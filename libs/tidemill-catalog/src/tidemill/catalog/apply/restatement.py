@@ -51,7 +51,7 @@ async def refuse_other_columns(table: Stored, collections: Collections) -> None:
     """
     assert isinstance(table.resource.spec, TableSpec)
     with suppress(UnknownCollection):  # its preparation was cut off before it had any
-        state = await collections.state(table.prefix)
+        state = await collections.newest(table.prefix)
         extend_schema(state, row_schema(table.resource.spec.columns))
 
 

@@ -288,6 +288,22 @@ def test_a_match_of_a_recursion_lives_on_after_a_death(text: str, strategy: Stra
         require_equal_after(death, example, given_, strategy)
 
 
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+def test_a_match_goes_with_two_facts_of_a_recursion_that_grows(strategy: Strategy) -> None:
+    """A rule outside of it joins both, which go at one instant."""
+    text = """
+        p(x) := a(x); p(y) := p(x) ^ t(x, y); t(x, x) := p(x);
+        t(x, z) ~expires := t(x, y) ^ b(y, z); q(x) := t(x, x) ^ p(x);
+    """
+    held, event = Held(check(parse(text), CATALOG), strategy=strategy), Record("a", (0,), 0)
+    held.update("a", event, 0, 1)
+    held.step(1)
+    assert held.texts("q") == {"q(0) @time(0)"}
+    held.update("a", event, 1, -1)
+    held.step(2)
+    assert held.texts("q") == set()
+
+
 def network(text: str) -> DataflowEngine:
     schema = InputSchema("e", "relation", (("", "int"), ("", "int")))
     return DataflowEngine(check(parse(text), InputSchemas({"e": schema})))

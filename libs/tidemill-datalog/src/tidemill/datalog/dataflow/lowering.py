@@ -14,11 +14,14 @@ from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.ordering import Ordered, ordered_in
 from tidemill.datalog.dataflow.plan import UNIT, CollectionPlan, DataflowPlan, RulePlan
 from tidemill.datalog.dataflow.representation import Representation, groups_apart
-from tidemill.datalog.dataflow.rewrites import rewritten
+from tidemill.datalog.dataflow.rewrites import reading_rule, rewritten
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, NotInDataflow, Schema
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.forms import type_named
 from tidemill.datalog.logical.plan import Component, LogicalPlan
+
+TOLD = "#told:"
+"""Before the name of a predicate: a copy of its facts."""
 
 
 def lower(
@@ -39,7 +42,61 @@ def lower(
     represented = groups_apart(logical, ordered)
     if ordered or whole or represented is not logical:
         found = Representation(represented, carrying, whole, ordered)
-    return _Lowering(represented, texts, found, lives, ordered).plan()
+    apart = told_apart(represented, lives, found)
+    if apart is not represented:
+        found = Representation(apart, carrying, whole, ordered)
+    return _Lowering(apart, texts, found, lives, ordered).plan()
+
+
+def told_apart(
+    logical: LogicalPlan, lives: Collection[str], represented: Representation
+) -> LogicalPlan:  # fmt: skip
+    """The same plan where no rule reads two predicates of an earlier recursion that grows.
+
+    It reads copies of all but one. A recursion that grows tells its changes when all are made, and
+    a match of what has gone from both would not be found. Cost: O(text).
+    """
+    loops: dict[str, tuple[str, ...]] = {}
+    for component in logical.components:
+        if component.recursive and grows(component, lives, represented):
+            loops.update(dict.fromkeys(component.predicates, component.predicates))
+    columns, types = dict(logical.checked.columns), dict(logical.checked.lattice_types)
+    components = []
+    for component in logical.components:
+        rules = []
+        for rule in component.rules:
+            first: dict[tuple[str, ...], str] = {}
+            atoms = []
+            for atom in rule.atoms:
+                name, loop = atom.predicate, loops.get(atom.predicate, component.predicates)
+                if loop != component.predicates and first.setdefault(loop, name) != name:
+                    atom = replace(atom, predicate=TOLD + name)
+                    if TOLD + name not in columns:
+                        columns[TOLD + name] = columns[name]
+                        carried = {of: kinds for (n, of), kinds in types.items() if n == name}
+                        types |= {(TOLD + name, of): kinds for of, kinds in carried.items()}
+                        copy = reading_rule(TOLD + name, name, columns[name])
+                        components.append(
+                            Component((TOLD + name,), (copy,), False, component.stratum)
+                        )
+                atoms.append(atom)
+            rules.append(replace(rule, atoms=tuple(atoms)))
+        components.append(replace(component, rules=tuple(rules)))
+    if len(columns) == len(logical.checked.columns):
+        return logical
+    checked = replace(logical.checked, columns=columns, lattice_types=types)
+    return logical.remade(components, checked)
+
+
+def grows(component: Component, lives: Collection[str], represented: Representation) -> bool:
+    """Whether some facts of a recursion carry lattices, or some of its rules remember."""
+    return any(
+        name in lives or represented.seen(name) is None for name in component.predicates
+    ) or any(
+        (rule.outlives and not rule.head.predicate.startswith(MET))
+        or any(atom.is_clock for atom in rule.atoms)
+        for rule in component.rules
+    )
 
 
 FREED_A_LOOK = 20
@@ -91,7 +148,7 @@ class _Lowering:
                 continue
             if component.recursive:
                 loops.append(component.predicates)
-            aged = component.recursive and not self._grows(component)
+            aged = component.recursive and not grows(component, self._lives, self._represented)
             for name in component.predicates:
                 self._collect(name, self._schema(name, aged), component.stratum)
             loop = component.predicates if component.recursive else ()
@@ -108,17 +165,6 @@ class _Lowering:
         self._lowered.schemas[name] = schema
         self._plans[name] = CollectionPlan(
             schema, stratum, len(self._plans), lives=self._lives.get(name)
-        )
-
-    def _grows(self, component: Component) -> bool:
-        """Whether some facts of a recursion carry lattices, or some of its rules remember."""
-        return any(
-            name in self._lives or self._represented.seen(name) is None
-            for name in component.predicates
-        ) or any(
-            (rule.outlives and not rule.head.predicate.startswith(MET))
-            or any(atom.is_clock for atom in rule.atoms)
-            for rule in component.rules
         )
 
     def _rank_covers_first(self, rules: Sequence[RulePlan]) -> None:

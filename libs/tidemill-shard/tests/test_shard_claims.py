@@ -18,6 +18,7 @@ from tidemill.errors import Corrupt, Fenced, Indeterminate, UsageError
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import MemoryConsensus
 from tidemill.shard.claims import Claim, Claimant, claimant, end_task, tables, work_claimed
+from tidemill.shard.claims.claimant import LEASE_S
 from tidemill.shard.claims.tables import Member, Members, Owners, settled, to_claim, to_give_up
 from tidemill.shard.claims.working import _Tasks
 from tidemill.shard.stores import open_claims, open_consensus
@@ -432,6 +433,46 @@ def test_an_error_of_the_work_ends_it_all_and_a_lost_claim_does_not(world: World
         assert await one.owners() == ()
 
     world.loop.run_until_complete(story())
+
+
+def test_sessions_that_count_shares_otherwise_leave_no_item_without_an_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two versions at once, one deals out each work's shares and one all items together."""
+    beyond = sum(_mixed(seed, monkeypatch) for seed in range(40))
+    assert beyond > 5  # so many fleets had items that nobody's share has
+
+
+def _mixed(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether an item is claimed beyond a share in a fleet in which nothing moves in the end."""
+    order, world = Random(seed), World()
+    count = order.randrange(2, 5)
+    each = [world.claimant(f"n{n}") for n in range(count)]
+    older = order.randrange(1, count)
+    wanted = [f"i{n}" for n in range(order.randrange(7))]
+    wanted += [f"w{w}#{n}" for w in range(order.randrange(4)) for n in range(order.randrange(2, 6))]
+
+    async def renew() -> None:
+        await asyncio.sleep(LEASE_S / 4)
+        for at in order.sample(range(count), count):
+            with monkeypatch.context() as patched:
+                if at < older:
+                    patched.setattr(tables, "_whole_of", lambda item: "")
+                await each[at].give_up(await each[at].renew(wanted))
+
+    async def story() -> bool:
+        for _ in range(60):
+            await renew()
+        before = [claimant.held() for claimant in each]
+        assert sorted(item for mine in before for item in mine) == sorted(wanted)
+        for _ in range(10):
+            await renew()
+        assert [claimant.held() for claimant in each] == before
+        return any(claimant._beside for claimant in each)
+
+    found = world.loop.run_until_complete(story())
+    world.loop.close()
+    return found
 
 
 async def test_claims_stand_beside_the_collections_and_not_among_them(tmp_path: Path) -> None:

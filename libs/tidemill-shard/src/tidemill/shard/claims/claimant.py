@@ -26,6 +26,7 @@ from tidemill.shard.claims.tables import (
     settled,
     to_claim,
     to_give_up,
+    unclaimed,
     without,
 )
 from tidemill.shard.ports import Clock, Consensus
@@ -146,6 +147,12 @@ class Claimant:
         # IMPORTANT: replaced and never changed, emptied before the lease is another session's:
         # others look on.
         self._claims: dict[str, int] = {}
+        self._free_s: dict[str, float] = {}
+        """Since when wanted items have been seen free, without a break."""
+        self._beside: set[str] = set()
+        """Claims beyond the share, of items that were free for a lease."""
+        self._with: frozenset[str] = frozenset()
+        """The sessions that were there as these were claimed; others deal out all items anew."""
         self._heard: dict[str, tuple[int, float]] = {}
         self._gone: dict[str, float] = {}
         """When something was last heard of sessions that have ended and may still stand beside
@@ -202,6 +209,7 @@ class Claimant:
     async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]:
         """Send a heartbeat, end silent sessions, claim free items up to the fair share.
 
+        An item that is free for a lease is claimed beyond it, so that none stays without an owner.
         An item of `left` is another replica's, as long as one lives that does not leave it too.
         Returns the claims to release: stop their work, then call `give_up`. Gains and losses show
         in `held`. Call it several times per lease. Cost: two reads, one write, and a write if
@@ -219,7 +227,10 @@ class Claimant:
             members = await self._beaten()
             assert self._session is not None
             self._claims = confirmed(owners, self._claims)
+            overdue = self._overdue(owners, members, items)
             gained = to_claim(owners, members, items, self._session, self._claims)
+            beyond = [] if gained else overdue[:1]
+            gained += beyond
             after = settled(owners, members, self._session, self._claims, gained)
             if after is owners:
                 break
@@ -227,10 +238,23 @@ class Claimant:
                 self._claims = self._claims | {item: after.items[item].epoch for item in gained}
                 self.happened["claimed"] += len(gained)
                 self._count_takeovers(owners, gained)
+                self._beside |= {*beyond}
                 owners = after
                 break
-        surplus = to_give_up(owners, members, items, self._session, self._claims)
+        surplus = to_give_up(owners, members, items, self._session, self._claims, self._beside)
         return [Claim(self.group, item, self._claims[item]) for item in surplus]
+
+    def _overdue(self, owners: Owners, members: Members, items: Iterable[str]) -> list[str]:
+        """The items that nobody has taken for a lease: sessions of another version may count their
+        shares otherwise. A claim of such an item stays until a session comes or goes.
+        """
+        now_s, sessions = self._clock.monotonic_s(), frozenset(members.sessions)
+        if sessions != self._with:
+            self._beside, self._with, self._free_s = set(), sessions, {}
+        self._beside &= self._claims.keys()
+        free = unclaimed(owners, members, items)
+        self._free_s = {item: self._free_s.get(item, now_s) for item in free}
+        return [item for item, since_s in self._free_s.items() if now_s - since_s > self.lease_s]
 
     async def give_up(self, claims: Collection[Claim]) -> None:
         """Release items whose work has stopped; others may begin at once.

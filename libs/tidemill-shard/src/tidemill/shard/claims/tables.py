@@ -168,9 +168,9 @@ def to_claim(
 
     def is_free(item: str) -> bool:
         owner = owners.items.get(item)
-        if owner is None or owner.session not in members.sessions:
+        if not is_owned(owners, members, item):
             return True
-        return owner.session == session and held.get(item) != owner.epoch
+        return owner is not None and owner.session == session and held.get(item) != owner.epoch
 
     found = [item for item in wanted if left.get(item) == session and is_free(item)]
     name = members.sessions[session].name
@@ -181,16 +181,30 @@ def to_claim(
     return found
 
 
+def is_owned(owners: Owners, members: Members, item: str) -> bool:
+    """Whether a live session has an item."""
+    owner = owners.items.get(item)
+    return owner is not None and owner.session in members.sessions
+
+
+def unclaimed(owners: Owners, members: Members, wanted: Iterable[str]) -> list[str]:
+    """The wanted items that no live session has, but for those that one leaves to another."""
+    left = left_to(members)
+    return [item for item in wanted if item not in left and not is_owned(owners, members, item)]
+
+
 def to_give_up(
     owners: Owners,
     members: Members,
     wanted: Collection[str],
     session: str,
     held: Collection[str],
+    beside: Collection[str] = (),
 ) -> list[str]:
     """The held items that a session should release.
 
-    These are the unwanted items, those that it leaves, and those beyond its share.
+    These are the unwanted items, those that it leaves, and those beyond its share. Items that it
+    has `beside` its share stay.
     """
     left, leaves = left_to(members), members.sessions[session].leaves
     unwanted = sorted(
@@ -198,7 +212,7 @@ def to_give_up(
     )
     name = members.sessions[session].name
     for items in alike(wanted, members):
-        kept = [item for item in items if item in held]
+        kept = [item for item in items if item in held and item not in beside]
         surplus = len(kept) - fair_share(owners, members, items, session)
         kept.sort(key=lambda item: (_affinity(name, item), item))
         unwanted += kept[-surplus:] if surplus > 0 else []

@@ -19,6 +19,7 @@ from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.testkit.faults.overtaken import Overtaken
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow, table
 from tidemill.time import frontier, sole_time
+from tidemill_compute.views.view_updates import update_table
 
 OLDER_STATES = json.loads(Path(__file__).with_name("older_states.json").read_text())
 """Program, seed of the history, an instant, and the state just before it of a view that engines on
@@ -213,3 +214,16 @@ async def test_inputs_keep_the_history_that_their_outputs_keep_and_no_more() -> 
     kept = await since(list(world.target.inputs))
     assert max(kept) <= min(await since(outputs))
     assert min(kept) > 20
+
+
+def test_no_updates_have_the_metadata_of_their_own_schema() -> None:
+    """Schemas are equal whatever metadata their fields have."""
+    plain = pa.schema([("n", pa.int64())])
+    told = pa.schema([pa.field("n", pa.int64(), metadata={"unit": "s"})], {"of": "a table"})
+    others = pa.schema([pa.field("n", pa.int64(), metadata={"unit": "ms"})])
+    assert plain == told == others
+    for schema in (told, plain, others, told):
+        found = update_table([], schema).schema
+        assert found.field(0).equals(schema.field(0), check_metadata=True)
+        assert found.metadata == schema.metadata
+    assert update_table([], told) is update_table([], told)

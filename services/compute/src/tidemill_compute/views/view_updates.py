@@ -124,13 +124,16 @@ class Maintainer(Protocol):
 
 def update_table(changes: Sequence[RowChange], schema: pa.Schema) -> pa.Table:
     """Changes as updates of a collection."""
-    return _updates(changes, schema) if changes else _nothing(schema)
+    return _updates(changes, schema) if changes else _nothing(schema.serialize().to_pybytes())
 
 
 @lru_cache(256)
-def _nothing(schema: pa.Schema) -> pa.Table:
-    """No updates: most steps have none of their state, and none of errors."""
-    return _updates([], schema)
+def _nothing(schema: bytes) -> pa.Table:
+    """No updates: most steps have none of their state, and none of errors.
+
+    NB: of the bytes of a schema, since schemas are equal whatever metadata their fields have.
+    """
+    return _updates([], pa.ipc.read_schema(pa.py_buffer(schema)))
 
 
 def _updates(changes: Sequence[RowChange], schema: pa.Schema) -> pa.Table:

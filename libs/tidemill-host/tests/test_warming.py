@@ -56,9 +56,10 @@ def test_after_warming_no_signature_is_missing() -> None:
     assert warm() == 0
 
 
-SOME = """
+EVERY = 40
+SOME = f"""
 from tidemill.host.warming import compiling
-some = list(compiling.signatures())[::40]
+some = list(compiling.signatures())[::{EVERY}]
 compiling.signatures = lambda: iter(some)
 compiling.warm()
 print(len(some), compiling.missing(), compiling.warm())
@@ -66,8 +67,10 @@ print(len(some), compiling.missing(), compiling.warm())
 
 
 def test_loops_that_no_wheel_has_are_missing_until_they_are_warm() -> None:
-    """Three of them: a run of all tests takes its loops from the module of ready ones."""
+    """Some of them: a run of all tests takes its loops from the module of ready ones."""
     plain = {**os.environ, "PYTHONPATH": ""}
     command = [sys.executable, "-c", SOME]
     done = subprocess.run(command, capture_output=True, text=True, env=plain, check=True)
-    assert done.stdout == "3 [] 0\n"
+    some = len(list(signatures())[::EVERY])
+    assert some > 1
+    assert done.stdout == f"{some} [] 0\n"

@@ -35,7 +35,7 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views import shared_inputs
 from tidemill_compute.views.dataflow import DataflowMaintainer
 from tidemill_compute.views.input_state import InputState
-from tidemill_compute.views.shared_inputs import QUICK_S, SharedInput, SharedInputs
+from tidemill_compute.views.shared_inputs import SharedInput, SharedInputs
 from tidemill_compute.views.takeover import Takeover, VersionChange
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
@@ -546,18 +546,3 @@ async def test_views_say_the_same_whenever_their_texts_are_numbered_anew(
     await world.compare()
     assert world.counts.deaths > 0
     assert renewed.count(True) > 10
-
-
-def test_quick_steps_of_views_go_one_after_the_other_and_slow_ones_beside_them() -> None:
-    inputs, clock = SharedInputs(), ManualClock()
-    quick, other, slow = (inputs.turn_of_steps(clock) for _ in range(3))
-    with slow:
-        clock.move(QUICK_S)
-    with quick, slow:
-        assert quick.alone
-        assert not slow.alone
-    with quick, other:  # waits for a moment, and goes on all the same
-        assert quick.alone
-        assert not other.alone
-    with other:
-        assert other.alone

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from math import inf
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
@@ -116,29 +117,67 @@ class SharedInput:
                 self.log.forget()  # a later one begins with the store
 
 
+class QuickSteps:
+    """Says which quick step of all views is under way, if one is. For any thread."""
+
+    def __init__(self) -> None:
+        self._ended = Condition()
+        self._under_way: TurnOfSteps | None = None
+
+    def begin(self, turn: TurnOfSteps) -> bool:
+        """Whether it is the one under way now: it waits for another one, `QUICK_S` at most.
+
+        Nobody waits for one that has lasted so long already.
+        """
+        with self._ended:
+            if self._under_way is not None and self._under_way.lasted_s < QUICK_S:
+                self._ended.wait_for(lambda: self._under_way is None, QUICK_S)
+            if self._under_way is not None:
+                return False
+            self._under_way = turn
+            turn.start()
+            return True
+
+    def end(self) -> None:
+        """End the one under way."""
+        with self._ended:
+            self._under_way = None
+            self._ended.notify()
+
+
 class TurnOfSteps:
     """Within `with` a step of one view; those that are quick go one after the other.
 
     Ten that a change of one input wakes would take the interpreter from each other at each call of
-    a library. A step waits for `QUICK_S` at most, so that none which is slow for once holds others.
+    a library. A step waits for `QUICK_S` at most, and none waits for one that has lasted so long.
+    The first step of a view may take in a history, so it is none of the quick ones.
     """
 
-    def __init__(self, quick: Lock, clock: Clock) -> None:
+    def __init__(self, quick: QuickSteps, clock: Clock) -> None:
         self._quick = quick
         self._clock = clock
-        self._took = self._began = 0.0
+        self._took, self._began = inf, 0.0
         self.alone = False
         """Whether no other quick step is under way."""
 
-    def __enter__(self) -> None:
-        """Begin a step, of which nothing is known before the first one."""
-        self.alone = self._took < QUICK_S and self._quick.acquire(timeout=QUICK_S)
+    @property
+    def lasted_s(self) -> float:
+        """Seconds since the step began."""
+        return self._clock.monotonic_s() - self._began
+
+    def start(self) -> None:
+        """The step begins now."""
         self._began = self._clock.monotonic_s()
 
+    def __enter__(self) -> None:
+        """Begin a step."""
+        self.alone = self._took < QUICK_S and self._quick.begin(self)
+        self.start()
+
     def __exit__(self, *raised: object) -> None:
-        self._took = self._clock.monotonic_s() - self._began
+        self._took = self.lasted_s
         if self.alone:
-            self._quick.release()
+            self._quick.end()
 
 
 class SharedInputs:
@@ -157,7 +196,7 @@ class SharedInputs:
         self._numbering = Lock()
         self.threads = ThreadPoolExecutor(THREADS, "views")
         """The threads on which views are evaluated."""
-        self._quick = Lock()
+        self._quick = QuickSteps()
 
     def turn_of_steps(self, clock: Clock) -> TurnOfSteps:
         """The turns of the steps of one view."""

@@ -4,6 +4,7 @@ same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -40,9 +41,13 @@ LEASE_MS = 1_000_000
 
 
 class CountedConsensus(MemoryConsensus):
-    """A log that counts its bytes."""
+    """A log that counts its bytes, and the looks at it."""
 
-    written = 0
+    written, looks = 0, 0
+
+    async def scan(self, key: str, start: int) -> Sequence[Version]:
+        self.looks += 1
+        return await super().scan(key, start)
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
         self.written += len(version.data)
@@ -276,7 +281,9 @@ async def test_parts_that_a_job_appended_are_put_into_lists_once() -> None:
     world.store = world.open()
     assert await world.store.list_parts("c")
     assert [bool(batch.lists) for batch in (await world.raw()).batches] == [True, False]
+    looks = world.consensus.looks
     assert not await world.store.list_parts("c")
+    assert world.consensus.looks == looks
     assert (await world.open().snapshot(read, 2)).num_rows == expected
     assert await world.problems() == []
 

@@ -339,10 +339,13 @@ class Compaction:
     async def list_parts(self, collection: str) -> bool:
         """Name the parts of batches with many by lists; whether a batch was changed.
 
+        Cost: no look at the store if this process has seen a version, and no such batch in it.
         Batches that a merge of `step` is to replace stay: its result would be refused otherwise.
         """
         changed, running = False, self._running.get(collection)
-        for batch in (await self._versions.state(collection)).batches:
+        known = self._versions.cached(collection)
+        state = known.state if known else await self._versions.state(collection)
+        for batch in state.batches:
             if running is not None and batch in running.chosen:
                 continue
             listed = await self._parts.in_lists(collection, batch)

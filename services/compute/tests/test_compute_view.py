@@ -13,7 +13,9 @@ import pytest
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.schemas import STATE_SCHEMA
+from tidemill.datalog import state
 from tidemill.datalog.strategy import Strategy
+from tidemill.errors import Corrupt
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.testkit.faults.overtaken import Overtaken
@@ -227,3 +229,30 @@ def test_no_updates_have_the_metadata_of_their_own_schema() -> None:
         assert found.field(0).equals(schema.field(0), check_metadata=True)
         assert found.metadata == schema.metadata
     assert update_table([], told) is update_table([], told)
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("rule", [
+    "met(h) := host(h) ^ many(h) ~expires;",
+    "met(h) @expires(t + 15) := many(h) ^ ping(h, _) @time(t);",
+])  # fmt: skip
+async def test_counts_that_an_older_engine_identified_are_not_gone_on_with(
+    rule: str, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of an engine that is gone would count one match twice."""
+    text = "many(h) @count(n) := ping(h, n); " + rule + " big(h, c) := met(h) @count(c);"
+    world = World(text, 0)
+    await world.create()
+    await world.feed(0, 17)
+    with monkeypatch.context() as patched:
+        if older:
+            patched.setattr(state, "_BY_VALUES", {})
+        await follow(world, world.view(world.process(Fuse(None)), 5), 17)
+    await world.feed(17, END)
+    view = world.view(world.process(Fuse(None)), 5)
+    if not older:
+        await follow(world, view, END)
+        assert await world.contents() == expected(world.program, world.history)
+        return
+    with pytest.raises(Corrupt, match="delete the view and apply it anew"):
+        await view.maintain_forever()

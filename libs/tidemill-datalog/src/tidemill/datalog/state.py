@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.elements import TruthElement, element
-from tidemill.datalog.lattices import Parafacts, Tally, tally
+from tidemill.datalog.lattices import Identity, Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import typed_of
 from tidemill.datalog.sums import Wide
@@ -25,6 +25,13 @@ NO_RULE = -1
 """In the place of a rule in the rows that belong to none."""
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+_BY_VALUES = {"by": "values"}
+"""Marks contributions that values identify. Earlier versions had numbers of one engine instead."""
+_OTHERWISE = (
+    "the state has counts or sums of an earlier version, which identified what they add up by "
+    "numbers that are lost: delete the view and apply it anew"
+)
 
 ESTABLISHED = "established"
 LINGERING = "lingering"
@@ -96,7 +103,10 @@ def encode_fields(fields: tuple[Any, ...]) -> str:
 
 
 def decode_fields(text: str) -> tuple[Any, ...]:
-    """The fields that `encode_fields` wrote. Raises: Corrupt for a text that it has not written."""
+    """The fields that `encode_fields` wrote.
+
+    Raises: Corrupt for a text that it has not written, or a tally that cannot be gone on with.
+    """
     try:
         decoded = _decoded(json.loads(text))
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -114,7 +124,8 @@ def _encoded(value: Any) -> Any:
         return {"set": sorted((_encoded(each) for each in value), key=json.dumps)}
     if isinstance(value, Tally):
         members = [[_encoded(name), _encoded(each)] for name, each in value.members.items()]
-        return {"tally": value.kind, "members": sorted(members, key=json.dumps)}
+        found = {"tally": value.kind, "members": sorted(members, key=json.dumps)}
+        return found | _BY_VALUES if _by_match(value.members) else found
     if type(value) is TruthElement:
         return bool(value)
     if type(value) is Wide:
@@ -139,5 +150,12 @@ def _decoded(value: Any) -> Any:
         if "inf" in value:
             return math.inf * value["inf"]
         members = {_decoded(name): _decoded(each) for name, each in value["members"]}
+        if _by_match(members) and value.get("by") != _BY_VALUES["by"]:
+            raise Corrupt(_OTHERWISE)
         return tally(value["tally"], members)
     return value
+
+
+def _by_match(members: Mapping[Identity, Any]) -> bool:
+    """Whether some contributions are those of matches, and not of an input's facts."""
+    return any(type(identity[0]) is int for identity in members)

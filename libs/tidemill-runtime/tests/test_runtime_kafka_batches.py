@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pytest
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from google.protobuf import descriptor_pb2
 from hypothesis import given
@@ -178,6 +179,68 @@ def test_a_batch_that_unpacks_to_more_than_the_limit_is_one_letter(
     (told,) = BatchedRecords([second])
     assert first.values[0] == b'{"a": 1}'
     assert (told.offset, told.timestamp_ms, told.value) == (7, 5, UNREAD)
+
+
+@pytest.mark.parametrize("compression", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("loops", [True, False], ids=["loops", "objects"])
+def test_a_batch_longer_than_what_is_unpacked_at_once_is_read_in_runs(
+    compression: int, loops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of logs as gzip, the broker's default limit, is more than 64 MiB: lost as one."""
+    records: list[Cells] = [
+        (b"k%d" % at, b"a line of a log, %d" % at + b" " * (at % 90), 1_000 + at, [("h", b"x")])
+        for at in range(9_000)
+    ]
+    data, whole = packed(records, compression), packed(records)
+    (expected,) = read(whole)
+    monkeypatch.setattr(kafka_batches, "UNPACKED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(kafka_batches, "RUN_BYTES", 70_000)
+    monkeypatch.setattr(kafka_batches, "has_loops", lambda: loops)
+    (first,) = read(packed(records[:3], compression))
+    found = read(data)
+    assert len(found) > 5
+    assert max(batch.values.data.nbytes for batch in found) <= 170_000
+    assert list(BatchedRecords(found)) == list(BatchedRecords([expected]))
+    assert list(BatchedRecords([first])) == list(BatchedRecords([expected]))[:3]
+    later = read(data, 5_001)  # as a process that stopped within the batch
+    assert list(BatchedRecords(later)) == list(BatchedRecords([expected]))[5_001:]
+    monkeypatch.setattr(kafka_batches, "BATCH_BYTES_MAX", 400_000)
+    *some, letter = list(BatchedRecords(read(data)))
+    assert some == list(BatchedRecords([expected]))[: len(some)]
+    assert 2_000 < len(some) < 8_999
+    assert (letter.offset, letter.value) == (8_999, UNREAD)
+
+
+def test_the_position_within_a_batch_is_that_of_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = packed([(None, b"x" * 90, 1, [])] * 3_000, 4)
+    monkeypatch.setattr(kafka_batches, "UNPACKED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(kafka_batches, "RUN_BYTES", 10_000)
+    answer = SimpleNamespace(
+        _records=fetcher.MemoryRecords(data), _check_crcs=True, _isolation_level=0, _tp="t",
+        next_fetch_offset=0,
+    )  # fmt: skip
+    batches = kafka_batches._Batches(3, answer)
+    for batch in batches:
+        assert batches.next_fetch_offset == batch.offsets[-1] + 1
+    assert batches.next_fetch_offset == 3_000
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_legacy_batch_that_unpacks_to_more_than_the_limit_is_one_letter(
+    magic: Literal[0, 1], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = LegacyRecordBatchBuilder(magic, 1, 8 << 20)
+    for at, value in enumerate([b"a", bytes(3 << 20)]):
+        builder.append(at, timestamp=5, key=None, value=value)
+    data = (1).to_bytes(8) + bytes(builder.build())[8:]  # as a broker numbers it
+    (good,) = read(data)
+    assert good.offsets.tolist() == [0, 1]
+    assert [len(value or b"") for value in good.values] == [1, 3 << 20]
+    monkeypatch.setattr(kafka_batches, "UNPACKED_BYTES_MAX", 2 << 20)
+    (batch,) = read(data)
+    assert (batch.offsets.tolist(), batch.values[0]) == ([1], UNREAD)
 
 
 def test_a_batch_within_the_limit_is_read_however_well_it_was_compressed() -> None:

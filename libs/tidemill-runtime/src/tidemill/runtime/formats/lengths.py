@@ -18,8 +18,8 @@ _CELL_BYTES = 8
 
 
 UNREAD_REASON = (
-    f"a batch of records up to this one is compressed from more than {RECORD_BYTES_MAX:,} bytes, or "
-    "not as it says"
+    "records up to this one are in a batch that is compressed from more than 1 GiB, has a record of "
+    f"more than {RECORD_BYTES_MAX:,} bytes, or is not compressed as it says"
 )
 
 

@@ -21,7 +21,7 @@ from tidemill.shard.ports import Version
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, checked, expected, follow
-from tidemill.time import frontier, sole_time
+from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import RangeOf
@@ -228,3 +228,17 @@ async def test_all_ranges_at_once_in_one_process_and_twice(seed: int) -> None:
         views = [world.range(k, each) for each in (one, two) for k in range(3)]
         await asyncio.gather(*(follow(world, view, fed) for view in views))
     assert await world.contents() == expected(world.program, world.history)
+
+
+@pytest.mark.rule("K2")
+async def test_a_range_that_is_complete_begins_again_and_ends() -> None:
+    world = RangedWorld(APART["join and absence"], 3, 3)
+    await world.create()
+    await world.feed(0, END)
+    for name in world.target.inputs:
+        await world.now.close_collection(name)
+    for number in (0, 1, 0, 2, 0, 1, 2):
+        await world.range(number, world.process(Fuse(None))).maintain_forever()
+        assert {await world.frontier_of(number, each) for each in world.shared} == {U64_MAX}
+    found = await world.contents()
+    assert found == expected(world.program, world.history)

@@ -231,15 +231,14 @@ class ViewDriver:
         self.progress.lower = self._taken = lower
         self._fresh, self._begun = fresh and len(set(uppers)) == 1, not fresh
         self._state_upper = sole_time(uppers[0])
+        if lower == U64_MAX:
+            return  # it is complete: nothing is evaluated any more, and no instant is before it
         await self._choose(fresh)
         self._scans = (await self._compute(logical_plan, self._target.program)).scans
         for predicate, living in self._inputs.items():
             collection, shape = self._target.inputs[predicate]
             await self._share(predicate)
-            if lower == 0:
-                living.restart(no_rows(shape), 0)
-                continue
-            if not self._maintainer.reads_present:
+            if lower == 0 or not self._maintainer.reads_present:
                 living.restart(no_rows(shape), lower)
                 continue
             at = lower if fresh else lower - 1

@@ -292,3 +292,23 @@ async def test_a_server_begins_although_a_collection_is_damaged(
         assert "does not have the bytes that were written" in "".join(
             status.message for status in (await statuses(process)).values()
         )
+
+
+async def test_w3_all_ranges_hold_the_outputs_before_one_of_them_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range that begins takes what it holds by itself, but then others may have written."""
+    prepare, held = ViewCollections.prepare, dict[str, set[str]]()
+
+    async def prepare_and_look(self: ViewCollections) -> None:
+        await prepare(self)
+        for name in (*self.outputs, f"{self.stored.prefix}/errors"):
+            state = await self._collections.state(name)
+            held.setdefault(name, {hold.owner for hold in state.writes.values()})
+
+    monkeypatch.setattr(ViewCollections, "prepare", prepare_and_look)
+    ranged = GOOD.replace("retain: all,", "retain: all, ranges: 3,")
+    async with running(tmp_path) as process:
+        await apply(process, BASE, ranged)
+    assert len(held) == 2
+    assert {len(owners) for owners in held.values()} == {3}

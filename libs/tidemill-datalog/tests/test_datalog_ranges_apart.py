@@ -141,6 +141,7 @@ def test_the_law_is_about_many_programs_and_notices_a_wrong_place() -> None:
         ("all() @sum(n) := order(_, n);", "one group"),
         ("pair(a, b) := order(a, n) ^ order(b, n); twice(a) := pair(a, b) ^ order(b, _);", "pair"),
         ("near(a, c) := order(a, b) ^ order(b, c);", "facts of near are derived in one range"),
+        ("more(a + 1) := order(a, _);", "no argument of more is a variable"),
         ("is(a) := order(a, _); other(b) := order(_, b);", "order are needed by one column"),
         ("one(1);", "stated facts"),
         ("late(a) @expires(e) := order(a, _) @expires(e);", "end of a fact"),

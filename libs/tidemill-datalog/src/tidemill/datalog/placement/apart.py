@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.logical.forms import Variable
 from tidemill.datalog.logical.plan import GIVEN
 from tidemill.datalog.placement.places import Fragment, Place, Placement, Positions, Read
 from tidemill.datalog.placement.placing import placement_of
@@ -47,12 +48,26 @@ def _exchange(placement: Placement) -> InTheWay | None:
         for read in fragment.reads:
             if read.predicate in of:
                 name = read.predicate.rpartition(":")[2]
+                if _computes_its_key(of[read.predicate], read.predicate):
+                    return InTheWay(
+                        f"no argument of {name} is a variable: its facts are in other ranges than "
+                        "their matches",
+                        f"give {name} an argument that is a variable of its body",
+                    )
                 return InTheWay(
                     f"facts of {name} are derived in one range and needed in another",
                     f"derive {name} in a view of its own, which others read, or by the variable "
                     "that joins the other rules",
                 )
     return None
+
+
+def _computes_its_key(fragment: Fragment, predicate: str) -> bool:
+    """Whether no argument of a head is a variable, by which its facts are with their matches."""
+    heads = [rule.head for rule in fragment.plan.rules if rule.head.predicate == predicate]
+    return any(
+        head.terms and not any(isinstance(term, Variable) for term in head.terms) for head in heads
+    )
 
 
 def _places(placement: Placement) -> Mapping[str, Positions] | InTheWay:

@@ -231,8 +231,9 @@ async def test_all_ranges_at_once_in_one_process_and_twice(seed: int) -> None:
 
 
 @pytest.mark.rule("K2")
-async def test_a_range_that_is_complete_begins_again_and_ends() -> None:
-    world = RangedWorld(APART["join and absence"], 3, 3)
+@pytest.mark.parametrize("name", ["join and absence", "solutions that outlive one of their facts"])
+async def test_a_range_that_is_complete_begins_again_and_ends(name: str) -> None:
+    world = RangedWorld(APART[name], 3, 3)
     await world.create()
     await world.feed(0, END)
     for name in world.target.inputs:

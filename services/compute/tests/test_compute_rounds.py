@@ -167,6 +167,20 @@ async def test_derivations_in_a_wrong_range_are_found_out(monkeypatch: pytest.Mo
     assert differing > 2
 
 
+async def test_objects_of_a_round_that_fails_are_known_for_deletion() -> None:
+    world = World(PROGRAMS["paths of paths"], 1)
+    work = WindowWork(window_of(await history_of(world, 1), 2), world.stores[1], None)
+    sent = rounds.Sent(0, "sent/by/another/task", 7)
+    begun = [rounds.RoundTold([sent]), rounds.RoundTold([], "limit", "too much")]
+
+    async def evaluate(_: rounds.Sources) -> list[rounds.RoundTold]:
+        raise AssertionError("no round follows one that failed")
+
+    ended = await rounds.iterate(work, begun, evaluate)
+    assert ended.failed == begun[1]
+    assert [one for each in ended.sources for one in each] == [sent]
+
+
 async def test_more_rounds_than_are_allowed_are_given_up() -> None:
     world = World(PROGRAMS["paths of paths"], 1)
     world.target = replace(world.target, limits=Limits(rounds=1))

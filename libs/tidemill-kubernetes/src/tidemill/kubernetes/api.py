@@ -88,8 +88,7 @@ class KubernetesApi:
             text = await reply.read()
         except (ClientError, TimeoutError) as error:
             raise Unavailable(f"{method} {path}: {error}") from error
-        found: Json = json.loads(text)
-        return found
+        return _object(text, f"{method} {path}")
 
     async def list(
         self, path: str, only: Mapping[str, str] | None = None
@@ -98,7 +97,10 @@ class KubernetesApi:
         watch.
         """
         found = await self.call("GET", path, query=only)
-        return found["items"], found["metadata"]["resourceVersion"]
+        try:
+            return found["items"], found["metadata"]["resourceVersion"]
+        except (KeyError, TypeError) as error:
+            raise Unavailable(f"GET {path}: the answer is no list of objects") from error
 
     async def watch(
         self, path: str, version: str, seconds: int, only: Mapping[str, str] | None = None
@@ -115,7 +117,7 @@ class KubernetesApi:
         content = reply.response.content
         try:
             async for line in _lines(content):
-                event = json.loads(line)
+                event = _object(line, f"watch {path}")
                 if event["type"] == "ERROR":
                     raise _refusal(
                         event["object"].get("code", 500), event["object"].get("message", "")
@@ -123,6 +125,8 @@ class KubernetesApi:
                 yield event["type"], event["object"]
         except (ClientError, TimeoutError) as error:
             raise Unavailable(f"watch {path}: {error}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(f"watch {path}: the answer is no event: {error}") from error
         finally:
             reply.response.close()
 
@@ -165,6 +169,16 @@ async def _lines(content: Any) -> AsyncIterator[bytes]:  # aiohttp's stream
         for line in lines:
             if line:
                 yield line
+
+
+def _object(text: bytes, call: str) -> Json:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"{call}: the answer is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Unavailable(f"{call}: the answer is no object")
+    return found
 
 
 def _message(text: str) -> str:

@@ -77,8 +77,10 @@ async def iterate(
         while True:
             failed = next((each for each in found if each.failure), None)
             sent = [one for each in found for one in each.sent]
-            if failed is not None or (sources and not sent):
-                return Iterated(sources, True, failed)
+            if failed is not None:  # what others have sent is to be deleted, too
+                return Iterated([*sources, sent], True, failed)
+            if sources and not sent:
+                return Iterated(sources, True)
             sources.append(sent)
             limits.require_rounds(len(sources) - 1)
             if until(sources):

@@ -203,7 +203,9 @@ class Opening:
         """
         gone, come = list[StateRow](), dict[_Key, StateRow]()
         # Ends come before the beginnings of their instant.
-        for move in sorted(self._state.tell(upper + 1).tolist(), key=itemgetter(-2, -1)):
+        for move in sorted(
+            self._state.tell(min(upper, END_WORD - 1) + 1).tolist(), key=itemgetter(-2, -1)
+        ):
             key = self._life(move)
             if move[-1] < 0:
                 if come.pop(key, None) is None:

@@ -19,6 +19,7 @@ import aiokafka.client
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
+from tidemill.errors import UsageError
 from tidemill.runtime.places import Egress
 
 
@@ -124,8 +125,8 @@ async def _connect_gated(host: str, port: int, **options: Any) -> Any:  # aiokaf
         if isinstance(name, GatedId):
             connection._loop = _GatedLoop(connection._loop, name.egress)
         await connection.connect()
-    except KafkaConnectionError:
-        raise  # in words of the client
+    except (KafkaConnectionError, UsageError):
+        raise  # in words of the client, or of our own gate
     except KafkaError as error:
         # A broker's answer to a login may repeat it, and the client writes errors into its log.
         raise type(error)() from None

@@ -125,7 +125,9 @@ spec: {retain: all, program: "scored(score: s, n: n) := scores(s, n);"}
         await expect(page.locator(".tree")).to_contain_text("scores(45.0, 9007199254740993)")
 
 
-async def test_a_record_of_other_types_has_its_proof(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_record_of_other_types_has_its_proof(tmp_path: Path, known: bool) -> None:
+    """Also where the console has not heard of the columns before somebody asks for a proof."""
     documents = """
 apiVersion: tidemill.dev/v1alpha1
 kind: Table
@@ -152,9 +154,16 @@ spec:
         await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
         sent = await asked.ask("/v1/tables/paid/rows", "POST", data=row, headers=json_rows)
         await asked.ask(f"/v1/collections/v/told?as_of={sent.json['time']}&wait_s=60")
+        answered = known
+
+        async def collections(route: Route) -> None:
+            await (route.continue_() if answered else route.abort())
+
+        await page.route("**/v1/collections", collections)
         await page.goto(f"{asked.address}/#/ask?goal=told(a, s, t, d, i, b, j)")
         answer = page.get_by_role("region", name="Answer")
         await expect(answer).to_contain_text('{"a":[1,12345678901234567.89,null],"b":"\\"q"}')
+        answered = True
         await page.get_by_role("button", name="Proof of").click()
         await expect(page.locator(".tree")).to_contain_text("1h30m, ")
         await expect(page.locator(".tree")).to_contain_text("by told(at: a, sum: s, took: t, ")

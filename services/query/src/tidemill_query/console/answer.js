@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { jsonText, recordOf } from "./records.js";
-import { state } from "./state.js";
+import { lookAtCollections, state } from "./state.js";
 
 export const ROWS_MAX = 500;
 
@@ -25,8 +25,11 @@ export function table(goal, rows, prove) {
       prove && h("td", null, fact
         ? h("button", {
           type: "button", class: "link", "aria-label": `Proof of ${fact}`,
-          // The collection may be known by now, and with it the types of its columns.
-          onclick: () => prove(recordOf(goal, row, collectionOf(goal))),
+          // A record is written by the types of its columns, and those may not be known yet.
+          onclick: async () => {
+            if (!collectionOf(goal)) await lookAtCollections().catch(() => {});
+            prove(recordOf(goal, row, collectionOf(goal)));
+          },
         }, "proof") : ""),
       names.map((each) => h("td", null, shown(row[each]))),
       h("td", null, String(row._diff ?? 1)));

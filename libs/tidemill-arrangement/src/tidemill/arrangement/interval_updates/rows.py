@@ -88,10 +88,13 @@ def same_columns(
 
 
 @inlined
-def same_values(change: I64Array, i: Word, expiry: Word, rows: I64Array, row: Word) -> bool:
-    """Whether two derivations of a fact say the same: expiry, values, nulls."""
+def same_values(change: I64Array, i: Word, first: Word, rows: I64Array, row: Word) -> bool:
+    """Whether two rows say the same from the column `first` on, nulls too.
+
+    From the expiry on, these are the values of two derivations of a fact.
+    """
     same = True
-    for column in range(expiry, rows.shape[1] - 2):
+    for column in range(first, rows.shape[1] - 2):
         same = same and change[i, column] == rows[row, column]
     return same
 

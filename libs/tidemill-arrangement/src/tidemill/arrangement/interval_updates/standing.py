@@ -18,6 +18,7 @@ from tidemill.arrangement.interval_updates.rows import (
     Word,
     hash_of,
     same_columns,
+    same_values,
 )
 from tidemill.arrangement.interval_updates.slots import (
     BLOCK,
@@ -97,15 +98,6 @@ def _is_simple(
 
 
 @inlined
-def _is_same(out: I64Array, place: Word, facts: I64Array, row: Word) -> bool:
-    """Whether two facts say the same."""
-    same = True
-    for column in range(facts.shape[1] - 2):
-        same = same and out[place, column] == facts[row, column]
-    return same
-
-
-@inlined
 def _put_together(out: I64Array, size: Word, gone: Word, come: Word, fresh: Word) -> None:
     """Move what comes, which is behind `size` rows, and what is new, at the end, up to the rest."""
     for at in range(come + fresh if gone < size else 0):
@@ -152,7 +144,7 @@ def _change_standing(
         if row < 0:
             fresh += 0 if empty else 1
             continue
-        if not empty and _is_same(out, new, facts, row):
+        if not empty and same_values(out, new, 0, facts, row):
             continue
         for column in range(wide):
             out[gone, column] = facts[row, column]

@@ -73,6 +73,15 @@ class PredicateShape:
         names = self.schema.names[: self.arguments]
         return {name: at for at, name in enumerate(names, 1) if at - 1 not in self.written}
 
+    def divides(self, at: int) -> bool:
+        """Whether rows can be dealt out by the hash of argument `at`, or of the time, which is 0.
+
+        They can by all values of one type of the language, but not by those in the text form.
+        """
+        kind = self.schema.types[at - 1]
+        plain = column_type(kind) is not None or pa.types.is_null(kind)
+        return at == 0 or (plain and at - 1 not in self.written)
+
     @property
     def argument_columns(self) -> tuple[tuple[str, ColumnType], ...]:
         """Names and language types of the arguments."""

@@ -29,7 +29,6 @@ from tidemill.datalog.placement import (
     heavy_keys,
     placement_of,
 )
-from tidemill.datalog.placement.column_hashes import divides
 from tidemill.datalog.placement.places import Read
 from tidemill.datalog.placement.shares import shares_of, state_of
 from tidemill.datalog.placement.sizes import RANGES_MAX, bytes_of
@@ -146,10 +145,8 @@ class RangeHistory:
                 known = self.input_of(read.predicate)
                 if known is None:
                     continue
-                shape = known[1]
-                for at in (*read.place.positions, *read.place.pieces):
-                    if at and (at - 1 in shape.written or not divides(shape.schema.types[at - 1])):
-                        return False
+                if not all(map(known[1].divides, (*read.place.positions, *read.place.pieces))):
+                    return False
         return True
 
     def ranges_of(self, fragment: Fragment) -> int:

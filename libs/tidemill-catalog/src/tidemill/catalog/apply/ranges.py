@@ -36,7 +36,6 @@ def with_places(stored: Stored, view: PlannedView | None) -> Stored:
     if PLACES in stored.resolved:  # its states are of these, whatever an analysis says by now
         return stored
     from tidemill.datalog.placement.apart import InTheWay, places_apart  # loads loops
-    from tidemill.datalog.placement.column_hashes import divides
 
     with located(stored.resource, "spec", "ranges"):
         found = places_apart(view.program)
@@ -50,7 +49,7 @@ def with_places(stored: Stored, view: PlannedView | None) -> Stored:
         for name, positions in found.items():
             shape = view.inputs[name].shape
             for at in positions:
-                if at - 1 in shape.written or not divides(shape.schema.types[at - 1]):
+                if not shape.divides(at):
                     raise UsageError(
                         f"rows of {name} cannot be divided by {shape.schema.names[at - 1]}, whose "
                         "values are sets or of any type: join by another column, or leave ranges "

@@ -23,11 +23,6 @@ _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT, _HALF = np.uint64(33), np.uint64(32)
 
 
-def divides(kind: pa.DataType) -> bool:
-    """Whether rows are divided by columns of a type: by those of all values of the language."""
-    return column_type(kind) is not None or pa.types.is_null(kind)
-
-
 def ranges_of_columns(key: Sequence[pa.Array], ranges: int) -> I64Array:
     """The range of each row by the columns of a key, as `range_of` says it. Cost: O(rows).
 

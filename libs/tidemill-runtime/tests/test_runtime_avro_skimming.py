@@ -246,3 +246,50 @@ def test_no_object_is_made_of_fields_that_no_column_names() -> None:
         assert tracemalloc.get_traced_memory()[1] < 50_000
     finally:
         tracemalloc.stop()
+
+
+A = {"type": "record", "name": "n.A", "fields": [{"name": "x", "type": "long"}]}
+B = {"type": "record", "name": "n.B",
+     "fields": [{"name": "a", "type": "n.A"}, {"name": "y", "type": "string"}]}  # fmt: skip
+
+
+def referred(schema: object, body: bytes, column: Column) -> tuple[list[object], list[str]]:
+    """Cells and letters of one record, whose schema refers to two others."""
+    reader = AvroReader([column])
+    reader.know(1, json.dumps(schema), [json.dumps(A), json.dumps(B)])
+    rows, letters = RowDecoder([column], AvroFormat(), reader).decode([0], [0], [HEAD + body])
+    return rows[column.name].to_pylist(), letters["reason"].to_pylist()
+
+
+def test_a_union_of_references_is_read() -> None:
+    """The reader parsed such a union anew, without what its names refer to."""
+    assert referred(["null", "n.B"], b"\x02\x06\x02q", Column("a.x", "int")) == ([3], [])
+    assert referred(["null", "n.B"], b"\x02\x06\x02q", Column("y", "text")) == (["q"], [])
+
+
+def test_a_field_of_one_of_several_records_is_refused_with_its_name() -> None:
+    """A nullable column was null, whichever record it was."""
+    rows, (reason,) = referred(["n.A", "n.B"], b"\x02\x06\x02q", Column("y", "text", True))
+    assert (rows, reason) == ([], "the value is a union of several records")
+    inner = record(["n.A", "n.B"])
+    rows, (reason,) = referred(inner, b"\x00\x06", Column("f0.x", "int", True))
+    assert (rows, reason) == ([], "the column f0.x is within a union of several types")
+
+
+@pytest.mark.parametrize("kind", ["record", "enum", "fixed", "array", "map", "error", "union"])
+def test_a_type_may_be_called_as_a_kind_of_types(kind: str) -> None:
+    """An enum called `enum` recursed without an end; a record called `record` was refused."""
+    enum = {"type": "enum", "name": kind, "symbols": ["NEW", "PAID"]}
+    assert decoded(record(enum), b"\x02", Column("f0", "text")) == (["PAID"], [])
+    inner = record("long", name=kind)
+    assert decoded(record(inner), b"\x06", Column("f0.f0", "int")) == ([3], [])
+
+
+def test_a_reference_to_a_type_called_as_a_kind_is_refused() -> None:
+    """The reader took an empty array for a symbol of an enum called `array`."""
+    enum = {"type": "enum", "name": "array", "symbols": ["NEW", "PAID"]}
+    rows, (reason,) = decoded(record(enum, "array"), b"\x02\x02", Column("f1", "text"))
+    assert not rows
+    assert "give array a namespace" in reason
+    spaced = record({**enum, "namespace": "n"}, "n.array")
+    assert decoded(spaced, b"\x02\x02", Column("f1", "text")) == (["PAID"], [])

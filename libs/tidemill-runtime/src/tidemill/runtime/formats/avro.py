@@ -64,6 +64,8 @@ class WriterSchema:
     meaning: Schema
     named: Mapping[str, Schema]
     skimming: Skimming
+    around: Schema | None
+    """Of a union, a record of one field that has its values; its parts keep what names mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,13 @@ def parse_schema(text: str, references: Sequence[str] = ()) -> WriterSchema:
         plain: dict[str, Schema] = {}
         for document in documents:
             meaning = fastavro.parse_schema(document, named)
-            reading = fastavro.parse_schema(_without_meaning(document), plain)
+            reading, around = _parsed_plain(_without_meaning(document), plain)
         skimming = skimming_of(reading, plain)
     except BadRow:
         raise
     except Exception as error:  # a schema of others, which the parser trusts
         raise BadRow(f"its schema cannot be read: {_said(error)}") from None
-    return WriterSchema(reading, meaning, named, skimming)
+    return WriterSchema(reading, meaning, named, skimming, around)
 
 
 def read_value(value: bytes, schema: WriterSchema, kept: Kept | None = None) -> Any:
@@ -138,7 +140,8 @@ def read_value(value: bytes, schema: WriterSchema, kept: Kept | None = None) -> 
         body = b"".join([value[at[first] : at[stop]] for first, stop in kept.spans])
         reading = kept.reading
     try:
-        return fastavro.schemaless_reader(io.BytesIO(body), reading, None)
+        found: Any = fastavro.schemaless_reader(io.BytesIO(body), schema.around or reading, None)
+        return found if schema.around is None else found["value"]
     except Exception as error:  # whatever fastavro makes of bytes that are no value
         raise BadRow(f"not a value of its schema: {_said(error)}") from None
 
@@ -224,6 +227,17 @@ class AvroReader:
         return schema
 
 
+def _parsed_plain(document: Schema, named: dict[str, Schema]) -> tuple[Schema, Schema | None]:
+    """The parsed schema; of a union, a record around it too, which keeps what its names mean."""
+    if not isinstance(document, list):
+        return fastavro.parse_schema(document, named), None
+    fields = [{"name": "value", "type": document}]
+    around: Any = fastavro.parse_schema(
+        {"type": "record", "name": "_Around", "fields": fields}, named
+    )
+    return around["fields"][0]["type"], around
+
+
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -297,9 +311,13 @@ def _plain_fields(schema: WriterSchema, columns: Sequence[Column]) -> list[Field
 def _taking(schema: Schema | None, column: Column, named: Mapping[str, Schema]) -> Take:
     """The function that takes a column out of a value of `schema`."""
     path = column.name.split(".")
+    if schema is not None and len(_branches(schema, named)) > 1:
+        return _refusing("the value is a union of several records")
     if schema is not None and _kind(next(iter(_branches(schema, named)), "null")) != "record":
         return _refusing("the value is not a record")
     for step in path:
+        if schema is not None and len(_branches(schema, named)) > 1:
+            return _refusing(f"the column {column.name} is within a union of several types")
         schema = None if schema is None else _field(schema, step, named)
     if schema is None:
         if column.nullable:

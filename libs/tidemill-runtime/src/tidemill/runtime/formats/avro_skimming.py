@@ -28,6 +28,7 @@ FIELDS_MAX = 100_000
 _BYTES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _RECORDS = ("record", "error")
+_KINDS = (*_RECORDS, "enum", "fixed", "array", "map", "union", "error_union", "request")
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,10 @@ class _Types:
             return self.add(kind)
         if isinstance(kind, list):
             return self._around(loops.UNION, kind, self._new())
-        if kind in self._named:
-            if kind not in self._places:
-                self.add(self._named[kind])
-            return self._places[kind]
+        if isinstance(schema, str) and schema in self._named:
+            if schema not in self._places:
+                self.add(self._named[schema])
+            return self._places[schema]
         at = self._new()
         if kind in (*_RECORDS, "enum", "fixed"):
             self._places[schema["name"]] = at
@@ -173,8 +174,10 @@ class _Shape:
         kind = _kind(schema)
         if isinstance(kind, dict | list):
             return self.look(kind, within)
-        if kind in self._named:
-            return self.look(self._named[kind], within)
+        if isinstance(schema, str) and schema in self._named:
+            if schema in _KINDS:  # the reader would take the kind, and not the type so called
+                raise BadRow(f"its schema cannot be read: give {schema} a namespace to refer to it")
+            return self.look(self._named[schema], within)
         if kind in _RECORDS:
             return self._of_record(str(schema["name"]), schema["fields"], within)
         if kind in ("array", "map"):

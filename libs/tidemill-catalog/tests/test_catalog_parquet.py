@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -190,6 +191,34 @@ def test_a_text_that_a_column_has_often_is_held_once(tmp_path: Path) -> None:
     assert max(sizes) < parquet_files.READ_BYTES_MAX + (1 << 20)
 
 
+@pytest.mark.parametrize("within", ["list", "record", "map", "list of records"])
+def test_a_text_that_lists_have_often_is_held_once(tmp_path: Path, within: str) -> None:
+    """A list of one text a thousand times was as long in memory, in each of 1,024 rows."""
+    many = {"list": 256, "record": 1, "map": 64, "list of records": 64}[within]
+    numbers = pa.array(np.zeros(1_024 * many, np.int32))
+    texts = pa.DictionaryArray.from_arrays(numbers, pa.array(["x" * (1 << 18)]))
+    starts = pa.array(np.arange(0, 1_024 * many + 1, many, np.int32))
+    cells: Any = pa.StructArray.from_arrays([texts], ["t"]) if "record" in within else texts
+    if within == "map":
+        cells = pa.MapArray.from_arrays(starts, pa.array(range(len(texts))), texts)
+    elif "list" in within:
+        cells = pa.ListArray.from_arrays(starts, cells)
+    table = pa.table({"n": pa.array(range(1_024)), "v": cells})
+    file = written(
+        tmp_path, table, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 28
+    )
+    before = pa.total_allocated_bytes()
+    found: list[dict[str, Any]] = []
+    while len(found) < 12:
+        values = file.read(len(found), 1_024).values
+        assert sum(map(len, values)) < 3 * parquet_files.READ_BYTES_MAX
+        found += [json.loads(row) for row in values]
+        assert pa.total_allocated_bytes() - before < 64 << 20
+    assert [row["n"] for row in found] == list(range(len(found)))
+    refused = {"unreadable": f"it takes {8 + many * (8 + (1 << 18))} bytes"}
+    assert all((row["v"] == refused) == (within == "list") for row in found)
+
+
 @pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"row_group_size": 300}])
 def test_texts_and_bytes_are_those_that_were_written(
     tmp_path: Path, options: dict[str, Any]
@@ -203,4 +232,12 @@ def test_texts_and_bytes_are_those_that_were_written(
         }
         for at in range(3_000)
     ]
+    assert read(written(tmp_path, pa.Table.from_pylist(rows), **options)) == rows
+
+
+def test_texts_of_lists_beyond_their_dictionary_are_those_that_were_written(
+    tmp_path: Path,
+) -> None:
+    rows = [{"list": [f"text {at}", "b"], "n": at} for at in range(5_000)]
+    options = {"dictionary_pagesize_limit": 20_000, "data_page_size": 10_000}
     assert read(written(tmp_path, pa.Table.from_pylist(rows), **options)) == rows

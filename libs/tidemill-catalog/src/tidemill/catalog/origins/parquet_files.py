@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import is_stored
@@ -21,6 +24,8 @@ CELLS_MAX = 10_000_000_000
 BATCH_ROWS = 1_024
 READ_BYTES_MAX = 16 * 1024 * 1024
 """So much of rows, as JSON, is given at a time; one row more than that if it is longer."""
+CELL_BYTES_MAX = READ_BYTES_MAX
+"""A list, map or record of more is not read; few bytes of Parquet can say a text many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,11 @@ def _rows_of(path: Path, files: Files, first: int) -> Iterator[bytes]:
             texts = _texts(footer)
             with pq.ParquetFile(opened, pre_buffer=False, read_dictionary=texts) as file:
                 groups, skipped = _groups_from(footer, first)
-                for batch in file.iter_batches(BATCH_ROWS, groups, use_threads=False):
-                    left = batch.slice(skipped) if skipped < batch.num_rows else batch.slice(0, 0)
-                    skipped = max(0, skipped - batch.num_rows)
-                    yield from _as_json(left)
+                for group in groups:  # NB: Arrow joins no dictionaries of two groups within lists
+                    for batch in file.iter_batches(BATCH_ROWS, [group], use_threads=False):
+                        rows = batch.slice(min(skipped, batch.num_rows))
+                        skipped = max(0, skipped - batch.num_rows)
+                        yield from _as_json(rows)
     except Exception as error:  # as in `count`: the footer was whole, so the file is not
         raise UsageError(
             f"file {path} is damaged at some row from {first} on: {type(error).__name__}: {error}; "
@@ -139,19 +145,58 @@ def _texts(footer: pq.FileMetaData) -> list[str]:
     A file of 300 bytes may say a thousand times that a cell is its only text, of a megabyte.
     """
     columns = [footer.schema.column(at) for at in range(footer.num_columns)]
-    return [
-        each.path for each in columns
-        if each.physical_type == "BYTE_ARRAY" and each.path == each.name
-    ]  # fmt: skip
+    return [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
 
 
 def _as_json(rows: pa.RecordBatch) -> Iterator[bytes]:
     """Each row as a JSON object; of columns of one name the last one counts."""
     rows.validate()
     names = [str(name) for name in rows.schema.names]
-    columns = [_cells(column) for column in rows.columns]
-    for cells in zip(*columns, strict=True):
-        yield _encoded(dict(zip(names, cells, strict=True)))
+    for run in _runs(rows):
+        columns = [_cells(column) for column in run.columns]
+        for cells in zip(*columns, strict=True):
+            yield _encoded(dict(zip(names, cells, strict=True)))
+
+
+def _runs(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in runs whose nested cells take READ_BYTES_MAX together, or a row alone more."""
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        if pa.types.is_nested(column.type):
+            sizes += np.minimum(_sizes(column), READ_BYTES_MAX)
+    ends, first = np.cumsum(sizes), 0
+    while first < rows.num_rows:
+        before = int(ends[first - 1]) if first else 0
+        stop = int(np.searchsorted(ends, before + READ_BYTES_MAX, "right"))
+        stop = max(stop, first + 1)
+        yield rows.slice(first, stop - first)
+        first = stop
+
+
+def _sizes(column: Any) -> npt.NDArray[np.int64]:  # an array of any type
+    """Bytes of each value: those of its texts, and eight for each number and container in it."""
+    kind = column.type
+    found: npt.NDArray[np.int64]
+    if pa.types.is_dictionary(kind):
+        lengths = _sizes(column.dictionary)
+        places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return lengths[places] if len(lengths) else np.full(len(column), 8, np.int64)
+    if pa.types.is_struct(kind):
+        inner = [_sizes(column.field(at)) for at in range(kind.num_fields)]
+        return 8 + sum(inner, np.zeros(len(column), np.int64))
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = [column.keys, column.items] if pa.types.is_map(kind) else [column.values]
+        ends = np.append(0, np.cumsum(sum(_sizes(each) for each in inner)))
+        found = 8 + np.diff(ends[column.offsets.to_numpy()])
+        return found
+    if pa.types.is_fixed_size_list(kind):
+        values = column.values.slice(column.offset * kind.list_size, len(column) * kind.list_size)
+        found = 8 + _sizes(values).reshape(len(column), kind.list_size).sum(1)
+        return found
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        found = 8 + pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        return found.astype(np.int64)
+    return np.full(len(column), 8, np.int64)
 
 
 def _encoded(row: dict[str, object]) -> bytes:
@@ -177,6 +222,14 @@ def _cells(column: Any) -> list[object]:  # an array of any type
         told = dict(zip(used.to_pylist(), _cells(column.dictionary.take(used)), strict=True))
         return [told.get(number) for number in column.indices.to_pylist()]
     column = _in_micros(column)
+    if (
+        pa.types.is_nested(column.type)
+        and (sizes := _sizes(column)).max(initial=0) > CELL_BYTES_MAX
+    ):
+        return [
+            _cell(scalar) if size <= CELL_BYTES_MAX else _unreadable(f"it takes {size} bytes")
+            for scalar, size in zip(column, sizes.tolist(), strict=True)
+        ]
     try:
         found: list[object] = column.to_pylist()
         return found
@@ -207,4 +260,8 @@ def _cell(scalar: Any) -> object:  # a scalar of any type
 
 
 def _without_json(error: Exception) -> dict[str, str]:
-    return {"unreadable": f"{type(error).__name__}: {error}"}
+    return _unreadable(f"{type(error).__name__}: {error}")
+
+
+def _unreadable(reason: str) -> dict[str, str]:
+    return {"unreadable": reason}

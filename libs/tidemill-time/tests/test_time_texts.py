@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import UsageError
-from tidemill.time import MARKS_MAX, is_normal, normal
+from tidemill.time import MARKS_MAX, is_normal, normal, texts
 from tidemill.time.texts import marks
 
 SOME = st.text(st.sampled_from("aé\u0301\u0316\u0f73\u0f81\u1100\u1161ß漢\U0001e944"), max_size=80)
@@ -35,6 +35,22 @@ def test_s1_normal_is_nfc_of_what_it_does_not_refuse(text: str) -> None:
     else:
         assert normal(text) == unicodedata.normalize("NFC", text)
         assert is_normal(text) == (normal(text) == text)
+
+
+@given(SOME.filter(lambda text: in_a_row(text) <= MARKS_MAX), st.integers(1, 9))
+def test_s1_a_long_text_is_normalised_in_pieces_as_it_is_at_once(text: str, piece: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(texts, "PIECE", piece)
+        assert normal(text) == unicodedata.normalize("NFC", text)
+        assert is_normal(text) == (unicodedata.normalize("NFC", text) == text)
+
+
+def test_s1_no_ascii_character_composes_with_what_stands_before_it() -> None:
+    """So a text may be cut before any; a letter that does compose was put behind such a cut."""
+    taken = {unicodedata.normalize("NFD", chr(at))[1:] for at in range(sys.maxunicode + 1)}
+    assert not any(sign.isascii() for rest in taken for sign in rest)
+    assert all(unicodedata.combining(chr(at)) == 0 for at in range(128))
+    assert unicodedata.normalize("NFC", "e") + unicodedata.normalize("NFC", "\u0301") != "é"
 
 
 @given(st.integers(0, 70), st.integers(25, 36), st.text(max_size=40))

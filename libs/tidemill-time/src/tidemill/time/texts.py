@@ -2,12 +2,15 @@
 
 Normalising takes time quadratic in a run of combining marks, and holds the interpreter meanwhile.
 `unicodedata.is_normalized` does the same if its quick answer is "maybe". Longer runs than any
-writing has are therefore refused first, by the Stream-Safe limit of UAX #15 (section 13).
+writing has are therefore refused first, by the Stream-Safe limit of UAX #15 (section 13). The rest
+is normalised piece by piece.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
 
 from tidemill.errors import UsageError
@@ -20,6 +23,12 @@ MARKS_FIRST, MARKS_LAST = 0x300, 0x1E94A
 
 _DECOMPOSING = "\u0f73\u0f75\u0f81"
 """Characters that count as letters until they are taken apart, into marks alone."""
+
+PIECE = 4_096
+"""Characters that are normalised at once, or more up to the next ASCII character."""
+
+_ASCII = re.compile("[\\x00-\\x7f]")
+"""Such a character takes part in no normal form with what stands before it."""
 
 
 def normal(text: str) -> str:
@@ -36,12 +45,25 @@ def normal(text: str) -> str:
             " take away all but the first of them",
             reason="CombiningMarks",
         )
-    return unicodedata.normalize("NFC", text)
+    return "".join([unicodedata.normalize("NFC", piece) for piece in _pieces(text)])
 
 
 def is_normal(text: str) -> bool:
     """Whether `normal` gives the very same text; False if it refuses it. Takes linear time."""
-    return text.isascii() or (_stream_safe(text) and unicodedata.is_normalized("NFC", text))
+    if text.isascii():
+        return True
+    return _stream_safe(text) and all(
+        unicodedata.is_normalized("NFC", piece) for piece in _pieces(text)
+    )
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces, between which other threads may go on."""
+    first = 0
+    while len(text) - first > PIECE and (found := _ASCII.search(text, first + PIECE)):
+        yield text[first : found.start()]
+        first = found.start()
+    yield text[first:]
 
 
 @cache

@@ -141,11 +141,12 @@ class DeltaPlan:
     sign: int
     begin: Begin
     steps: tuple[Operator, ...]
+    alone: bool = field(init=False, compare=False, repr=False)
+    """Whether the change is met at one atom only."""
 
-    @property
-    def alone(self) -> bool:
-        """Whether the change is met at one atom only."""
-        return not any(isinstance(step, Join) and step.changed for step in self.steps)
+    def __post_init__(self) -> None:
+        alone = not any(isinstance(step, Join) and step.changed for step in self.steps)
+        object.__setattr__(self, "alone", alone)
 
     @property
     def absent(self) -> bool:

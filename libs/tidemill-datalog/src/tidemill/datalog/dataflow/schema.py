@@ -59,6 +59,10 @@ class OtherType(Exception):
     """A value does not fit the type of its column."""
 
 
+_FOUND_ONCE = ("expiry", "nulls", "order", "age")
+"""Columns of a schema that are found when it is made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """Columns of a collection: time, arguments, expiry, values of lattices, order, age,
@@ -79,26 +83,23 @@ class Schema:
     aged: bool = False
     ordered: bool = False
 
-    @property
-    def expiry(self) -> int:
-        """The column of the expiry."""
-        return 1 + len(self.kinds)
+    expiry: int = field(init=False, compare=False, repr=False)
+    """The column of the expiry."""
+    nulls: int = field(init=False, compare=False, repr=False)
+    """The column of the bits of nulls, the last one."""
+    order: int = field(init=False, compare=False, repr=False)
+    """The column of the word that is greatest for the best of alternative derivations."""
+    age: int = field(init=False, compare=False, repr=False)
+    """The column of the age, where facts are aged."""
 
-    @property
-    def nulls(self) -> int:
-        """The column of the bits of nulls, the last one."""
+    def __post_init__(self) -> None:
+        expiry = 1 + len(self.kinds)
         beside = self.carrying + self.ordered + self.aged
-        return self.expiry + 1 + len(self.lattices) + beside
-
-    @property
-    def order(self) -> int:
-        """The column of the word that is greatest for the best of alternative derivations."""
-        return self.expiry + 2 if self.ordered else self.expiry
-
-    @property
-    def age(self) -> int:
-        """The column of the age, where facts are aged."""
-        return self.nulls - 1
+        nulls = expiry + 1 + len(self.lattices) + beside
+        order = expiry + 2 if self.ordered else expiry
+        # Small changes ask for columns more often than for anything else.
+        for name, column in zip(_FOUND_ONCE, (expiry, nulls, order, nulls - 1), strict=True):
+            object.__setattr__(self, name, column)
 
     @property
     def carried(self) -> int:

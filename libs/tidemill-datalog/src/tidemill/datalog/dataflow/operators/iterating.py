@@ -11,6 +11,7 @@ by themselves cost nothing when they end, for their derivations end with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -79,6 +80,9 @@ class Iteration:
             for rule in rules
         )
         self._waiting: Parts = {}
+        self._keys = {name: np.arange(schemas[name].expiry) for name in merged}
+        self._supports = {name: _supports(schemas[name]) for name in merged}
+        self._known = [_asked_columns(rule) for rule in rules]
 
     def put(self, rule: int, delta: DeltaPlan, change: Change) -> None:
         """Take a change of what a rule reads outside of the recursion; what it derives waits.
@@ -202,16 +206,15 @@ class Iteration:
 
         In an unruly recursion they are all facts of which any derivation is lost.
         """
-        schema, order = self._schemas[name], self._schemas[name].order
-        key, values = np.arange(schema.expiry), np.arange(schema.expiry, schema.nulls)
-        shape = JoinShape(
-            np.stack([key, key]), np.stack([values, values]), _NONE, False, -1,
-            guards=np.array([[AT_MOST, order, schema.nulls, 0]])[self._unruly :],
-        )  # fmt: skip
-        lost = np.insert(lost, schema.nulls, lost[:, order], axis=1)
-        lost[:, -1] = 1
-        met = join(lost, self._merged[name].facts, shape)
-        facts = net_moves(np.delete(met, schema.nulls, axis=1))
+        nulls, order = self._schemas[name].nulls, self._schemas[name].order
+        key, shape = self._keys[name], self._supports[name][self._unruly]
+        asking = np.empty((len(lost), lost.shape[1] + 1), np.int64)
+        asking[:, :nulls], asking[:, nulls] = lost[:, :nulls], lost[:, order]
+        asking[:, nulls + 1 :], asking[:, -1] = lost[:, nulls:], 1
+        met = join(asking, self._merged[name].facts, shape)
+        facts = np.empty((len(met), lost.shape[1]), np.int64)
+        facts[:, :nulls], facts[:, nulls:] = met[:, :nulls], met[:, nulls + 1 :]
+        facts = net_moves(facts)
         facts[:, -1] = 1
         for number, head in enumerate(self._heads):
             if head == name and len(facts) and not self._unruly:
@@ -223,8 +226,7 @@ class Iteration:
 
     def _without(self, name: str, parts: list[Change], lost: Change, gone: Parts) -> None:
         """Take what may rest on lost facts from derivations; it is asked for again."""
-        order = self._schemas[name].order
-        key = np.arange(self._schemas[name].expiry)
+        order, key = self._schemas[name].order, self._keys[name]
         least = (-1, -1) if self._unruly else (order, order)
         rows = joined(parts)
         kept = subtract(rows, Arrangement.of_change(lost), key, key, least)
@@ -238,14 +240,10 @@ class Iteration:
 
         The age of the oldest of them is in the place of the expiry.
         """
-        plan = self._rules[number].again
-        assert plan is not None
-        shape = plan.begin.shape
-        known = {*shape.keys[1].tolist(), *shape.copies[1].tolist(), *shape.checks[1].tolist()}
-        name = self._heads[number]
-        expiry = self._schemas[name].expiry
+        known, schema = self._known[number], self._schemas[self._heads[number]]
+        expiry = schema.expiry
         gone = gone.copy()
-        gone[:, expiry], gone[:, -1] = gone[:, self._schemas[name].age], 1
+        gone[:, expiry], gone[:, -1] = gone[:, schema.age], 1
         untimed = bool((gone[:, -4] & 1).all())
         if known.issuperset(range(untimed, expiry)):
             return gone
@@ -255,6 +253,23 @@ class Iteration:
         found = np.ones((len(rows), rows.shape[1] + 1), np.int64)
         found[:, :-1] = rows
         return found
+
+
+def _supports(schema: Schema) -> tuple[JoinShape, JoinShape]:
+    """Facts of lost rows, which have an order before their nulls: as old at most, and any."""
+    key, values = np.arange(schema.expiry), np.arange(schema.expiry, schema.nulls)
+    any_ = JoinShape(np.stack([key, key]), np.stack([values, values]), _NONE, False, -1)
+    older = np.array([[AT_MOST, schema.order, schema.nulls, 0]])
+    return replace(any_, guards=older), any_
+
+
+def _asked_columns(rule: RulePlan) -> frozenset[int]:
+    """The columns of facts of its head that a rule knows when it is asked for them again."""
+    assert rule.again is not None
+    shape = rule.again.begin.shape
+    return frozenset(
+        [*shape.keys[1].tolist(), *shape.copies[1].tolist(), *shape.checks[1].tolist()]
+    )
 
 
 def joined(parts: Sequence[Change]) -> Change:

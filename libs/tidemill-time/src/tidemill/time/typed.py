@@ -107,13 +107,16 @@ _UNITS = {
 _SPAN_CHARS_MAX = 200
 _PART = re.compile(r"(\d{1,18})(d|h|ms|m|s|us)", re.ASCII)
 _ISO_SPAN = re.compile(
-    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,15})(?:\.(\d{1,9}))?S)?)?",
+    r"P(?:0Y)?(?:0M)?(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,15})(?:\.(\d{1,9}))?S)?)?",
     re.ASCII,
 )
 
 
 def read_span(text: str) -> timedelta | None:
-    """The duration that a text such as 1h30m, -5s or PT1.5S names, None if it names none."""
+    """The duration that a text such as 1h30m, -5s or PT1.5S names, None if it names none.
+
+    Years and months have no length: a text may name none of them, as connectors of databases do.
+    """
     if len(text) > _SPAN_CHARS_MAX:
         return None
     bare = text.removeprefix("-")

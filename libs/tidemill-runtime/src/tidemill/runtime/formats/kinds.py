@@ -11,7 +11,13 @@ import msgspec
 
 
 class JsonFormat(msgspec.Struct, frozen=True, tag="json"):
-    """One JSON object a record; members that no column names are ignored."""
+    """One JSON object a record; members that no column names are ignored.
+
+    With `texts` a text in a column of JSON is the text of its value. Writers without a type for
+    JSON give it so: connectors of databases, and Parquet.
+    """
+
+    texts: bool = False
 
 
 class CsvFormat(msgspec.Struct, frozen=True, tag="csv"):

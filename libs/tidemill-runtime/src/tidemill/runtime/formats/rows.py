@@ -51,7 +51,7 @@ from tidemill.runtime.formats.kinds import (
     TextFormat,
 )
 from tidemill.runtime.formats.lengths import ROW_BYTES_MAX, long_records, long_rows
-from tidemill.runtime.formats.typed_cells import is_typed
+from tidemill.runtime.formats.typed_cells import is_typed, with_texts_read
 from tidemill.runtime.formats.typed_columns import typed_array
 from tidemill.time import heartbeat_until, is_heartbeat, is_normal
 from tidemill.time.typed import EPOCH
@@ -146,6 +146,8 @@ class RowDecoder:
         self._row_bytes = row_bytes
         self._reader = reader or _reader_of(self._columns, record_format)
         self._in_batches = reader is None
+        texts = isinstance(record_format, JsonFormat) and record_format.texts
+        self._texts = [f"c{i}" for i, c in enumerate(columns) if texts and c.kind == "json"]
         self.schema = pa.schema([column.field() for column in columns])
         self._placed = self.schema.append(pa.field("_partition", pa.int64())).append(
             pa.field("_offset", pa.uint64())
@@ -292,7 +294,8 @@ class RowDecoder:
                 raise BadRow(f"cannot be read: {type(error).__name__}: {error}") from None
         check_nesting(value)
         try:
-            return self._json_cells(_json_decoder(self._columns).decode(value or b""))
+            row = _json_decoder(self._columns).decode(value or b"")
+            return self._json_cells(with_texts_read(row, self._texts))
         except NOT_JSON as error:
             raise BadRow(self._reason(value or b"", error)) from None
 
@@ -310,7 +313,7 @@ class RowDecoder:
             try:
                 if value is None or len(value) > NESTING_MAX:
                     check_nesting(value)
-                rows.append(decode(value or b""))
+                rows.append(with_texts_read(decode(value or b""), self._texts))
                 good.append(index)
             except BadRow as refused:
                 bad.append((index, str(refused)))

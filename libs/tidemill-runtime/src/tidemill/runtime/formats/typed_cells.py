@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -61,6 +61,18 @@ def typed_cell(value: object, kind: str) -> object:
     if kind.startswith("decimal"):
         return _decimal(value, kind)
     return _READ[kind](value) if isinstance(value, str) else None
+
+
+def with_texts_read(row: Any, members: Sequence[str]) -> Any:
+    """The row, of which each of these members that is a text is the value that this text writes.
+
+    Shapes: members are Raw, or None. A text that is no JSON makes its member none.
+    """
+    for name in members:
+        value = getattr(row, name)
+        if value is not None and bytes(value).startswith(b'"'):
+            setattr(row, name, msgspec.Raw(msgspec.json.decode(value).encode()))
+    return row
 
 
 def _text(raw: msgspec.Raw) -> str:

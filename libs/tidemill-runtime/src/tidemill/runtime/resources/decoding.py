@@ -104,10 +104,17 @@ def record_shape(
 
 
 def record_format(spec: SourceSpec, descriptors: Mapping[str, bytes] | None = None) -> RecordFormat:
-    """Format of one record of the source; rows of Parquet files are given as JSON objects."""
+    """Format of one record of the source; rows of Parquet files are given as JSON objects.
+
+    Debezium and Parquet give JSON as text.
+    """
     if spec.file is not None and spec.file.format == "csv" and spec.format.csv is None:
         return CsvFormat()
-    return _format_of(spec.format, (descriptors or {}).get("format", b""))
+    found = _format_of(spec.format, (descriptors or {}).get("format", b""))
+    is_parquet = spec.file is not None and spec.file.format == "parquet"
+    if isinstance(found, JsonFormat) and (is_parquet or spec.envelope.debezium is not None):
+        return JsonFormat(texts=True)
+    return found
 
 
 def has_header(spec: SourceSpec) -> bool:

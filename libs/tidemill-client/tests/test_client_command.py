@@ -454,6 +454,12 @@ def test_help_loads_nothing_heavy() -> None:
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
+def test_who_has_waited_is_not_told_to_wait() -> None:
+    waited = advice(NotYet("no, after 60 s of waiting", upper=frontier(7), reason="waited"), "here")
+    assert "--timeout waits longer" in waited
+    assert "--wait" not in waited
+
+
 def test_a1_who_asks_before_the_first_instant_is_not_sent_to_an_earlier_one() -> None:
     assert "choose an earlier instant" in advice(NotYet("no", upper=frontier(7)), "here")
     assert (

@@ -33,6 +33,8 @@ async def _first_instant(
     try:
         return await _wait(collections, collection, since, wait_s) - 1
     except NotYet as error:
+        if error.details.get("reason") == "waited":
+            raise
         raise NotYet(
             f"no instant of {collection} is definite yet, so there is nothing to answer from: its work has "
             "just begun, or moves to another process; ask again in some seconds, or wait for it",
@@ -43,7 +45,14 @@ async def _first_instant(
 async def _wait(
     collections: Collections, collection: str, beyond: int, wait_s: float | None
 ) -> int:
-    upper = await collections.wait_for_upper(collection, beyond, wait_s or 0.0)
+    """The upper. Raises: NotYet, with reason `waited` if it was waited for in vain."""
+    try:
+        upper = await collections.wait_for_upper(collection, beyond, wait_s or 0.0)
+    except NotYet as error:
+        if not wait_s:
+            raise
+        waited = f"{error}, after {wait_s:g} s of waiting"
+        raise NotYet(waited, **{**error.details, "reason": "waited"}) from None
     return sole_time(upper) if not upper.empty else beyond + 1
 
 

@@ -42,6 +42,11 @@ def advice(error: TidemillError, address: str) -> str:
     match error:
         case NotYet() if error.details.get("reason") == "first":
             return "Wait for it with --wait."
+        case NotYet() if error.details.get("reason") == "waited":
+            return (
+                "`tidemill get` shows how far what it reads has come, and `tidemill timestamp` what "
+                "decides the instant; --timeout waits longer."
+            )
         case NotYet():
             return (
                 f"The upper is {_frontier(error, 'upper')}: choose an earlier instant, leave "

@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,8 @@ from tidemill.manifests.inventory import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+_OURS = ROOT / ".tools/uv/bin/uv"
+TOOL = str(_OURS) if _OURS.exists() else shutil.which("uv") or "uv"
 META = "tidemill[s3,sql,spark,kubernetes,editor,notebook,demo]"
 """Requirement that the bill of materials covers."""
 MEMBER_NEEDED = re.compile(r"^(Requires-Dist: tidemill[a-z-]*(?:\[[^]]*\])?)(?=;|$)", re.M)
@@ -58,8 +61,7 @@ MEMBER_NEEDED = re.compile(r"^(Requires-Dist: tidemill[a-z-]*(?:\[[^]]*\])?)(?=;
 
 def uv(*arguments: str) -> None:
     """Run uv. Raises: SystemExit if it fails."""
-    tool = ROOT / ".tools/uv/bin/uv"
-    command = [str(tool) if tool.exists() else "uv", *arguments]
+    command = [TOOL, *arguments]
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
         sys.exit(f"dist: {' '.join(command[:2])} failed")
 
@@ -352,42 +354,72 @@ spec: {retain: all, program: "late(plane: p, delay: d) := flights(plane: p, dela
 
 
 def measure(out: Path) -> None:
-    """Install in an empty folder with a fresh home and no Java, ask, and print what it took."""
+    """Install in empty folders with fresh homes and no Java, ask, and print what it took."""
     with tempfile.TemporaryDirectory() as place:
-        folder, began = Path(place), time.monotonic()
-        venv.create(folder / "venv", with_pip=True, symlinks=True)
-        tools = folder / "venv/bin"
-        environment = {
-            **{k: v for k, v in os.environ.items() if "CERT" in k or "PROXY" in k.upper()},
-            "HOME": place, "PATH": str(tools), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        }  # fmt: skip
-
-        def run(*words: str, tries: int = 1) -> None:
-            for _ in range(tries):
-                command = [str(tools / words[0]), *words[1:]]
-                if not subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
-                    return
-                time.sleep(0.2)
-            sys.exit(f"dist: {' '.join(words)} failed")
-
+        venv.create(Path(place) / "venv", with_pip=True, symlinks=True)
+        tools = Path(place) / "venv/bin"
         packages = ("--no-cache-dir", "--find-links", str(out), "--report", "report.json")
-        run("pip", "install", "-q", *packages, "tidemill")
-        installed = time.monotonic()
-        (folder / "delays.yaml").write_text(RESOURCES)
-        up = [str(tools / "tidemill"), "up", "-f", "delays.yaml", "--log-level", "error"]
-        with subprocess.Popen(up, cwd=folder, env=environment) as server:
-            row = '{"plane": "N2", "delay": 45}'
-            run("tidemill", "insert", "flights", "--row", row, tries=60)
-            run("tidemill", "query", "late(p, d)", "--wait")
-            answered = time.monotonic()
-            server.terminate()
-        report = json.loads((folder / "report.json").read_text())
-        urls = [each["download_info"]["url"] for each in report["install"]]
-        fetched = sorted((bytes_of(url), url.rpartition("/")[2]) for url in urls)
+        install = [str(tools / "pip"), "install", "-q", *packages, "tidemill"]
+        took("pip install", Path(place), install, [str(tools / "tidemill")])
+        report = json.loads((Path(place) / "report.json").read_text())
+    urls = [each["download_info"]["url"] for each in report["install"]]
+    fetched = sorted((bytes_of(url), url.rpartition("/")[2]) for url in urls)
     print(f"{sum(size for size, _ in fetched) / 1e6:.1f} MB fetched, of these:")
     for size, name in reversed(fetched[-6:]):
         print(f"  {size / 1e6:5.1f} MB {name}")
-    print(f"{installed - began:.1f} s until installed, {answered - began:.1f} s until an answer")
+    with tempfile.TemporaryDirectory() as place:
+        run = [TOOL, "tool", "run", "-q", "--python", sys.executable, "--find-links", str(out)]
+        command = [*run, "--from", "tidemill", "tidemill"]
+        took("uvx", Path(place), [*command, "completion", "bash"], command)
+
+
+def took(name: str, folder: Path, install: list[str], tidemill: list[str]) -> None:
+    """Print seconds from an empty folder to an exact answer, of a clock and of a processor."""
+    (folder / "bin").mkdir()
+    for each in ("realpath", "dirname"):  # the scripts of uv call them
+        (folder / "bin" / each).symlink_to(shutil.which(each) or each)
+    environment = {
+        **{k: v for k, v in os.environ.items() if "CERT" in k or "PROXY" in k.upper()},
+        "HOME": str(folder), "PATH": f"{Path(tidemill[0]).parent}:{folder}/bin",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }  # fmt: skip
+    began, times = time.monotonic(), [used_s()]
+
+    def run(command: list[str], tries: int = 1) -> None:
+        for _ in range(tries):
+            said = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            if not said.returncode:
+                return
+            time.sleep(0.2)
+        sys.exit(f"dist: {' '.join(command)} failed: {said.stderr}")
+
+    run(install)
+    installed = time.monotonic()
+    times.append(used_s())
+    (folder / "delays.yaml").write_text(RESOURCES)
+    up = [*tidemill, "up", "-f", "delays.yaml", "--log-level", "error"]
+    with subprocess.Popen(up, cwd=folder, env=environment) as server:
+        row = '{"plane": "N2", "delay": 45}'
+        run([*tidemill, "insert", "flights", "--row", row], tries=60)
+        run([*tidemill, "query", "late(p, d)", "--wait"])
+        answered = time.monotonic()
+        server.terminate()
+    times.append(used_s())
+    print(
+        f"{name}: {installed - began:.1f} s until installed, {answered - began:.1f} s until an answer"
+    )
+    print(
+        f"  of a processor {times[1] - times[0]:.1f} s, and {times[2] - times[1]:.1f} s until the end"
+    )
+    print(f"  load of the machine: {os.getloadavg()[0]:.0f}")
+
+
+def used_s() -> float:
+    """Seconds of a processor that programs begun here have used, once they have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def bytes_of(url: str) -> int:

@@ -32,6 +32,7 @@ CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 NAMESPACE = "tidemill"
 VALUES = {"insecure": True}
 GROUP = "/apis/tidemill.dev/v1alpha1"
+KUBECTL = Path(__file__).resolve().parents[1] / ".cache/kubernetes/bin/kubectl"
 WAIT_S = 90.0
 COLUMNS = [{"name": "n", "type": "int"}]
 SPECS: dict[str, dict[str, Any]] = {
@@ -250,6 +251,75 @@ async def test_objects_become_views_by_the_rights_of_the_chart(
                     return not (await api.list(path_of("Source")))[0]
 
                 await until(is_gone, (tmp_path / "second.log").read_text())
+            assert await client.get() == []
+
+
+async def kubectl(cluster: str, *words: str) -> str:
+    """The output of the program, in the namespace of the tests; a failure of it fails the test."""
+    process = await asyncio.create_subprocess_exec(
+        KUBECTL, "--kubeconfig", cluster, "--namespace", NAMESPACE, *words,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0, said
+    return said
+
+
+async def test_kubectl_aborts_and_approves_new_versions_of_a_view(
+    api: KubernetesApi, cluster: str, tmp_path: Path
+) -> None:
+    kubeconfig = await account(api, cluster, tmp_path)
+    manual = {"inputs": {"flight": "arrivals"}, "retain": "all", "takeover": "manual"}
+
+    def rules(least: int) -> str:
+        return json.dumps({"spec": {"program": f"late(n) := flight(n) if n > {least};"}})
+
+    async def says(text: str) -> None:
+        async def is_shown() -> bool:
+            return text in await kubectl(cluster, "get", "view", "delays", "-o", "yaml")
+
+        await until(is_shown, f"{text}: {(tmp_path / 'one.log').read_text()}")
+
+    with up_process(tmp_path) as server:
+        with server.client():
+            pass
+        address = server.address("grpc")
+        async with (
+            AsyncClient(address) as client,
+            operating(kubeconfig, address, "one", tmp_path),
+        ):
+            source = {**SPECS["Source"], "retain": "all"}
+            await make(api, declared("Source", "arrivals", source))
+            first = {**manual, "program": "late(n) := flight(n) if n > 30;"}
+            await make(api, declared("View", "delays", first))
+
+            async def push_rows() -> bool:
+                await client.push("arrivals", [b'{"n": 15}', b'{"n": 25}', b'{"n": 45}'])
+                return True
+
+            async def late() -> list[int]:
+                answer = await client.ask("delays/late", None, WAIT_S)
+                return sorted(answer.table["c0"].to_pylist())
+
+            async def is_late(*expected: int) -> bool:
+                return await late() == [*expected]
+
+            await until(push_rows, "no rows are taken")
+            await until(lambda: is_late(45), (tmp_path / "one.log").read_text())
+
+            await kubectl(cluster, "patch", "view", "delays", "--type=merge", "-p", rules(10))
+            await says("new version 2 waits: 2 rows differ")
+            await kubectl(cluster, "annotate", "view", "delays", "tidemill.dev/abort=2")
+            await says("version 2 was aborted, and version 1 goes on")
+            assert await late() == [45]
+
+            await kubectl(cluster, "patch", "view", "delays", "--type=merge", "-p", rules(20))
+            await says("new version 3 waits: 1 rows differ")
+            # The annotation of the version before says nothing of this one.
+            await kubectl(cluster, "annotate", "view", "delays", "tidemill.dev/approve=3")
+            await until(lambda: is_late(25, 45), (tmp_path / "one.log").read_text())
+            for name in ("view/delays", "source/arrivals"):
+                await kubectl(cluster, "delete", name)
             assert await client.get() == []
 
 

@@ -10,7 +10,7 @@
 #   setup.sh prometheus   also prometheus, promtool and an Alertmanager, for tests
 #   setup.sh browser      also chromium, for tests of the console
 #   setup.sh buf          also buf, the checker of protos/ (npm, or Go)
-#   setup.sh apiserver    also etcd and an API server of Kubernetes, for tests (five to ten minutes once)
+#   setup.sh apiserver    also etcd, an API server of Kubernetes and kubectl, for tests (five to ten minutes once)
 #   setup.sh image        also what images are built with
 #   setup.sh node         also the programs of a node of Kubernetes (ten to fifteen minutes once)
 set -euo pipefail
@@ -133,7 +133,7 @@ for part in "$@"; do
     compiler) need cc gcc; compgen -G '/usr/include/*/sys/stat.h' >/dev/null || apt_install libc6-dev || die "libc6-dev is missing"; headers_ready ;;
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;
-    apiserver) need etcd etcd-server; need openssl openssl; need curl curl; go_ready; infra/kubernetes/build.sh kube-apiserver ;;
+    apiserver) need etcd etcd-server; need openssl openssl; need curl curl; go_ready; infra/kubernetes/build.sh kube-apiserver kubectl ;;
     image) image_ready ;;
     node) node_ready ;;
     buf) command -v npm >/dev/null 2>&1 || go_ready; infra/buf/buf.sh build ;;

@@ -52,7 +52,7 @@ case $verb in
     cache=${CACHE:-.cache}
     mkdir -p "$cache"
     cache=$(cd "$cache" && pwd)
-    [ -x "$cache/kubernetes/bin/kube-apiserver" ] || CACHE=$cache "$here/build.sh" kube-apiserver >&2
+    { [ -x "$cache/kubernetes/bin/kube-apiserver" ] && [ -x "$cache/kubernetes/bin/kubectl" ]; } || CACHE=$cache "$here/build.sh" kube-apiserver kubectl >&2
     alive apiserver || port_free 127.0.0.1 "$port"
     prepared
     start etcd "$state/etcd.log" etcd --data-dir "$state/etcd" --log-level warn \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -23,11 +24,13 @@ from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import decode_fields
+from tidemill.datalog.state import NO_RULE, decode_fields
 from tidemill.datalog.tick_plan import Admission, Batch, Skew, TickPlan
 from tidemill.datalog.tick_state import Handed
 from tidemill.datalog.ticking import TickRun, TickStart
 from tidemill.datalog.ticking.admitting import HELD
+from tidemill.datalog.ticking.run import RAN
+from tidemill.errors import Corrupt
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
 PERIOD = 10
@@ -362,3 +365,19 @@ def test_ticks_hold_what_the_cases_of_schedulers_ask_for(case: str) -> None:
     """S01 to S16 in spirit: five above, S09 with the units, S15 with the checks, S16 in cases."""
     text, rows, expected = SCHEDULED[case]
     assert seen_in_ticks(text, rows, "n") == expected
+
+
+def test_a_kind_of_state_that_is_not_known_is_refused() -> None:
+    """A newer version has written it; without it the ticks would say something else."""
+    program = check(parse(DIFFERENCE), InputSchemas(closed=False))
+    for kind in (RAN, f"{RAN}/2"):
+        start = TickStart(1, False, {"a": (), "b": ()}, [(NO_RULE, kind, "0")])
+        begin = partial(
+            TickRun, TickPlan(PERIOD), ["a", "b"],
+            lambda _, handed: DataflowTicker(program, handed=handed), start, lambda *_: None,
+        )  # fmt: skip
+        if kind == RAN:
+            begin()
+            continue
+        with pytest.raises(Corrupt, match="ran/2"):
+            begin()

@@ -21,6 +21,7 @@ from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.testkit.faults.overtaken import Overtaken
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, expected, follow, table
 from tidemill.time import frontier, sole_time
+from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_updates import update_table
 
 OLDER_STATES = json.loads(Path(__file__).with_name("older_states.json").read_text())
@@ -231,13 +232,16 @@ def test_no_updates_have_the_metadata_of_their_own_schema() -> None:
     assert update_table([], told) is update_table([], told)
 
 
-@pytest.mark.parametrize("older", [False, True])
-@pytest.mark.parametrize("rule", [
+COUNTS_THAT_LIVE_ON = pytest.mark.parametrize("rule", [
     "met(h) := host(h) ^ many(h) ~expires;",
     "met(h) @expires(t + 15) := many(h) ^ ping(h, _) @time(t);",
 ])  # fmt: skip
-async def test_counts_that_an_older_engine_identified_are_not_gone_on_with(
-    rule: str, older: bool, monkeypatch: pytest.MonkeyPatch
+
+
+@COUNTS_THAT_LIVE_ON
+@pytest.mark.parametrize("tag", ["matches", "members", "of a newer version"])
+async def test_counts_that_another_version_identified_are_not_gone_on_with(
+    rule: str, tag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers of an engine that is gone would count one match twice."""
     text = "many(h) @count(n) := ping(h, n); " + rule + " big(h, c) := met(h) @count(c);"
@@ -245,14 +249,35 @@ async def test_counts_that_an_older_engine_identified_are_not_gone_on_with(
     await world.create()
     await world.feed(0, 17)
     with monkeypatch.context() as patched:
-        if older:
-            patched.setattr(state, "_BY_VALUES", {})
+        patched.setattr(state, "_OF_MATCHES", tag)
         await follow(world, world.view(world.process(Fuse(None)), 5), 17)
     await world.feed(17, END)
     view = world.view(world.process(Fuse(None)), 5)
-    if not older:
+    if tag == state._OF_MATCHES:
         await follow(world, view, END)
         assert await world.contents() == expected(world.program, world.history)
         return
-    with pytest.raises(Corrupt, match="delete the view and apply it anew"):
+    says = {"members": "delete the view and apply it anew"}.get(tag, "may be of a newer version")
+    with pytest.raises(Corrupt, match=says):
         await view.maintain_forever()
+
+
+@COUNTS_THAT_LIVE_ON
+async def test_a_kind_of_state_that_a_newer_version_has_is_not_gone_on_with(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World("many(h) @count(n) := ping(h, n); " + rule, 0)
+    await world.create()
+    await world.feed(0, 17)
+    await follow(world, world.view(world.process(Fuse(None)), 5), 17)
+    await world.feed(17, END)
+    before = ViewDriver._state_before
+
+    async def newer(view: ViewDriver, lower: int) -> frozenset[state.StateRow]:
+        rows = await before(view, lower)
+        assert rows
+        return frozenset((rule, f"{kind}/2", text) for rule, kind, text in rows)
+
+    monkeypatch.setattr(ViewDriver, "_state_before", newer)
+    with pytest.raises(Corrupt, match="of rule"):
+        await world.view(world.process(Fuse(None)), 5).maintain_forever()

@@ -2,6 +2,10 @@
 
 The rows are plain and the same as long as a solution lives unchanged. So the difference between two
 states is the difference of two multisets of rows, and a state can be kept as a collection.
+
+Names are the version of a form: the kind of a row, and the tags in its text. A form that means
+something else has another name, and a process refuses names that it does not know. So none goes on
+from what a newer one has written and it would misread.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ NO_RULE = -1
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
-_BY_VALUES = {"by": "values"}
-"""Marks contributions that values identify. Earlier versions had numbers of one engine instead."""
+_OF_FACTS, _OF_MATCHES = "members", "matches"
+"""The tags of contributions of facts of inputs, and of those of matches, which values identify.
+Earlier versions had numbers of one engine, by the first tag; they do not know the second.
+"""
 _OTHERWISE = (
     "the state has counts or sums of an earlier version, which identified what they add up by "
     "numbers that are lost: delete the view and apply it anew"
@@ -124,8 +130,8 @@ def _encoded(value: Any) -> Any:
         return {"set": sorted((_encoded(each) for each in value), key=json.dumps)}
     if isinstance(value, Tally):
         members = [[_encoded(name), _encoded(each)] for name, each in value.members.items()]
-        found = {"tally": value.kind, "members": sorted(members, key=json.dumps)}
-        return found | _BY_VALUES if _by_match(value.members) else found
+        tag = _OF_MATCHES if _by_match(value.members) else _OF_FACTS
+        return {"tally": value.kind, tag: sorted(members, key=json.dumps)}
     if type(value) is TruthElement:
         return bool(value)
     if type(value) is Wide:
@@ -141,19 +147,31 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_decoded(each) for each in value)
     if isinstance(value, dict):
-        if "set" in value:
-            return frozenset(element(_decoded(each)) for each in value["set"])
-        if "wide" in value:
-            return Wide(value["wide"])
-        if "type" in value:
-            return READ[value["type"]](value["text"])
-        if "inf" in value:
-            return math.inf * value["inf"]
-        members = {_decoded(name): _decoded(each) for name, each in value["members"]}
-        if _by_match(members) and value.get("by") != _BY_VALUES["by"]:
-            raise Corrupt(_OTHERWISE)
-        return tally(value["tally"], members)
+        return _of_tags(value)
     return value
+
+
+def _of_tags(value: dict[str, Any]) -> Any:
+    """The value that an object of JSON stands for.
+
+    Raises: ValueError for tags that are not known.
+    """
+    match value:
+        case {"set": values, **rest} if not rest:
+            return frozenset(element(_decoded(each)) for each in values)
+        case {"wide": number, **rest} if not rest:
+            return Wide(number)
+        case {"type": name, "text": text, **rest} if not rest:
+            return READ[name](text)
+        case {"inf": sign, **rest} if not rest:
+            return math.inf * sign
+        case {"tally": kind, **rest} if len(rest) == 1 and rest.keys() <= {_OF_FACTS, _OF_MATCHES}:
+            ((tag, told),) = rest.items()
+            members = {_decoded(name): _decoded(each) for name, each in told}
+            if tag == _OF_FACTS and _by_match(members):
+                raise Corrupt(_OTHERWISE)
+            return tally(kind, members)
+    raise ValueError(f"{sorted(value)} may be of a newer version")
 
 
 def _by_match(members: Mapping[Identity, Any]) -> bool:

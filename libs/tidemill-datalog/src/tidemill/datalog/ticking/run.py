@@ -20,6 +20,7 @@ from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row
 from tidemill.datalog.ticking.admitting import HELD, Gate, Moved, gate_of, held_of, held_row
 from tidemill.datalog.ticks import Message, TickAnswer, TickNode
+from tidemill.errors import Corrupt
 
 RAN = "ran"
 """The kind of the row of a state that says at which instant the last tick ran."""
@@ -360,12 +361,17 @@ def of_node(row: StateRow, number: int) -> StateRow:
 
 
 def _by_node(state: Iterable[StateRow], nodes: int) -> dict[int, list[StateRow]]:
-    """The rows that each node handed on."""
+    """The rows that each node handed on.
+
+    Raises: Corrupt for a kind that is not known: a newer version has written it.
+    """
     found: dict[int, list[StateRow]] = {number: [] for number in range(nodes)}
     for rule, kind, text in state:
         name, at, number = kind.partition("@")
         if at:
             found[int(number)].append((rule, name, text))
+        elif kind not in KINDS_OF_RUN:
+            raise Corrupt(f"the state has a row of the kind {kind}, which is not known")
     return found
 
 

@@ -58,7 +58,7 @@ BLOCK_ROWS_MAX = 1 << 16
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
-class _Packed(msgspec.Struct, frozen=True, array_like=True):
+class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`words` hold column after column; those of texts are places in `texts`."""
 
     rows: int

@@ -89,6 +89,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
     upper: int | None
     bounds: dict[str, Bounds]
     heavy: dict[str, tuple[tuple[Heavy, int], ...]] = {}
+    pages: tuple[int, int] | None = None
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -337,7 +338,7 @@ def _packed_part(part: Part) -> _Part:
     return _Part(
         part.rows, part.size, part.time_min, part.time_max, part.columns, part.hash_min,
         part.hash_max, part.checksums, part.key, part.inline, part.lower, part.upper,
-        dict(part.bounds), dict(part.heavy),
+        dict(part.bounds), dict(part.heavy), part.pages,
     )  # fmt: skip
 
 
@@ -353,7 +354,7 @@ def _part(packed: _Part) -> Part:
     return Part(
         packed.rows, packed.size, packed.time_min, packed.time_max, packed.columns,
         packed.hash_min, packed.hash_max, packed.checksums, packed.key, packed.inline,
-        packed.lower, packed.upper, packed.bounds, packed.heavy,
+        packed.lower, packed.upper, packed.bounds, packed.heavy, packed.pages,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ ENTRY = b"E"
 ROLLUP = b"R"
 REGISTER = b"V"
 LIST = b"L"
+PAGES = b"P"
 
 _KIND = struct.Struct("<2scH")
 _CHECKSUM = struct.Struct("<I")

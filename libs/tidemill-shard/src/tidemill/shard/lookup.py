@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 from tidemill.arrangement.arrow_bytes import checked
 from tidemill.arrangement.updates import one_array
 from tidemill.errors import Corrupt
-from tidemill.shard.offloading import ROWS_INLINE_MAX, compute_beside
+from tidemill.shard.offloading import ROWS_INLINE_MAX, all_of, compute_beside
+from tidemill.shard.pages import PageIndex, chunk_span, merged, read_index
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import (
     BLOCK_BYTES,
+    INDEXED_ROWS_MIN,
     ROWS_PER_GROUP,
     Part,
     check_blocks,
@@ -36,6 +38,12 @@ Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 FOOTERS_MAX = 1024
 FOOTER_BYTES = 64 * 1024
+PAGES_MAX = 4
+"""Of so many pages of a part each is read by itself. Of more, row groups are."""
+GAP_BYTES = 16 * 1024
+"""Bytes that are read rather than asked around."""
+REQUESTS_MAX = 8
+"""Requests for one page of all columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +81,16 @@ class _Footer:
 
 
 class PartLookup:
-    """Reads only the row groups of a part that can hold the rows wanted; every byte read is
-    checked.
+    """Reads only the pages of a part that can hold the rows wanted, or its row groups; every byte
+    read is checked.
 
-    Row groups are kept in memory as whole parts are, within the same limit.
+    Both are kept in memory as whole parts are, within the same limit.
     """
 
     def __init__(self, parts: PartStore) -> None:
         self._parts = parts
         self._footers: OrderedDict[str, _Footer] = OrderedDict()
+        self._indexes: OrderedDict[str, PageIndex] = OrderedDict()
 
     async def rows(self, part: Part, description: Description, scalars: Scalars) -> pa.Table:
         """The updates of a part, whatever their time, whose columns have these values.
@@ -93,9 +102,13 @@ class PartLookup:
         order = sort_key(schema, description.key)
         first = scalars.get(order[0]) if order else None
         table = self._parts.cached(part, schema)
-        large = part.key is not None and part.rows > 4 * ROWS_PER_GROUP
+        large = part.key is not None and part.rows >= INDEXED_ROWS_MIN
         if table is None and large and first is not None and first.is_valid:
-            table = grown(await self._groups(part, order[0], first), schema)
+            found = await self._pages(part, order[0], first)
+            if found is None:
+                found = await self._groups(part, order[0], first)
+            tables = [grown(each, schema) for each in found]
+            table = pa.concat_tables(tables) if tables else schema.empty_table()
         if table is None:
             table = await self._parts.table(part, description)
         left = scalars
@@ -104,22 +117,78 @@ class PartLookup:
             left = {name: scalar for name, scalar in scalars.items() if name != order[0]}
         return equal_rows(table, left)
 
-    async def _groups(self, part: Part, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
+    async def _pages(
+        self, part: Part, name: str, value: pa.Scalar[pa.DataType]
+    ) -> list[pa.Table] | None:
+        """The pages of a part whose values of a column may include this one.
+
+        None if they are not known by this column, or are many.
+        """
+        index = await self._index(part)
+        if index is None or index.column != name:
+            return None
+        numbers = index.holding(value.as_py())
+        if len(numbers) > PAGES_MAX:
+            return None
+        found = []
+        for number in numbers:
+            table = self._parts.kept_piece(part, f"page {number}")
+            if table is None:
+                table = await self._page(part, index, number)
+                self._parts.keep_piece(part, f"page {number}", table)
+            found.append(table)
+        return found
+
+    async def _index(self, part: Part) -> PageIndex | None:
+        key = part.key or ""
+        held = self._indexes.get(key)
+        if held is not None or part.pages is None:
+            return held
+        index = read_index(await self._bytes(part, part.pages), f"the object {key}")
+        rows = int(index.places()[1][-1])
+        if rows != part.rows:
+            raise Corrupt(f"the object {key} has an index of {rows} rows", object=key)
+        self._indexes[key] = index
+        if len(self._indexes) > FOOTERS_MAX:
+            self._indexes.popitem(last=False)
+        return index
+
+    async def _page(self, part: Part, index: PageIndex, number: int) -> pa.Table:
+        """The rows of one page of the first column, read, checked and decoded."""
+        reading = index.read(number)
+        spans = {page: index.span(page) for page in reading.pages}
+        asked = merged([*spans.values()], GAP_BYTES, REQUESTS_MAX)
+        answers = await all_of(self._bytes(part, each) for each in asked)
+        pieces, at = {}, 0
+        for page, (start, stop) in spans.items():
+            at += asked[at][1] < stop
+            begin = asked[at][0]
+            pieces[page] = answers[at][start - begin : stop - begin]
+        try:
+            return reading.table(pieces)
+        except Exception as error:  # as in `decode_part`
+            raise unreadable(part, error) from error
+
+    async def _bytes(self, part: Part, span: tuple[int, int]) -> bytes:
+        """Bytes of an object that are checked by whoever reads them."""
+        assert part.key is not None
+        data = await self._parts.blob.get_range(part.key, *span)
+        if data is None:
+            raise PartGone(part.key)
+        return data
+
+    async def _groups(self, part: Part, name: str, value: pa.Scalar[pa.DataType]) -> list[pa.Table]:
         """The row groups of a part whose values of a column may include this one."""
         file = SparseFile(part.size)
         footer = await self._footer(part, name, file)
         found = []
         for number in footer.groups(value.as_py()):
-            table = self._parts.kept_piece(part, number)
+            table = self._parts.kept_piece(part, f"group {number}")
             if table is None:
                 table = await self._group(part, footer.metadata, number, file)
-                self._parts.keep_piece(part, number, table)
+                self._parts.keep_piece(part, f"group {number}", table)
             found.append(table)
-        return (
-            pa.concat_tables(found)
-            if found
-            else footer.metadata.schema.to_arrow_schema().empty_table()
-        )
+        return found
 
     async def _group(
         self, part: Part, footer: pq.FileMetaData, number: int, file: SparseFile
@@ -127,7 +196,7 @@ class PartLookup:
         """One row group, read and decoded."""
         group = footer.row_group(number)
         starts, stops = zip(
-            *(_span(group.column(column)) for column in range(group.num_columns)), strict=True
+            *(chunk_span(group.column(column)) for column in range(group.num_columns)), strict=True
         )
         await self._fetch(part, file, min(starts), max(stops))
 
@@ -262,10 +331,3 @@ def _bisected(values: Values, wanted: object, *, after: bool) -> int:
         else:
             high = middle
     return low
-
-
-def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-        start = min(start, chunk.dictionary_page_offset)
-    return start, start + chunk.total_compressed_size

@@ -225,16 +225,16 @@ class PartStore:
         self._held.move_to_end(part.key or "")
         return grown(held, schema)
 
-    def kept_piece(self, part: Part, number: int) -> pa.Table | None:
-        """A row group of a part in Blob, if it is in memory."""
-        key = f"{part.key}#{number}"
+    def kept_piece(self, part: Part, name: str) -> pa.Table | None:
+        """A row group, or a page, of a part in Blob, if it is in memory."""
+        key = f"{part.key}#{name}"
         if key in self._held:
             self._held.move_to_end(key)
         return self._held.get(key)
 
-    def keep_piece(self, part: Part, number: int, table: pa.Table) -> None:
-        """Keep a row group of a part in memory, as whole parts are kept."""
-        self._remember(f"{part.key}#{number}", table)
+    def keep_piece(self, part: Part, name: str, table: pa.Table) -> None:
+        """Keep a row group, or a page, of a part in memory, as whole parts are kept."""
+        self._remember(f"{part.key}#{name}", table)
 
     async def table(
         self, part: Part, description: Description, *, keep: bool = True, passed: bool = False

@@ -22,12 +22,17 @@ from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.errors import Corrupt
 from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.shard.heavy_values import HeavyValues, heavy_values
+from tidemill.shard.pages import Span, footer_of, with_pages
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
 PLAIN_BYTES_MAX = 4 * 1024
 BLOCK_BYTES = 256 * 1024
 ROWS_PER_GROUP = 16 * 1024
+PAGE_BYTES = 16 * 1024
+"""About the size of a page before it is compressed. A page has 1,024 rows at least."""
+INDEXED_ROWS_MIN = 4 * ROWS_PER_GROUP
+"""An object of fewer rows is read as a whole."""
 TEXT_BOUND_CHARS = 64
 DISTINCT_ROWS_MIN = 4
 """Values of a column that each come so often, on average, may be written as a dictionary."""
@@ -55,6 +60,7 @@ class Part:
     in the middle is named twice: by a batch, and among the staged parts. `checksums` are those of
     the object's blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` is the
     number of data columns known when it was written. `heavy` are values that many rows have.
+    `pages` is where in the object its index of pages is, if it has one.
     """
 
     rows: int
@@ -71,6 +77,7 @@ class Part:
     upper: int | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     heavy: HeavyValues = field(default_factory=dict)
+    pages: Span | None = None
 
     @property
     def begun_ms(self) -> int | None:
@@ -188,7 +195,7 @@ def encode_parts(
             return
     sorted_by = sort_key(updates.schema, key)[:1]
     for piece, hash_min, hash_max in _split(updates, key, part_bytes_max):
-        data = _as_parquet(piece, sorted_by)
+        data, pages = _as_parquet(piece, sorted_by)
         part = _described(piece, len(data), inline=None)
         yield (
             replace(
@@ -198,6 +205,7 @@ def encode_parts(
                 checksums=block_checksums(data),
                 bounds=dict(_bounds(piece, sorted_by)),
                 heavy=dict(heavy_values(piece)),
+                pages=pages,
             ),
             data,
         )
@@ -337,13 +345,14 @@ def _as_message(piece: pa.Table) -> bytes:
     return bytes(sink.getvalue().slice(begin, stop - begin).to_pybytes())
 
 
-def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> bytes:
+def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> tuple[bytes, Span | None]:
     """The table as a Parquet file; each column in the encoding that suits its values.
 
     Texts that come often are dictionaries, or as they are where they are sorted: compression takes
     runs. Other texts share prefixes where they are sorted; elsewhere their lengths alone are apart.
     Whole numbers, dates and instants are differences, or dictionaries where these are much shorter.
-    Only the columns of `sorted_by` have statistics: look-ups ask for no others.
+    Only the columns of `sorted_by` have statistics: look-ups ask for no others. A large file has an
+    index of its pages, and where it is stands beside it.
     """
     words, encodings = [], {}
     sample = piece.slice(0, ROWS_PER_GROUP)
@@ -361,12 +370,31 @@ def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> bytes:
                 words.append(name)
             else:
                 encodings[name] = "DELTA_BINARY_PACKED"
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        piece, sink, compression="zstd", compression_level=1, write_statistics=list(sorted_by),
-        row_group_size=ROWS_PER_GROUP, use_dictionary=words, column_encoding=encodings,
-    )  # fmt: skip
-    return bytes(sink.getvalue().to_pybytes())
+
+    def written(rows: pa.Table) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            rows, sink, compression="zstd", compression_level=1, write_statistics=list(sorted_by),
+            row_group_size=ROWS_PER_GROUP, use_dictionary=words, column_encoding=encodings,
+            data_page_size=PAGE_BYTES,
+        )  # fmt: skip
+        return bytes(sink.getvalue().to_pybytes())
+
+    data = written(piece)
+    if not _has_pages(piece, sorted_by):
+        return data, None
+    (name,) = sorted_by
+    footer = footer_of(written(piece.slice(0, 1)))
+    return with_pages(data, piece.column(name), name, footer)
+
+
+def _has_pages(piece: pa.Table, sorted_by: Sequence[str]) -> bool:
+    """Whether a table is large, and is sorted by a column whose values look-ups compare."""
+    if piece.num_rows < INDEXED_ROWS_MIN or not sorted_by:
+        return False
+    kind = piece.schema.field(sorted_by[0]).type
+    flat = not any(pa.types.is_nested(each) for each in piece.schema.types)
+    return flat and bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
 def _come_often(values: Column) -> bool:

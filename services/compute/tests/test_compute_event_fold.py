@@ -208,3 +208,15 @@ def test_s4_a_letter_from_before_a_column_was_gained_is_read_with_a_null() -> No
     letters = pa.table({"reason": [reason], "raw": [raw]})
     (event,) = late_events(letters, "ping", [("host", "text"), ("n", "int"), ("gained", "int")])
     assert event == Record("ping", ("z", 4, None), 15)
+
+
+def test_r10_a_corrected_event_that_has_expired_is_never_present_and_makes_no_letter() -> None:
+    """R10: under `correct` an event begins at the frontier, unless its end lies there or before."""
+    policy = EventPolicy(COLUMNS, Policy(), corrections=True)
+    seen = [Arrival(1, partition, "now", 50, 90) for partition in (0, 1)]
+    late = [Arrival(2, 0, "gone", 10, 50), Arrival(2, 0, "there", 10, 51)]
+    ends = [Arrival(3, partition, "end", 100, 101) for partition in (0, 1)]
+    outcome = folded(policy, [*seen, *late, *ends], [2, 3, 4])
+    begun = [(row["host"], row[TIME]) for row in outcome.events.to_pylist() if row[DIFF] > 0]
+    assert sorted(begun) == [("now", 50), ("there", 50)]
+    assert not outcome.letters.num_rows

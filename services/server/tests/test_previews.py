@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.client import Client
 from tidemill.errors import UnknownCollection, UsageError
+from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill_server.trials.answers import rules_of
@@ -174,3 +175,30 @@ def test_a_recorded_case_passes_and_names_late_arrivals(
 def test_an_unknown_view_is_not_recorded(client: Client) -> None:
     with pytest.raises(UnknownCollection):
         record(client, "delay", None, None, 100)
+
+
+def test_the_version_that_answers_is_compared_and_recorded_whatever_waits(
+    server: UpProcess, client: Client, tmp_path: Path
+) -> None:
+    """The document is that of a version that waits, or was aborted."""
+    manual = VIEW.replace("d > 30", "d > 20").replace(
+        "retain: all", "retain: all\n  takeover: manual"
+    )
+    client.apply(ResourceDocument(manual, "manual.yaml"))
+
+    def reason(wanted: str) -> bool:
+        (status,) = client.get("view", "delays")
+        return status.reason == wanted
+
+    for step, wanted in enumerate(("TakeoverWaits", "Aborted")):
+        assert server.until(lambda _, wanted=wanted: reason(wanted))
+        more, fewer, _ = told(planned(client, manual, at=9_000))["delays", "late"]
+        assert (len(more), fewer) == (1, [])
+        made = record(client, "delays", None, 9_000, 100)
+        _, case = made.write("delays", tmp_path / wanted)
+        loaded = load_cases(case)
+        ((_, only),) = loaded.cases
+        assert differences(rules_of(loaded.resources), only, Random(1)) == []
+        if step == 0:
+            client.abort("delays")
+    client.apply(ResourceDocument(VIEW, "view.yaml"))

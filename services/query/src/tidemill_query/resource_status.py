@@ -13,6 +13,7 @@ from tidemill.catalog.made.making import made_by
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.catalog.store import ResourceStore, Stored
+from tidemill.catalog.versions import served
 from tidemill.errors import (
     Corrupt,
     Indeterminate,
@@ -196,6 +197,8 @@ class ResourceStatuses:
         try:
             since, upper, timeline = await self._frontiers(stored, {} if made is None else made)
             lag_ms = await self._lag(upper, timeline)
+            if (read := served(stored)) is not stored:
+                details = {**details, "served": yaml_of(read.resource.to_document())}
         except (Unavailable, Indeterminate):
             raise
         except Exception as error:  # of one resource no more is known; the others are told of

@@ -16,7 +16,7 @@ from tidemill.datalog.dataflow.evaluating import presences_of
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import NotYet, UsageError
-from tidemill.rpc.messages import Changes
+from tidemill.rpc.messages import Changes, ResourceStatus
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.resources import Resource, SourceSpec, load_resources
 from tidemill.time import sole_time
@@ -37,13 +37,18 @@ class Stretch:
     at: int
 
 
+def document_on(status: ResourceStatus) -> str:
+    """The document of a resource that answers: a new version may wait, or have been aborted."""
+    return str(status.details.get("served") or status.document_yaml)
+
+
 def resources_on(client: Client) -> list[Resource]:
-    """Every resource of the server, as it was applied. Raises: UsageError."""
+    """Every resource of the server, in the version that answers. Raises: UsageError."""
     return [
         resource
         for status in client.get()
         if status.document_yaml
-        for resource in load_resources(status.document_yaml, f"{status.kind}/{status.name}")
+        for resource in load_resources(document_on(status), f"{status.kind}/{status.name}")
     ]
 
 

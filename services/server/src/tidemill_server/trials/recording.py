@@ -18,6 +18,7 @@ from tidemill_server.trials.history import (
     all_facts,
     bases_of,
     columns_on,
+    document_on,
     resources_on,
     stretch_of,
     views_below,
@@ -59,7 +60,7 @@ def record(
     facts = all_facts(client, rules, bases, stretch, changes_max)
     needed = {*bases, *views_below(rules, view)}
     documents = [
-        status.document_yaml.strip()
+        document_on(status).strip()
         for status in client.get()
         if status.name in needed and status.kind in ("Source", "Table", "View")
     ]

@@ -54,7 +54,7 @@ STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
 """The first line whose class fits."""
 
 FORM_STATUSES: Mapping[int, str] = {
-    400: "The body breaks off, or is none.",
+    400: "The request is none of HTTP, or its body breaks off.",
     403: "The host or the page is foreign.",
     404: "There is no such route.",
     405: "The route does not take this method; the header `Allow` has those that it takes.",
@@ -62,6 +62,7 @@ FORM_STATUSES: Mapping[int, str] = {
     408: "The body takes longer than `limits.http_body_s`.",
     413: "The body is larger than `limits.http_body_bytes`.",
     415: "The body is encoded, or of a type that is not taken.",
+    417: "The header `Expect` wants anything but `100-continue`.",
     503: "More connections than `limits.http_connections` are open.",
 }
 """Statuses of requests that no route is asked about, and when each is given."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 from weakref import WeakSet
 
 from aiohttp import ClientError, web
@@ -20,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from tidemill.errors import Exhausted, TidemillError, UsageError
+from tidemill.runtime.http_connections import Connection, Full, headers_of, whole
 from tidemill.runtime.http_guard import HttpGuard
 from tidemill.runtime.http_messages import (
     Admission,
@@ -40,7 +42,7 @@ LINGER_S = 1.0
 EVENTS = "text/event-stream"
 """Content type of streams that do not end by themselves; a server that closes ends them."""
 LINE_BYTES_MAX = 64 << 10
-"""Bytes of a request line; a longer one is refused as text, before any route is known."""
+"""Bytes of a request line; a longer one is refused before any route is known."""
 OPENAPI = "/v1/openapi.json"
 """The list of routes of a server that answers calls."""
 PATH_CHARS_MAX = 200
@@ -49,12 +51,6 @@ JOIN_INLINE_MAX = 1 << 20
 """Bytes of a body that are put together on the event loop; more take milliseconds."""
 SCRAPES_SHARE = 0.2
 """Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
-
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
-    b"Content-Type: text/plain\r\n\r\nconnection refused: limits.http_connections are open\n"
-)
-"""The answer to every connection beyond the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +111,15 @@ class HttpServer:
         self._warnings: list[str] = []
         self._hears = refused
         self._application = web.Application(middlewares=[self._guarded(guard or HttpGuard())])
-        self._runner = web.AppRunner(
-            self._application,
-            access_log=None,
-            logger=_log,
-            shutdown_timeout=CLOSE_S_MAX,
-            lingering_time=LINGER_S,
+        self._of_connections: dict[str, Any] = {
+            "access_log": None,
+            "logger": _log,
+            "lingering_time": LINGER_S,
             # Refused bodies are read to their end and never unpacked: none that is packed is taken.
-            auto_decompress=False,
-            max_line_size=LINE_BYTES_MAX,
-        )
+            "auto_decompress": False,
+            "max_line_size": LINE_BYTES_MAX,
+        }
+        self._runner = web.AppRunner(self._application, shutdown_timeout=CLOSE_S_MAX)
         self.add_route("GET", "/metrics", self._show_metrics)
         self.add_route("GET", "/healthz", self._show_health)
         self.add_route("GET", "/readyz", self._show_readiness)
@@ -167,7 +162,9 @@ class HttpServer:
             try:
                 async with self._reply(request, exchange, admits, throttle) as reply:
                     if not isinstance(reply.body, bytes):
-                        response = web.StreamResponse(status=reply.status, headers=_headers(reply))
+                        response = web.StreamResponse(
+                            status=reply.status, headers=headers_of(reply)
+                        )
                         await self._send(request, response, reply.body)
                         return response
             except TidemillError as error:
@@ -177,11 +174,8 @@ class HttpServer:
             if response is not None:
                 _cut(request)  # it had begun: the client sees that it breaks off
                 return response
-            assert isinstance(reply.body, bytes)
-            whole = web.Response(status=reply.status, body=reply.body, headers=_headers(reply))
-            if not request.content.is_eof():
-                whole.force_close()  # what is left of the body is nobody's to read
-            return whole
+            # The rest of the body is nobody's to read.
+            return whole(reply, last=not request.content.is_eof())
 
         for each in ("HEAD", "GET") if method == "GET" else (method,):
             self._application.router.add_route(each, path, answer)
@@ -305,17 +299,17 @@ class HttpServer:
                 try:
                     return await handler(request)
                 except web.HTTPException as found:  # no such route, or not by this method
-                    reply = form_problem(found.status, self._unrouted(request, found.status))
-                    allowed = {n: v for n, v in found.headers.items() if n == "Allow"}
-                    return web.Response(
-                        status=found.status, body=reply.body, headers=_headers(reply) | allowed
+                    unrouted = whole(
+                        form_problem(found.status, self._unrouted(request, found.status))
                     )
+                    unrouted.headers.update(
+                        {n: v for n, v in found.headers.items() if n == "Allow"}
+                    )
+                    return unrouted
             status, says = refused
             self._tell(_request_of(request), status, says)
-            reply = form_problem(status, says)
-            answer = web.Response(status=status, body=reply.body, headers=_headers(reply))
-            answer.force_close()  # what of the body is under way is not read
-            return answer
+            # The rest of the body, which is under way, is not read.
+            return whole(form_problem(status, says), last=True)
 
         return admit
 
@@ -363,8 +357,8 @@ class HttpServer:
         assert server is not None
         if len(server.connections) >= self._limits.connections and not self._idle_ended():
             self._metrics.increment(REFUSALS, limit="limits.http_connections")
-            return _Full()
-        connection = server()
+            return Full()
+        connection = Connection(server, loop=asyncio.get_running_loop(), **self._of_connections)
         asyncio.get_running_loop().call_later(self._limits.body_s, self._end_silent, connection)
         return connection
 
@@ -439,15 +433,6 @@ _log = logging.getLogger("tidemill.http")
 _log.addFilter(_is_ours)
 
 
-class _Full(asyncio.Protocol):
-    """Says that there are too many connections, and ends."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(_FULL)
-        transport.close()
-
-
 async def _close(pieces: AsyncIterator[bytes]) -> None:
     """End what makes the pieces of a body."""
     if isinstance(pieces, AsyncGenerator):
@@ -463,15 +448,6 @@ def _is_packed(request: web.Request) -> bool:
         for each in value.split(",")
     ]
     return not {"", "identity", "chunked"}.issuperset(said)
-
-
-def _headers(reply: HttpReply) -> dict[str, str]:
-    """Headers of a reply; a browser takes its type as it is said."""
-    return {
-        "Content-Type": reply.content_type,
-        "X-Content-Type-Options": "nosniff",
-        **reply.headers,
-    }
 
 
 def _cut(request: web.Request) -> None:

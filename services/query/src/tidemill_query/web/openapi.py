@@ -24,6 +24,7 @@ OPERATIONS = (*READING, *FOLLOWING, *COMMANDS, *WEBHOOKS)
 """Every call that HTTP offers."""
 
 _REFERENCE = "#/components/schemas/{name}"
+_REFUSED = {"$ref": "#/components/responses/Problem"}
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -64,10 +65,7 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {n: s for n, s in components.items() if n not in arguments},
-            "responses": {
-                "Problem": _problem(of[repr(Problem)]),
-                "Malformed": _malformed(of[repr(Problem)]),
-            },
+            "responses": {"Problem": _problem(of[repr(Problem)])},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
@@ -91,7 +89,7 @@ def _operation(
         "description": f"{says}\n\nRole: {each.role.name}." if each.role > Role.reader else says,
         "parameters": list(_parameters(each, arguments)),
         "responses": {
-            **done, **unchanged, **{str(s): _refused(s) for s in _statuses(each)},
+            **done, **unchanged, **dict.fromkeys(map(str, _statuses(each)), _REFUSED),
         },
     }  # fmt: skip
     if each.proof is not None:
@@ -126,21 +124,11 @@ def _statuses(each: Operation) -> list[int]:
     return sorted(found - of_bodies - {404, 405} | {404})
 
 
-def _refused(status: int) -> dict[str, str]:
-    return {"$ref": f"#/components/responses/{'Malformed' if status == 400 else 'Problem'}"}
-
-
 def _problem(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "description": "The call is refused, or has failed; the problem says what to do next.",
         "content": {PROBLEM: {"schema": schema}},
     }
-
-
-def _malformed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The refusal of a request that is wrong; one that is no HTTP is told in text."""
-    found = _problem(schema)
-    return {**found, "content": {**found["content"], "text/plain": {}}}
 
 
 @cache

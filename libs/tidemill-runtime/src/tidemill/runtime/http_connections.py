@@ -1,0 +1,89 @@
+"""Connections of the HTTP server: read in slices, and answered by problems alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from tidemill.runtime.http_messages import HttpReply
+from tidemill.runtime.http_problems import fault, form_problem
+
+SLICE_BYTES = 16 << 10
+"""Bytes that are read of one connection before others have their turn.
+
+A chunk of one byte costs as much as a large one, so that many bytes at once would hold the loop.
+"""
+
+_slice = memoryview(bytearray(SLICE_BYTES))
+
+
+def headers_of(reply: HttpReply) -> dict[str, str]:
+    """Headers of a reply; a browser takes its type as it is said."""
+    return {
+        "Content-Type": reply.content_type,
+        "X-Content-Type-Options": "nosniff",
+        **reply.headers,
+    }
+
+
+def whole(reply: HttpReply, *, last: bool = False) -> web.Response:
+    """The response of a reply whose body is there; with `last` the connection ends with it."""
+    assert isinstance(reply.body, bytes)
+    found = web.Response(status=reply.status, body=reply.body, headers=headers_of(reply))
+    if last:
+        found.force_close()
+    return found
+
+
+FULL = form_problem(503, "connection refused: limits.http_connections are open")
+
+
+class Full(asyncio.Protocol):
+    """Says that there are too many connections, and ends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer what was not asked yet."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        assert isinstance(FULL.body, bytes)
+        told = {**headers_of(FULL), "Retry-After": "1", "Connection": "close"}
+        told["Content-Length"] = str(len(FULL.body))
+        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        transport.write(f"HTTP/1.1 503 Service Unavailable\r\n{head}\r\n".encode() + FULL.body)
+        transport.close()
+
+
+class Connection(web.RequestHandler, asyncio.BufferedProtocol):
+    """A connection that is read a slice at a time, and answers whatever fails by a problem."""
+
+    __slots__ = ()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Room for one slice; all connections share it, since each takes out its bytes at once."""
+        return _slice
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Parse the bytes that have come."""
+        self.data_received(bytes(_slice[:nbytes]))
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The problem of what is no request, or of a failure that nobody foresaw."""
+        super().handle_error(request, status, exc, message)
+        if status == 400:
+            says = (message or "").strip().partition("\n")[0]
+            return whole(form_problem(status, f"this is no request of HTTP: {says}"), last=True)
+        return whole(fault(exc or RuntimeError(message)), last=True)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response; what aiohttp refuses by itself becomes a problem."""
+        if isinstance(resp, web.HTTPException):
+            resp = whole(form_problem(resp.status, resp.text or resp.reason), last=True)
+        return await super().finish_response(request, resp, start_time)

@@ -238,7 +238,7 @@ async def test_an_answer_is_followed_over_a_stream_that_ends(tmp_path: Path) -> 
         cells = table.get_by_role("row").filter(has_text="N2").get_by_role("cell")
         await expect(cells.last).to_have_text("1")  # the snapshot is not there twice
         assert lasts[0] == ""
-        assert int(lasts[1]) > at
+        assert int(lasts[1].partition("-")[0]) > at
 
 
 async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> None:

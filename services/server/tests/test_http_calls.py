@@ -85,6 +85,54 @@ async def test_rows_are_filtered_by_column(
         assert {row["plane"] for row in said.json["rows"]} == planes
 
 
+EVERY = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: every}
+spec:
+  retain: all
+  columns: [{name: i, type: int}, {name: f, type: float}, {name: t, type: text}, {name: b, type: bool},
+    {name: ts, type: timestamp}, {name: d, type: date}, {name: du, type: duration}, {name: u, type: uuid},
+    {name: de, type: "decimal(9, 2)"}, {name: by, type: bytes}, {name: j, type: json}]
+"""
+EVERY_ROWS = [
+    {"i": 1, "f": 1.5, "t": "a", "b": True, "ts": "2026-01-01T00:00:00Z", "d": "2026-01-01", "du": "1h",
+     "u": "6f9619ff-8b86-d011-b42d-00c04fc964ff", "de": "1.50", "by": "AP8=", "j": {"a": 1}},
+    {"i": 2, "f": -0.0, "t": 'b,"x"', "b": False, "ts": "2026-01-02T00:00:00Z", "d": "2026-01-02", "du": "2h",
+     "u": "00000000-0000-0000-0000-000000000000", "de": "2.50", "by": "", "j": [1, 2]},
+    {"i": 9007199254740993, "f": 1e300, "t": "", "b": False, "ts": "1969-12-31T23:59:59.999Z",
+     "d": "0001-01-01", "du": "-1ms", "u": "f" * 32, "de": "-0.01", "by": "eA==", "j": {"z": None}},
+]  # fmt: skip
+FILTERS = [
+    (["i==9007199254740993"], [2]), (["i>=2", "f<0.5"], [1]), (["f==0"], [1]), (["f>1e299"], [2]),
+    (['t=="b,\\"x\\""'], [1]), (["t=="], [2]), (["b!=true"], [1, 2]), (["ts<2026-01-01T00:00:00Z"], [2]),
+    (["ts>=2026-01-01T01:00:00+01:00"], [0, 1]), (["d<0002-01-01"], [2]), (["du==60m"], [0]),
+    (["du<0ms"], [2]), (["de==1.5"], [0]), (["de<0"], [2]), (["by==AP8="], [0]), (['by==""'], [1]),
+    (["u==6F9619FF8B86D011B42D00C04FC964FF"], [0]), (['j=={"a": 1}'], [0]), (["j!=[1,2]"], [0, 2]),
+    (["i==1", "t==a", "b==true", "de>1", "ts>2020-01-01T00:00:00Z"], [0]),
+]  # fmt: skip
+
+
+async def test_rows_are_filtered_by_columns_of_every_type(tmp_path: Path) -> None:
+    """Refusals name the column and its type."""
+    async with web(tmp_path) as asked:
+        await asked.whole.controller.apply([ResourceDocument(EVERY, "test.yaml")])
+        sent = await asked.ask("/v1/tables/every/rows", "POST", data=json.dumps(EVERY_ROWS),
+                               headers={"Content-Type": "application/json"})  # fmt: skip
+        at = ("as_of", str(sent.json["time"]))
+        numbers = {row["i"]: number for number, row in enumerate(EVERY_ROWS)}
+        for where, wanted in FILTERS:
+            query = [at, ("wait_s", "60"), *(("where", each) for each in where)]
+            said = await asked.ask("/v1/collections/every", params=query)
+            assert said.status == 200, said.body
+            assert sorted(numbers[row["i"]] for row in said.json["rows"]) == wanted, where
+        for wrong in ("b==1", "ts==1767225600000", "de==1.555", "j<1", "i==1.0", f"i=={'9' * 20}"):
+            said = await asked.ask("/v1/collections/every", params=[at, ("where", wrong)])
+            assert (said.status, said.json["reason"]) == (400, "Value")
+            column = wrong.partition("=")[0].partition("<")[0]
+            assert f"{column}" in said.json["detail"]
+
+
 def test_the_value_of_a_condition_is_text_of_the_column() -> None:
     assert conditions_of(["a==1", 'b!="null"', "c==null", "d<=x=y"]) == [
         Condition("a", Comparison.EQUAL, "1"),

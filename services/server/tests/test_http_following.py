@@ -21,7 +21,7 @@ from tidemill.client import Client
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import UpProcess, up_process
-from tidemill.testkit.web import Named, Web, web
+from tidemill.testkit.web import VIEW, Named, Web, web
 from tidemill_query.web import following
 from tidemill_query.web.following import event_pieces
 
@@ -84,7 +84,7 @@ async def read_until(web: Web, path: str, seen: int, last: str = "") -> tuple[st
 async def test_a_follower_has_the_snapshot_and_every_change_once(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, asyncio.timeout(100):
         at = await asked.insert()
-        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        await definite(asked, at)
         last, found = await read_until(asked, PATH, 2)
         assert found == {"N2": 1, "N3": 1}
         many = asyncio.gather(*(read_until(asked, PATH, 52) for _ in range(5)))
@@ -100,7 +100,7 @@ async def test_a_follower_has_the_snapshot_and_every_change_once(tmp_path: Path)
 async def test_a_connection_again_goes_on_behind_any_id(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, asyncio.timeout(100):
         at = await asked.insert()
-        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        await definite(asked, at)
         last, found = await read_until(asked, PATH, 2)
         for number in range(20):
             await asked.insert(pa.table({"plane": [f"P{number}"], "delay": [50], "gate": ["A"]}))
@@ -116,7 +116,7 @@ async def test_a_connection_again_goes_on_behind_any_id(tmp_path: Path) -> None:
 async def test_a_snapshot_behind_the_end_is_refused_and_not_left_out(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()
-        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        await definite(asked, at)
         said = await asked.ask(f"{PATH}&until={at - 1}")
         assert (said.status, said.json["reason"]) == (400, "Until")
         assert (await asked.ask(f"{PATH}&until={at + 60_000}&start={at + 60_000}")).status == 400
@@ -125,7 +125,9 @@ async def test_a_snapshot_behind_the_end_is_refused_and_not_left_out(tmp_path: P
 async def test_ids_that_are_none_are_refused_and_an_end_is_one(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()
-        for hostile in ("x", "-1", "1e9", "9" * 40, "0", "١٢"):
+        await definite(asked, at)
+        far = str(at + 86_400_000)
+        for hostile in ("x", "-1", "1e9", "9" * 40, "0", "١٢", far, f"{at}-", f"{at}-{'0' * 12}"):
             said = await asked.ask(PATH, headers={"Last-Event-ID": hostile})
             assert said.status == 400, hostile
             assert "Last-Event-ID" in said.json["detail"]
@@ -137,6 +139,35 @@ async def test_ids_that_are_none_are_refused_and_an_end_is_one(tmp_path: Path) -
             assert (await asked.ask(path)).status in (400, 404)
         ended = await asked.ask(f"{PATH}&until={at}", headers={"Last-Event-ID": str(at)})
         assert ended.status == 204  # a browser does not come again
+
+
+async def test_an_id_from_before_a_view_was_made_again_is_refused(tmp_path: Path) -> None:
+    """Its rows are others: behind the old frontier some would be missed, others repeated."""
+    async with web(tmp_path) as asked, asyncio.timeout(100):
+        await definite(asked, await asked.insert())
+        last, found = await read_until(asked, PATH, 2)
+        async with asked.session.get(f"{asked.address}{PATH}") as answer:
+            told = asyncio.create_task(names_of(answer))
+            assert (await asked.ask("/v1/resources/View/late", "DELETE")).status == 204
+            assert (await told)[-1] == "end"
+        changed = VIEW.replace("d >= 30", "d >= 5")
+        await asked.whole.controller.apply([ResourceDocument(changed, "test.yaml")])
+        refused = await asked.ask(PATH, headers={"Last-Event-ID": last})
+        assert (refused.status, refused.json["reason"]) == (400, "LastEventId")
+        assert "another collection" in refused.json["detail"]
+        _, found = await read_until(asked, PATH, 3)
+        assert found == {"N1": 1, "N2": 1, "N3": 1}
+
+
+async def names_of(answer: aiohttp.ClientResponse) -> list[str]:
+    """The names of all events of a stream."""
+    return [event.name async for event in events(answer)]
+
+
+async def definite(asked: Web, at: int) -> None:
+    """Return once the view is definite as of the instant."""
+    said = await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+    assert said.status == 200, said.body
 
 
 async def test_only_readers_follow_and_a_shared_feed_opens_to_nobody_else(tmp_path: Path) -> None:
@@ -155,7 +186,7 @@ async def test_only_readers_follow_and_a_shared_feed_opens_to_nobody_else(tmp_pa
 async def test_followers_that_leave_end_what_they_shared(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, asyncio.timeout(60):
         at = await asked.insert()
-        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        await definite(asked, at)
         await asyncio.gather(*(read_until(asked, PATH, 2) for _ in range(20)))
         clock = asked.whole.context.clock
         while asked.whole.answers.feeds.followed():
@@ -169,7 +200,7 @@ async def test_a_follower_behind_the_kept_events_reads_for_itself(
     monkeypatch.setattr(following, "KEPT_BYTES_MAX", 1)
     async with web(tmp_path) as asked, asyncio.timeout(100):
         at = await asked.insert()
-        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        await definite(asked, at)
         many = asyncio.gather(*(read_until(asked, PATH, 32) for _ in range(3)))
         for number in range(30):
             await asked.insert(pa.table({"plane": [f"P{number}"], "delay": [50], "gate": ["A"]}))
@@ -180,8 +211,8 @@ async def test_a_follower_behind_the_kept_events_reads_for_itself(
 @given(st.lists(st.text(), max_size=20))
 def test_any_text_is_one_event(texts: list[str]) -> None:
     table = pa.table({"t": texts, "_time": [1] * len(texts), "_diff": [1] * len(texts)})
-    lines = b"".join(event_pieces(7, [table, table])).decode().split("\n")
-    assert lines[0] == "id: 7"
+    lines = b"".join(event_pieces(7, [table, table], "0a")).decode().split("\n")
+    assert lines[0] == "id: 7-0a"
     assert lines[-2:] == ["", ""]
     assert "" not in lines[:-2]
     said = json.loads("\n".join(x.removeprefix("data: ") for x in lines if x[:6] == "data: "))
@@ -252,8 +283,8 @@ async def test_followers_lose_and_repeat_nothing_over_kills(tmp_path: Path) -> N
 async def test_a_stream_ends_at_the_instant_that_was_asked(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, asyncio.timeout(60):
         at = await asked.insert()
-        await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
+        await definite(asked, at)
         async with asked.session.get(f"{asked.address}{PATH}&start={at}&until={at + 1}") as answer:
             told = [event async for event in events(answer)]
-        assert told[-1].ident == str(at + 1)
+        assert told[-1].ident.startswith(f"{at + 1}-")
         assert {row["p"] for event in told for row in event.data["rows"]} == {"N2", "N3"}

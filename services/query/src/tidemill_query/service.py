@@ -21,6 +21,7 @@ from tidemill.rpc.tls import ServerCredentials
 from tidemill.runtime import logs
 from tidemill.runtime.lifecycle import Scope
 from tidemill.runtime.problems import text_of
+from tidemill.time import Frontier
 from tidemill_query.authorizing import (
     AuthorizedCatalog,
     AuthorizedCompute,
@@ -31,7 +32,7 @@ from tidemill_query.authorizing import (
 from tidemill_query.controller import Controller
 from tidemill_query.driver import QueryDriver
 from tidemill_query.frontier_history import FrontierHistory, Sample
-from tidemill_query.goals import prepare_reading
+from tidemill_query.goals import prepare_reading, split_name
 from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
 from tidemill_query.settings import QuerySettings
@@ -82,6 +83,22 @@ class Answers:
         caller.get().demand(Role.reader, name)
         return await self.history.of(self._process.context.catalog.find(name).collection)
 
+    async def _identified(self, goal: str) -> str:
+        """The id of the collection that a goal is about, for a reader of it.
+
+        Raises: Denied, UnknownCollection, UsageError.
+        """
+        context, (written, _) = self._process.context, split_name(goal)
+        if not context.catalog.knows(written):
+            await context.discover()
+        known = context.catalog.knows(written)
+        name = context.catalog.named(written).name if known else written
+        caller.get().demand(Role.reader, name, shown=written)
+        return context.catalog.named(written).collection
+
+    async def _upper_of(self, collection: str) -> Frontier:
+        return (await self._process.context.collections.newest(collection)).upper
+
     async def begin(self, files: Sequence[Path]) -> None:
         """Apply the resources of `files`; a first question finds its grammar loaded."""
         await asyncio.to_thread(prepare_reading)
@@ -115,6 +132,8 @@ class Answers:
             public=ports.users is None,
             now_ms=context.clock.now_ms,
             history=self._looks,
+            identified=self._identified,
+            upper_of=self._upper_of,
         )
         door = Door(calls, handlers, closed=clear and ports.users is not None)
         for operation in OPERATIONS:

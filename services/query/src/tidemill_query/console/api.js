@@ -65,6 +65,13 @@ export function once() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+// The refusal to follow what a page could only show with long pauses.
+export const tooLong = (why) => new Problem({
+  title: "This answer is too long to be followed here.",
+  detail: `${why}: name a condition in the goal, or ask without following`,
+  status: 400,
+});
+
 async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -97,19 +104,26 @@ export async function rows(base, parameters, most, signal) {
            since: answer.headers.get("Tidemill-Since"), upper: answer.headers.get("Tidemill-Upper") };
 }
 
-// Each event once, over every broken connection: the last id is sent when it connects again.
-export async function follow(goal, take, signal) {
+const EVENT_CHARS_MAX = 2_000_000; // more is read and drawn for longer than a frame
+
+// Each event once, over every broken connection: the last id is sent when it connects again. Where
+// the goal means another collection by then, `anew` is called, and all of it comes again.
+export async function follow(goal, take, anew, signal) {
   let last = null;
   while (!signal.aborted) {
     try {
       const headers = last == null ? {} : { "Last-Event-ID": last };
       const answer = await ask(path("/v1/subscribe", { goal, snapshot: true }), { headers, signal });
       if (answer.status === 204) return;
-      let id = last, name = "message", data = [];
+      let id = last, name = "message", data = [], size = 0;
       for await (const line of lines(answer)) {
         if (line.startsWith("id: ")) id = line.slice(4);
         else if (line.startsWith("event: ")) name = line.slice(7);
-        else if (line.startsWith("data: ")) data.push(line.slice(6));
+        else if (line.startsWith("data: ")) {
+          data.push(line.slice(6));
+          size += line.length;
+          if (size > EVENT_CHARS_MAX) throw tooLong("its changes at one instant are too many");
+        }
         else if (line === "") {
           if (data.length) {
             const told = parsed(data.join("\n"));
@@ -120,10 +134,12 @@ export async function follow(goal, take, signal) {
           }
           name = "message";
           data = [];
+          size = 0;
         }
       }
     } catch (error) {
       if (signal.aborted || error.name === "AbortError") return;
+      if (error.reason === "LastEventId" && last != null) { last = null; anew(); continue; }
       if (error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
     }
     await new Promise((done) => setTimeout(done, 1000));

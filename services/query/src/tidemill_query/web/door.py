@@ -22,7 +22,7 @@ from tidemill.runtime.http_guard import UNSAID
 from tidemill.runtime.http_messages import HttpReply, HttpRequest
 from tidemill.runtime.http_problems import form_problem
 from tidemill.runtime.http_server import HttpServer
-from tidemill.time import read_at
+from tidemill.time import Frontier, read_at
 from tidemill_query.web.forms import accepted
 
 T = TypeVar("T")
@@ -35,6 +35,14 @@ WAIT_S_BESIDE = 30.0
 
 Check = Callable[[Sequence[ResourceDocument], Principal], Awaitable[Sequence[Applied]]]
 """The outcome that applying documents in the name of somebody would have."""
+
+
+Identified = Callable[[str], Awaitable[str]]
+"""The id of the collection that a goal of the caller is about."""
+
+
+UpperOf = Callable[[str], Awaitable[Frontier]]
+"""The upper of a collection by its id."""
 
 
 History = Callable[[str], Awaitable[Sequence[tuple[int, int | None, int | None]]]]
@@ -57,6 +65,8 @@ class Handlers:
     public: bool
     now_ms: Callable[[], int]
     history: History
+    identified: Identified
+    upper_of: UpperOf
 
     def at(self, written: str | int | None) -> int | None:
         """The instant that a caller means, by the clock of this server; None for the latest.

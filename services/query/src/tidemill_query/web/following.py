@@ -1,18 +1,21 @@
 """Changes over HTTP as server-sent events, whose ids are frontiers.
 
 One event has all changes before its frontier that no event before it had. So a browser that
-connects again with the id of the last event misses nothing and repeats nothing. Followers of one
+connects again with the id of the last event misses nothing and repeats nothing. An id has a mark of
+its collection behind the frontier: a name that was deleted and is used again means another one. Followers of one
 goal share one subscription, and the bytes of each event.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -38,8 +41,8 @@ KEPT_BYTES_MAX = 8 << 20
 SILENCE_S = 15.0
 """Seconds without an event after which a comment shows that the connection lives."""
 
-ID_CHARS_MAX = 20
-"""Characters of the id of an event."""
+_ID = re.compile(r"(0|[1-9][0-9]{0,18})(?:-([0-9a-f]{12}))?")
+"""The id of an event: a frontier, and the mark of its collection; a person leaves the mark out."""
 
 ENDED = "end"
 """Id of the last event of a closed collection."""
@@ -117,19 +120,19 @@ class Feeds:
 
     def __init__(self, query: QueryHandlers) -> None:
         self._query = query
-        self._feeds: dict[str, _Feed] = {}
+        self._feeds: dict[tuple[str, str], _Feed] = {}
 
     def followed(self) -> list[str]:
         """The goals that somebody follows now."""
-        return list(self._feeds)
+        return [goal for goal, _ in self._feeds]
 
     @contextmanager
-    def joined(self, goal: str) -> Iterator[_Feed]:
-        """The feed of a goal, for as long as somebody follows it."""
-        feed = self._feeds.get(goal)
+    def joined(self, goal: str, mark: str) -> Iterator[_Feed]:
+        """The feed of a goal over the marked collection, for as long as somebody follows it."""
+        feed = self._feeds.get((goal, mark))
         if feed is None or feed.failed is not None or feed.ended:
-            feed = self._feeds[goal] = _Feed()
-            feed.task = asyncio.create_task(self._run(goal, feed))
+            feed = self._feeds[goal, mark] = _Feed()
+            feed.task = asyncio.create_task(self._run(goal, mark, feed))
         feed.followers += 1
         try:
             yield feed
@@ -138,15 +141,15 @@ class Feeds:
             if not feed.followers:
                 if feed.task is not None:
                     feed.task.cancel()
-                if self._feeds.get(goal) is feed:
-                    del self._feeds[goal]
+                if self._feeds.get((goal, mark)) is feed:
+                    del self._feeds[goal, mark]
 
-    async def _run(self, goal: str, feed: _Feed) -> None:
+    async def _run(self, goal: str, mark: str, feed: _Feed) -> None:
         caller.set(PROCESS)  # each follower has shown its right at its own first look
         try:
             async with aclosing(_events(self._query, goal, None, False, None)) as events:
                 async for upper, tables in events:
-                    pieces = event_pieces(upper, tables)
+                    pieces = event_pieces(upper, tables, mark)
                     size = sum(table.nbytes for table in tables) * WEIGHT
                     feed.take(upper, await beside(size, partial(b"".join, pieces)))
         except TidemillError as error:
@@ -174,14 +177,19 @@ def _upper(held: Frontier) -> int | None:
     return None if held.empty else sole_time(held)
 
 
-def event_pieces(upper: int | None, tables: Sequence[pa.Table]) -> Iterator[bytes]:
+def mark_of(collection: str) -> str:
+    """The mark of a collection in the ids of its events."""
+    return blake2b(collection.encode(), digest_size=6).hexdigest()
+
+
+def event_pieces(upper: int | None, tables: Sequence[pa.Table], mark: str) -> Iterator[bytes]:
     """One event in pieces; a client sees it once its last piece is there.
 
     An event without rows has the name `progress`, the last one of a closed collection `end`.
     """
     rows = any(table.num_rows for table in tables)
     name = b"" if rows else b"event: end\n" if upper is None else b"event: progress\n"
-    ident = ENDED if upper is None else str(upper)
+    ident = ENDED if upper is None else f"{upper}-{mark}"
     times = "" if upper is None else str(upper)
     yield f"id: {ident}\n".encode() + name + f'data: {{"upper":[{times}],"rows":['.encode()
     begun = False
@@ -194,9 +202,9 @@ def event_pieces(upper: int | None, tables: Sequence[pa.Table]) -> Iterator[byte
     yield b"]}\n\n"
 
 
-async def _pieces(upper: int | None, tables: Sequence[pa.Table]) -> AsyncIterator[bytes]:
+async def _pieces(upper: int | None, tables: Sequence[pa.Table], mark: str) -> AsyncIterator[bytes]:
     """The event, each of its pieces made beside the event loop if it is long."""
-    pieces = event_pieces(upper, tables)
+    pieces = event_pieces(upper, tables, mark)
     largest = max((table.nbytes for table in tables), default=0) * WEIGHT
     while (piece := await beside(largest, partial(next, pieces, None))) is not None:
         yield piece
@@ -204,9 +212,10 @@ async def _pieces(upper: int | None, tables: Sequence[pa.Table]) -> AsyncIterato
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Arguments of a follower, with its instants read."""
+    """Arguments of a follower, with its instants read, and the mark of its collection."""
 
     goal: str
+    mark: str
     start: int | None
     snapshot: bool
     until: int | None
@@ -228,7 +237,7 @@ class _Follower:
         The first piece is empty: it comes once the caller may follow.
         """
         goal, until = self._of.goal, self._of.until
-        with self._on.feeds.joined(goal) as feed:
+        with self._on.feeds.joined(goal, self._of.mark) as feed:
             shared = until is None
             stop = until
             while True:
@@ -276,12 +285,15 @@ class _Follower:
             async for upper, tables in events:
                 if not begun:
                     begun = True
+                    # Ids of collections never come again: between two equal looks it was this one.
+                    if mark_of(await self._on.identified(goal)) != self._of.mark:
+                        raise _another(goal)
                     yield b""
                 # NB: a frontier that is not past the start says nothing, and is no place to begin.
                 if upper is not None and start is not None and upper <= start:
                     continue
                 if upper is None or upper != self.at or tables:
-                    async for piece in _pieces(upper, tables):
+                    async for piece in _pieces(upper, tables, self._of.mark):
                         yield piece
                 self.at = upper
                 if upper is None:
@@ -290,41 +302,56 @@ class _Follower:
                     return
 
 
-def _last_id(asked: Asked) -> int | None:
-    """The frontier that the header names; None without one, or for the end. Raises: UsageError."""
-    last = asked.request.sent.get("last-event-id", "").strip()
-    if not last or last == ENDED:
+def _refused(says: str) -> UsageError:
+    return UsageError(
+        f"following refused: {says}; leave Last-Event-ID out to begin anew", reason="LastEventId"
+    )
+
+
+def _another(goal: str) -> UsageError:
+    return _refused(f"{goal[:100]} means another collection than the events before had")
+
+
+def _last_id(last: str, goal: str, mark: str, upper: Frontier) -> int | None:
+    """The frontier that the header names; None for the end.
+
+    Raises: UsageError for an id that no event of this collection has had.
+    """
+    if last == ENDED:
         return None
-    # NB: Python refuses to read numbers of thousands of digits.
-    found = int(last) if last.isascii() and last.isdecimal() and len(last) <= ID_CHARS_MAX else 0
-    if not 0 < found < 1 << 63:
-        raise UsageError(
-            f"following refused: {last[:100]!r} is no id of an event; leave Last-Event-ID out to "
-            "begin anew",
-            reason="LastEventId",
-        )
-    return found
+    found = _ID.fullmatch(last)
+    frontier = int(found[1]) if found else 0
+    if found is None or not 0 < frontier < 1 << 63:
+        raise _refused(f"{last[:100]!r} is no id of an event")
+    if found[2] not in (None, mark):
+        raise _another(goal)
+    if not upper.empty and frontier > sole_time(upper):
+        raise _refused(f"{last!r} is beyond everything that was sent, which is before {upper}")
+    return frontier
 
 
 async def follow(on: Handlers, asked: Asked) -> HttpReply:
-    """The changes of a goal or collection as server-sent events; their ids are frontiers.
+    """The changes of a goal or collection as server-sent events; their ids begin with frontiers.
 
-    With `Last-Event-ID` the stream goes on behind that event: nothing is missed or repeated. An
+    With `Last-Event-ID` the stream goes on behind that event: nothing is missed or repeated. An id
+    of another collection is refused, such as one from before a view was deleted and made again. An
     event without a name has changes, one named `progress` has none. One named `problem` says why
     the stream ends, one named `end` that the collection is closed. Status 204 ends it for good. An
     `EventSource` of a browser sends no token; with tokens a page reads the stream by `fetch`.
     """
-    last, of, until = _last_id(asked), asked.of, on.at(asked.of.until)
-    ended = asked.request.sent.get("last-event-id", "").strip() == ENDED
+    of, until = asked.of, on.at(asked.of.until)
+    collection = await on.identified(of.goal)
+    given, mark = asked.request.sent.get("last-event-id", "").strip(), mark_of(collection)
+    last = _last_id(given, of.goal, mark, await on.upper_of(collection)) if given else None
     if until == 0 or (until is None and of.until is not None):
         raise UsageError(
             f"following refused: until={of.until} is no end of a stream: name an instant after 0, "
             "or leave it out",
             reason="Until",
         )
-    if ended or (last is not None and until is not None and last >= until):
+    if given == ENDED or (last is not None and until is not None and last >= until):
         return HttpReply(204, content_type=EVENTS)
-    place = _Place(of.goal, on.at(of.start), of.snapshot, until)
+    place = _Place(of.goal, mark, on.at(of.start), of.snapshot, until)
     stream = _Follower(on, place, last).stream()
     first = await anext(stream)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -4,51 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Route, expect
 
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.testkit.browsing import barriers, browser
-from tidemill.testkit.web import Named, Web, web
+from tidemill.testkit.browsing import barriers, console
+from tidemill.testkit.web import Named, web
 from tidemill_query.web.console import POLICY
 
 pytestmark = pytest.mark.server
 expect.set_options(timeout=30_000)
 
 
-@asynccontextmanager
-async def console(asked: Web, **settings: Any) -> AsyncIterator[Page]:
-    """The console in a page of its own; what a page must not do fails the test at its end."""
-    async with browser() as started:
-        size: Any = {"width": 1280, "height": 800}
-        context = await started.new_context(viewport=size, **settings)
-        page = await context.new_page()
-        faults: list[str] = []
-        foreign: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda told: faults.append(told.text) if "Policy" in told.text else None)
-        page.on(
-            "request",
-            lambda sent: None if sent.url.startswith(asked.address) else foreign.append(sent.url),
-        )
-        page.set_default_timeout(30_000)
-        yield page
-        assert not faults, faults
-        assert not foreign, foreign
-
-
 async def test_every_screen_is_without_barriers_in_dark_and_light(tmp_path: Path) -> None:
     async with web(tmp_path) as asked:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
-        async with console(asked, color_scheme="dark") as page:
+        async with console(asked.address, color_scheme="dark") as page:
             for theme in ("dark", "light"):
                 for screen, shows in (
                     ("graph?at=View%2Flate", "definite before"),
@@ -84,7 +61,7 @@ async def test_a_click_on_a_row_shows_its_proof_and_a_missing_record_its_reasons
     async with web(tmp_path) as asked:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
-        async with console(asked) as page:
+        async with console(asked.address) as page:
             await page.goto(f"{asked.address}/#/ask")
             await page.get_by_label("Goal or collection").fill("late(p, d)")
             await page.get_by_role("button", name="Ask").click()
@@ -113,7 +90,7 @@ spec: {retain: all, program: "scored(score: s, n: n) := scores(s, n);"}
 """
     row = b'{"score": 45.0, "n": 9007199254740993}'
     json_rows = {"Content-Type": "application/json"}
-    async with web(tmp_path) as asked, console(asked) as page:
+    async with web(tmp_path) as asked, console(asked.address) as page:
         await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
         sent = await asked.ask("/v1/tables/scores/rows", "POST", data=row, headers=json_rows)
         await asked.ask(f"/v1/collections/scored/scored?as_of={sent.json['time']}&wait_s=60")
@@ -150,7 +127,7 @@ spec:
         b'"id": "6f9619ff8b86d01142b42d00c04fc964", "doc": {"a": [1.0, 12345678901234567.89, null], "b": "\\"q"}}'
     )
     json_rows = {"Content-Type": "application/json"}
-    async with web(tmp_path) as asked, console(asked) as page:
+    async with web(tmp_path) as asked, console(asked.address) as page:
         await asked.whole.controller.apply([ResourceDocument(documents, "test.yaml")])
         sent = await asked.ask("/v1/tables/paid/rows", "POST", data=row, headers=json_rows)
         await asked.ask(f"/v1/collections/v/told?as_of={sent.json['time']}&wait_s=60")
@@ -178,7 +155,7 @@ async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None
         headers = {"Content-Type": "application/json"}
         sent = await asked.ask("/v1/tables/delays/rows", "POST", data=row, headers=headers)
         await asked.ask(f"/v1/collections/late/late?as_of={sent.json['time']}&wait_s=60")
-        async with console(asked) as page:
+        async with console(asked.address) as page:
             await page.goto(f"{asked.address}/#/ask?goal=late(p, d)")
             table = page.get_by_role("region", name="Answer")
             await expect(table).to_contain_text("N9")
@@ -199,7 +176,7 @@ async def test_the_slider_moves_the_answer_and_the_graph(tmp_path: Path) -> None
 
 
 async def test_rows_are_inserted_and_their_answer_is_watched(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked) as page:
+    async with web(tmp_path) as asked, console(asked.address) as page:
         await asked.insert()
         await page.goto(f"{asked.address}/#/insert?key=Table%2Fdelays")
         await page.get_by_label("Goal").fill("late(p, d)")
@@ -214,7 +191,7 @@ async def test_rows_are_inserted_and_their_answer_is_watched(tmp_path: Path) -> 
 
 
 async def test_an_answer_is_followed_over_a_stream_that_ends(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked) as page:
+    async with web(tmp_path) as asked, console(asked.address) as page:
         at = await asked.insert()
         await asked.ask(f"/v1/collections/late/late?as_of={at}&wait_s=60")
         lasts: list[str] = []
@@ -246,7 +223,7 @@ async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> 
         "apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {name: early}\nspec:\n"
         "  program: |\n    early(plane: p) := delays(p, d, g) if d < 10;\n"
     )
-    async with web(tmp_path) as asked, console(asked) as page:
+    async with web(tmp_path) as asked, console(asked.address) as page:
         await page.goto(f"{asked.address}/#/apply")
         text = page.get_by_label("Documents")
         await text.fill(good.replace("d < 10", "d < ten").replace("spec:", "spec:\n  much: 1"))
@@ -270,7 +247,7 @@ async def test_documents_are_checked_with_places_and_applied(tmp_path: Path) -> 
 
 async def test_a_token_is_asked_for_and_kept_by_the_tab_alone(tmp_path: Path) -> None:
     users = Named(rita=Grant(Role.reader, ("delays",)))
-    async with web(tmp_path, users) as asked, console(asked) as page:
+    async with web(tmp_path, users) as asked, console(asked.address) as page:
         await page.goto(asked.address)
         await page.get_by_label("Token", exact=True).fill("rita")
         await page.get_by_role("button", name="Use it").click()
@@ -301,7 +278,7 @@ async def test_the_frontiers_of_a_resource_are_drawn_over_time(tmp_path: Path) -
         looks = (await asked.ask("/v1/frontiers/late/late")).json
         assert looks[-1]["upper"] > at >= looks[-1]["since"]
         assert (await asked.ask("/v1/frontiers/none")).status == 404
-        async with console(asked) as page:
+        async with console(asked.address) as page:
             await page.goto(f"{asked.address}/#/resource?key=View%2Flate")
             drawing = page.get_by_label("Frontiers over time")
             await expect(drawing.locator("polyline").first).to_have_attribute(
@@ -311,7 +288,7 @@ async def test_the_frontiers_of_a_resource_are_drawn_over_time(tmp_path: Path) -
 
 
 async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked, console(asked) as page:
+    async with web(tmp_path) as asked, console(asked.address) as page:
         body = json.dumps([resource(number) for number in range(1000)])
         await page.route("**/v1/resources?*", lambda route: route.fulfill(body=body))
         await page.goto(asked.address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright
@@ -27,6 +28,27 @@ async def browser() -> AsyncIterator[Browser]:
             yield started
         finally:
             await started.close()
+
+
+@asynccontextmanager
+async def console(address: str, **settings: Any) -> AsyncIterator[Page]:
+    """The console in a page of its own; what a page must not do fails the test at its end."""
+    async with browser() as started:
+        size: Any = {"width": 1280, "height": 800}
+        context = await started.new_context(**{"viewport": size, **settings})
+        page = await context.new_page()
+        faults: list[str] = []
+        foreign: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda told: faults.append(told.text) if "Policy" in told.text else None)
+        page.on(
+            "request",
+            lambda sent: None if sent.url.startswith(address) else foreign.append(sent.url),
+        )
+        page.set_default_timeout(30_000)
+        yield page
+        assert not faults, faults
+        assert not foreign, foreign
 
 
 async def barriers(page: Page) -> list[str]:

@@ -74,6 +74,10 @@ class Named:
     def __init__(self, **grants: Grant) -> None:
         self._grants = grants
 
+    def rename(self, name: str, other: str) -> None:
+        """From now on the token is the other name."""
+        self._grants[other] = self._grants.pop(name)
+
     def principal(self, metadata: Mapping[str, str], identities: object) -> Principal:
         """The user that is named. Raises: Unauthenticated."""
         name = metadata.get("authorization", "").removeprefix("Bearer ")

@@ -1,20 +1,22 @@
 // Rows as a table; a row whose record can be written opens its proof.
 
-import { h } from "./dom.js";
+import { cut, h } from "./dom.js";
 import { jsonText, recordOf } from "./records.js";
 import { lookAtCollections, state } from "./state.js";
 
 export const ROWS_MAX = 500;
 
+const TEXT_MAX = 300; // characters of a value that a cell shows; its proof shows more of them
+
 // The collection that a goal is about, as far as its name alone says it.
 export function collectionOf(goal) {
   const name = goal.split("(")[0].trim();
   return state.collections.get(name) ?? state.collections.get(`${name}/${name}`)
-    ?? [...state.collections.values()].find((each) => each.id.endsWith(`/${name}`));
+    ?? [...state.collections].find(([id]) => id.endsWith(`/${name}`))?.[1];
 }
 
 // Documents as they are written; all else as its own text.
-const shown = (value) => (typeof value === "object" ? jsonText(value) : String(value));
+const shown = (value) => cut(typeof value === "object" ? jsonText(value) : String(value), TEXT_MAX);
 
 export function table(goal, rows, prove) {
   const collection = collectionOf(goal);
@@ -24,7 +26,7 @@ export function table(goal, rows, prove) {
     return h("tr", null,
       prove && h("td", null, fact
         ? h("button", {
-          type: "button", class: "link", "aria-label": `Proof of ${fact}`,
+          type: "button", class: "link", "aria-label": `Proof of ${cut(fact, TEXT_MAX)}`,
           // A record is written by the types of its columns, and those may not be known yet.
           onclick: async () => {
             if (!collectionOf(goal)) await lookAtCollections().catch(() => {});

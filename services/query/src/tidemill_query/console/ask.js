@@ -2,15 +2,17 @@
 
 import { collectionOf, ROWS_MAX, table as drawn } from "./answer.js";
 import { get, rows } from "./api.js";
-import { h, problem, say } from "./dom.js";
+import { cut, h, problem, say } from "./dom.js";
 import { watch } from "./live.js";
-import { on, setTimeline, state } from "./state.js";
+import { address, on, setTimeline, state } from "./state.js";
 import { instant } from "./times.js";
 
 const SLOW_MS = 120;
+const FACT_MAX = 2_000; // characters of a fact in a tree
+const REASONS_MAX = 100_000; // and of the reasons as text
 
 function tree(node, top) {
-  const label = [h("code", null, node.fact)];
+  const label = [h("code", null, cut(node.fact, FACT_MAX))];
   if (node.rule != null && node.text) label.push(h("span", { class: "soft" }, `  by ${node.text}`));
   if (node.kind === "input") label.push(h("span", { class: "soft" }, "  input"));
   if (!node.children?.length) return h("div", { class: "leaf" }, label);
@@ -44,6 +46,12 @@ export function screen(main, parameters, signal, go) {
   const prove = (fact) => { record.value = fact; why("why"); };
   const fill = (asked, found) => table.replaceChildren(drawn(asked, found, prove));
 
+  // The question and its proof, so that a page that is loaded again shows them again.
+  function stated() {
+    const told = { goal: goal.value.trim(), record: record.value.trim() };
+    address("ask", Object.entries(told).filter(([, text]) => text));
+  }
+
   async function ask() {
     following?.abort();
     asking.abort();
@@ -51,9 +59,7 @@ export function screen(main, parameters, signal, go) {
     const mine = asking;
     const asked = goal.value.trim();
     if (!asked) { table.replaceChildren(); say(head, "Name a collection, or a goal such as late(p, d)."); return; }
-    const parts = new URLSearchParams({ goal: asked });
-    if (state.asOf != null) parts.set("t", state.asOf);
-    history.replaceState(null, "", `#/ask?${parts}`);
+    stated();
     const collection = collectionOf(asked);
     if (collection) setTimeline(collection.timeline);
     if (live.checked && state.asOf == null) { followed(asked); return; }
@@ -82,7 +88,7 @@ export function screen(main, parameters, signal, go) {
     head.setAttribute("aria-live", "off"); // it changes all the time now
     const mine = following;
     watch(asked, mine.signal, (found) => fill(asked, found), (text) => say(head, text),
-      (error) => table.replaceChildren(problem(error)));
+      (error) => { table.replaceChildren(problem(error)); say(head, ""); });
   }
 
   async function why(kind) {
@@ -91,13 +97,14 @@ export function screen(main, parameters, signal, go) {
     const mine = reading;
     const fact = record.value.trim();
     if (!fact) return;
+    stated();
     try {
       const asOf = state.asOf ?? (following ? null : shown);
       const found = await get(`/v1/${kind}`, { record: fact, as_of: asOf }, mine.signal);
       if (!found.tree && kind === "why") { await why("why-not"); return; } // it is absent
       const head = kind === "why" ? "Proof" : "Why it is absent";
       reasons.replaceChildren(h("h3", null, head), found.tree ? tree(found.tree, true) : "");
-      text.textContent = found.text;
+      text.textContent = cut(found.text, REASONS_MAX);
       text.hidden = false;
     } catch (error) {
       if (error.name === "AbortError") return;

@@ -28,8 +28,12 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// The beginning of a text that would be too long to lay out, with its length.
+export const cut = (text, most) => (text.length <= most ? text
+  : `${text.slice(0, most)}… (${text.length} characters)`);
+
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" },
     h("p", null, h("strong", null, error.title ?? "The call failed.")),
-    h("p", null, error.detail ?? String(error)));
+    h("p", null, cut(error.detail ?? String(error), 20_000)));
 }

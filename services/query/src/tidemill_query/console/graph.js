@@ -4,7 +4,7 @@ import { move, parts, told } from "./bars.js";
 import { h, problem, put, say, svg } from "./dom.js";
 import { ResourceList } from "./list.js";
 import { explain } from "./lateness.js";
-import { keyOf, on, readsOf, setTimeline, state, timelineOf } from "./state.js";
+import { address, keyOf, on, readsOf, setTimeline, state, timelineOf } from "./state.js";
 
 const NODES_MAX = 150;
 const WIDTH = 190, HEIGHT = 56, GAP_X = 70, GAP_Y = 18;
@@ -157,7 +157,7 @@ export function screen(main, parameters, signal, go) {
     chosen = key;
     const resource = state.resources.get(key);
     if (resource) setTimeline(timelineOf(resource));
-    history.replaceState(null, "", `#/graph?at=${encodeURIComponent(key)}`);
+    address("graph", { at: key });
     update();
   }
 

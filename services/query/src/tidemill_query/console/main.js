@@ -5,7 +5,7 @@ import { screen as ask } from "./ask.js";
 import { say } from "./dom.js";
 import { screen as graph } from "./graph.js";
 import { screen as resource } from "./resource.js";
-import { on, range, refresh, setInstant, state, tell } from "./state.js";
+import { address, on, range, refresh, setInstant, state, tell } from "./state.js";
 import { instant, stated } from "./times.js";
 import { apply, insert } from "./write.js";
 
@@ -22,13 +22,14 @@ function go(address) {
 }
 
 function route() {
-  if (location.hash && !location.hash.startsWith("#/")) return; // a link within the page
   open?.abort();
   open = new AbortController();
   const [name, query] = (location.hash.slice(2) || "graph").split("?");
   const parameters = new URLSearchParams(query ?? "");
   const asOf = stated(parameters.get("t") ?? "");
+  // An address that was seen states its instant, if only by stating none; a link leaves it as it is.
   if (asOf != null) Object.assign(state, { asOf, given: true });
+  else if (history.state?.seen) Object.assign(state, { asOf: null, given: false });
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -36,6 +37,7 @@ function route() {
   const screen = SCREENS[name] ?? graph;
   document.title = `Tidemill ${name}`;
   focus = screen(main, parameters, open.signal, go) ?? {};
+  address();
   instantShown();
 }
 
@@ -91,6 +93,11 @@ dialog.addEventListener("close", () => {
   refresh().then(route);
 });
 
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address is that of the screen
+  main.focus();
+});
+
 addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, dialog");
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -108,7 +115,7 @@ on("resources", () => {
   if (problem?.status === 401 && !dialog.open && !token.get()) dialog.showModal();
   instantShown();
 });
-on("instant", instantShown);
+on("instant", () => { address(); instantShown(); });
 addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 route();

@@ -4,13 +4,15 @@ import { get } from "./api.js";
 import { told } from "./bars.js";
 import { h, problem, put, say, svg } from "./dom.js";
 import { explain } from "./lateness.js";
-import { on, setTimeline, state, timelineOf } from "./state.js";
+import { condition, on, setTimeline, state, timelineOf } from "./state.js";
 import { instant, only, span } from "./times.js";
 
 const DETAILS_APART = new Set(["holders", "heldBack", "reads", "inputs"]);
 
 function facts(resource) {
+  const asked = state.asOf == null ? [] : [[`as of ${instant(state.asOf)}`, condition(resource).says]];
   const rows = [
+    ...asked,
     ["state", resource.ready ? resource.reason : `not ready: ${resource.reason}`],
     ["says", resource.message || "nothing"],
     ["timeline", timelineOf(resource)],
@@ -49,23 +51,35 @@ function overTime(looks) {
   const word = (time) => (time == null ? "closed" : instant(time));
   return {
     since: points("since"), upper: points("upper"),
+    high: (time) => (85 - ((time - least) / size) * 80).toFixed(1),
     says: `${looks.length} looks over ${span(wide)}; since ${word(last?.since)}, upper ${word(last?.upper)}`,
   };
 }
 
 function frontiers() {
   const lines = { upper: svg("polyline", { points: "" }), since: svg("polyline", { class: "second", points: "" }) };
+  const here = svg("line", { class: "at", x1: 0, x2: 600, y1: -9, y2: -9 });
+  let high = null;
   const says = h("p", { class: "soft" });
   const drawing = svg("svg", {
     class: "spark", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
     "aria-label": "Frontiers over time: upper above, since below",
-  }, lines.upper, lines.since);
+  }, lines.upper, lines.since, here);
+  // The instant of the slider across both: where upper crosses it, it became definite.
+  function move() {
+    const at = state.asOf == null || high == null ? -9 : high(state.asOf);
+    put(here, "y1", at);
+    put(here, "y2", at);
+  }
   return {
+    move,
     parts: [drawing, says],
     async look(collection, signal) {
       const found = overTime(await get(`/v1/frontiers/${collection.split("/").map(encodeURIComponent).join("/")}`, null,
         signal));
       for (const name of ["upper", "since"]) put(lines[name], "points", found[name]);
+      high = found.high;
+      move();
       say(says, `${collection}: ${found.says}`);
     },
   };
@@ -95,14 +109,18 @@ export function screen(main, parameters, signal, go) {
     const resource = state.resources.get(key);
     if (!resource) {
       const error = state.problem ?? { title: `There is no ${key}.`, detail: "It may be deleted." };
-      failed.replaceChildren(...(state.resources.size || state.problem ? [problem(error)] : []));
+      const known = state.resources.size > 0 || state.problem != null;
+      failed.replaceChildren(...(known ? [problem(error)] : []));
+      body.hidden = known; // never a picture of before
       return;
     }
+    body.hidden = false;
     setTimeline(timelineOf(resource));
     put(head, "class", told(resource).class);
     list.replaceChildren(...facts(resource));
     const lag = drawn(key);
     put(line, "points", lag.points);
+    history.move();
     say(most, lag.says);
     const found = explain(resource);
     say(says, found.text);
@@ -125,29 +143,28 @@ export function screen(main, parameters, signal, go) {
       holders.replaceChildren(...(found.details.holders ?? ["nobody"]).map(line));
       kept.replaceChildren(...(found.details.heldBack ?? ["nothing"]).map(line));
       const letters = kind === "Source" ? "deadletters" : kind === "View" ? "errors" : null;
-      const outputs = [...state.collections.values()]
-        .filter((each) => each.id === name || (each.kind === "view" && each.id.startsWith(`${name}/`)));
+      const outputs = [...state.collections].filter(([id, each]) =>
+        id === name || (each.kind === "view" && id.startsWith(`${name}/`))).map(([id]) => id);
       links.replaceChildren(
         ...outputs.map((each) =>
-          h("a", { href: `#/ask?goal=${encodeURIComponent(each.id)}` }, `Ask ${each.id}`)),
+          h("a", { href: `#/ask?goal=${encodeURIComponent(each)}` }, `Ask ${each}`)),
         letters && h("a", { href: `#/ask?goal=${encodeURIComponent(`${name}/${letters}`)}` },
           `${found.details[letters] ?? 0} ${letters === "errors" ? "errors" : "dead letters"}`) || "",
         kind === "Table" || kind === "Source"
           ? h("a", { href: `#/insert?key=${encodeURIComponent(key)}` }, "Insert rows") : "",
         h("a", { href: `#/graph?at=${encodeURIComponent(key)}` }, "In the graph"));
-      const shown = outputs[0]?.id ?? (state.collections.has(name) ? name : null);
+      const shown = outputs[0] ?? (state.collections.has(name) ? name : null);
       if (shown) await history.look(shown, signal);
       if (kind === "View") {
         plan.textContent = (await get(`/v1/views/${encodeURIComponent(name)}/plan`, null, signal)).text;
       }
       failed.replaceChildren();
     } catch (error) {
-      if (error.name !== "AbortError") failed.replaceChildren(problem(error));
+      if (error.name !== "AbortError" && !body.hidden) failed.replaceChildren(problem(error));
     }
   }
 
-  main.replaceChildren(
-    head, failed, says, path, links,
+  const body = h("div", null, says, path, links,
     h("div", { class: "halves" },
       h("div", null, h("h3", null, "State"), list, h("h3", null, "Lag over time"), spark, most,
         h("h3", null, "Frontiers over time"), history.parts),
@@ -155,6 +172,7 @@ export function screen(main, parameters, signal, go) {
         h("h3", null, "Definition"), document_,
         h("h3", null, "Holders"), holders, h("h3", null, "What keeps its history"), kept,
         kind === "View" ? [h("h3", null, "Plan"), plan] : null)));
+  main.replaceChildren(head, failed, body);
   on("resources", update, signal);
   on("instant", update, signal);
   const again = setInterval(describe, 5000);

@@ -25,11 +25,27 @@ export const on = (name, take, signal) =>
   events.addEventListener(name, () => take(), signal ? { signal } : undefined);
 export const tell = (name) => events.dispatchEvent(new Event(name));
 
+// Puts parameters of the screen, and the instant, into the address: it is read when it is loaded
+// again, or gone back to. With nothing it only follows the instant.
+export function address(screen, parameters) {
+  const [name, query] = (location.hash.slice(2) || "graph").split("?");
+  const told = new URLSearchParams(screen ? parameters : query);
+  if (state.asOf == null) told.delete("t");
+  else told.set("t", state.asOf);
+  const text = told.toString();
+  history.replaceState({ seen: true }, "", `#/${screen ?? name}${text ? `?${text}` : ""}`);
+}
+
 export const keyOf = (resource) => `${resource.kind}/${resource.name}`;
+
+// The name that people use for a collection: that of one that was made again has a number in its id.
+export const nameOf = (id) => id.replace(/^([^/]*)~\d+/, "$1");
+
+const numberOf = (id) => /^[^/]*~(\d+)/.exec(id)?.[1] ?? 1;
 
 // The resource that makes a collection.
 export function maker(collection) {
-  const name = collection.split("/")[0].split("~")[0];
+  const name = nameOf(collection).split("/")[0];
   for (const kind of ["View", "Source", "Table"]) {
     const found = state.resources.get(`${kind}/${name}`);
     if (found) return found;
@@ -124,10 +140,12 @@ async function look() {
 export async function lookAtCollections() {
   const found = await get("/v1/collections");
   looks++;
-  state.collections = new Map(found.map((each) => [each.id, each]));
+  // Of collections that had a name one after the other the last one has it.
+  found.sort((a, b) => Number(numberOf(a.id)) - Number(numberOf(b.id)));
+  state.collections = new Map(found.map((each) => [nameOf(each.id), each]));
   // A source with event time has parts on the system's timeline, too: the whole name counts.
   const outputs = found.filter((each) => !each.id.includes("/") || each.kind === "view");
-  state.timelines = new Map(outputs.map((each) => [each.id.split("/")[0], each.timeline]));
+  state.timelines = new Map(outputs.map((each) => [nameOf(each.id).split("/")[0], each.timeline]));
 }
 
 let round = 0;

@@ -34,7 +34,7 @@ export function insert(main, parameters, signal) {
     const watched = goal.value.trim();
     if (!watched) { answer.replaceChildren(); say(head, ""); return; }
     watch(watched, watching.signal, (found) => answer.replaceChildren(table(watched, found)),
-      (text) => say(head, text), (error) => answer.replaceChildren(problem(error)));
+      (text) => say(head, text), (error) => { answer.replaceChildren(problem(error)); say(head, ""); });
   }
 
   function fill() {

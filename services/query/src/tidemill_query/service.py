@@ -83,7 +83,7 @@ class Answers:
         caller.get().demand(Role.reader, name)
         return await self.history.of(self._process.context.catalog.find(name).collection)
 
-    async def _identified(self, goal: str) -> str:
+    async def _identify(self, goal: str) -> str:
         """The id of the collection that a goal is about, for a reader of it.
 
         Raises: Denied, UnknownCollection, UsageError.
@@ -132,7 +132,7 @@ class Answers:
             public=ports.users is None,
             now_ms=context.clock.now_ms,
             history=self._looks,
-            identified=self._identified,
+            identify=self._identify,
             upper_of=self._upper_of,
         )
         door = Door(calls, handlers, closed=clear and ports.users is not None)

@@ -37,7 +37,7 @@ Check = Callable[[Sequence[ResourceDocument], Principal], Awaitable[Sequence[App
 """The outcome that applying documents in the name of somebody would have."""
 
 
-Identified = Callable[[str], Awaitable[str]]
+Identify = Callable[[str], Awaitable[str]]
 """The id of the collection that a goal of the caller is about."""
 
 
@@ -65,7 +65,7 @@ class Handlers:
     public: bool
     now_ms: Callable[[], int]
     history: History
-    identified: Identified
+    identify: Identify
     upper_of: UpperOf
 
     def at(self, written: str | int | None) -> int | None:

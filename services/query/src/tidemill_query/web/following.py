@@ -1,9 +1,9 @@
 """Changes over HTTP as server-sent events, whose ids are frontiers.
 
 One event has all changes before its frontier that no event before it had. So a browser that
-connects again with the id of the last event misses nothing and repeats nothing. An id has a mark of
-its collection behind the frontier: a name that was deleted and is used again means another one. Followers of one
-goal share one subscription, and the bytes of each event.
+connects again with the id of the last event misses nothing and repeats nothing. Behind the frontier
+an id has a mark of its collection: a name that was deleted and is used again means another one.
+Followers of one goal share one subscription, and the bytes of each event.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class _Follower:
                 if not begun:
                     begun = True
                     # Ids of collections never come again: between two equal looks it was this one.
-                    if mark_of(await self._on.identified(goal)) != self._of.mark:
+                    if mark_of(await self._on.identify(goal)) != self._of.mark:
                         raise _another(goal)
                     yield b""
                 # NB: a frontier that is not past the start says nothing, and is no place to begin.
@@ -340,7 +340,7 @@ async def follow(on: Handlers, asked: Asked) -> HttpReply:
     `EventSource` of a browser sends no token; with tokens a page reads the stream by `fetch`.
     """
     of, until = asked.of, on.at(asked.of.until)
-    collection = await on.identified(of.goal)
+    collection = await on.identify(of.goal)
     given, mark = asked.request.sent.get("last-event-id", "").strip(), mark_of(collection)
     last = _last_id(given, of.goal, mark, await on.upper_of(collection)) if given else None
     if until == 0 or (until is None and of.until is not None):

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.errors import UsageError
 from tidemill.host.settings import LimitSettings
 from tidemill.rpc.identity import Grant, Role
@@ -24,6 +25,7 @@ from tidemill.rpc.messages import Comparison, Condition, ResourceDocument
 from tidemill.runtime.http_problems import FORM_STATUSES, STATUSES
 from tidemill.runtime.http_server import HttpLimits
 from tidemill.testkit.web import TABLE, VIEW, Named, web
+from tidemill_query import resource_status
 from tidemill_query.web.forms import FORMS, accepted
 from tidemill_query.web.openapi import OPERATIONS, document
 from tidemill_query.web.reading import conditions_of
@@ -349,6 +351,30 @@ async def test_resources_are_applied_described_explained_and_deleted(tmp_path: P
         gone = await asked.ask("/v1/resources/View/tardy", "DELETE")
         assert (gone.status, gone.body) == (204, b"")
         assert (await asked.ask("/v1/resources/View/tardy")).status == 404
+
+
+async def test_a_document_is_written_once_however_often_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A console asks for all each second: a thousand took two seconds of the processor."""
+    written: list[str] = []
+
+    def write(document: dict[str, Any]) -> str:
+        written.append(document["metadata"]["name"])
+        return yaml_of(document)
+
+    monkeypatch.setattr(resource_status, "yaml_of", write)
+    async with web(tmp_path) as asked:
+        for _ in range(3):
+            found = (await asked.ask("/v1/resources")).json
+            await asked.ask("/v1/resources/View/late")
+        assert sorted(written) == ["delays", "late"]
+        changed = VIEW.replace("d >= 30", "d >= 40")
+        await asked.whole.controller.apply([ResourceDocument(changed, "test.yaml")])
+        again = {each["name"]: each["document"] for each in (await asked.ask("/v1/resources")).json}
+        assert "d >= 40" in again["late"]
+        assert again["delays"] == next(x["document"] for x in found if x["name"] == "delays")
+        assert sorted(written) == ["delays", "late", "late"]
 
 
 async def test_rows_are_inserted_and_removed_by_objects_of_json(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
     HoldSpec,
+    Resource,
     SourceSpec,
     ViewSpec,
 )
@@ -107,6 +108,7 @@ class ResourceStatuses:
         self._context = context
         self._store = context.store
         self._reports = reports
+        self._texts: dict[tuple[str, str], tuple[Resource, str]] = {}
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all."""
@@ -117,7 +119,21 @@ class ResourceStatuses:
             if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
         ]
         said = await self._reports.of(found)
+        if kind is None and name is None:
+            known = {(stored.resource.kind, stored.resource.name) for stored in found}
+            self._texts = {key: text for key, text in self._texts.items() if key in known}
         return [await self._status(stored, said) for stored in found]
+
+    def _text(self, resource: Resource) -> str:
+        """The document as YAML, written once: that takes ten times as long as all else of a status.
+
+        A console asks for all of them each second.
+        """
+        key = resource.kind, resource.name
+        known = self._texts.get(key)
+        if known is None or known[0] is not resource:
+            known = self._texts[key] = resource, yaml_of(resource.to_document())
+        return known[1]
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who keeps the history of its collections."""
@@ -213,7 +229,7 @@ class ResourceStatuses:
             upper=upper,
             lag_ms=lag_ms,
             age_ms=max(0, self._context.clock.now_ms() - stored.created_ms),
-            document_yaml=yaml_of(resource.to_document()),
+            document_yaml=self._text(resource),
             details={**details, **_reads(stored, self._context)},
             **progress_of(details),
         )

@@ -66,7 +66,7 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
         """Parse the bytes that have come."""
         self.data_received(bytes(_slice[:nbytes]))
 
-    def handle_error(
+    def answer_error(
         self,
         request: web.BaseRequest,
         status: int = 500,
@@ -79,6 +79,8 @@ class Connection(web.RequestHandler, asyncio.BufferedProtocol):
             says = (message or "").strip().partition("\n")[0]
             return whole(form_problem(status, f"this is no request of HTTP: {says}"), last=True)
         return whole(fault(exc or RuntimeError(message)), last=True)
+
+    handle_error = answer_error  # by the name under which aiohttp calls it
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

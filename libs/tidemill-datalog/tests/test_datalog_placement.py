@@ -60,7 +60,8 @@ def test_a_recursion_that_hands_on_none_is_evaluated_by_rounds() -> None:
         "sg(x, y) := edge(z, x) ^ edge(z, y); sg(x, y) := edge(a, x) ^ sg(a, b) ^ edge(b, y);"
     )
     assert lines == [
-        "  fragment 1: range by range in rounds, each a job of one stage; in live windows one task",
+        "  fragment 1: range by range in rounds, each a job of one stage, and anew in each live "
+        "window that changes what it reads",
         "    reads edge by (a)",
         "    reads edge in all ranges",
         "    rule 1 by (z): sg(x, y) := edge(z, x) ^ edge(z, y);",

@@ -154,7 +154,7 @@ async def test_derivations_in_a_wrong_range_are_found_out(monkeypatch: pytest.Mo
         ]
         moved = replace(work.divided.placement, fragments=tuple(placed))
 
-        def wrongly(*_: object, at: Placement = moved, rounds: bool) -> Placement:
+        def wrongly(*_: object, at: Placement = moved) -> Placement:
             return at
 
         with monkeypatch.context() as patched:

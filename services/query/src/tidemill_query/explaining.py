@@ -86,9 +86,8 @@ def _document(program: CheckedProgram, known: Known) -> Document:
 
 def _placed(program: CheckedProgram, known: Known) -> Document:
     placement = placement_of(program, rows=known.rows, heavy=known.heavy)
-    live = live_of(placement_of(program, rows=known.rows, rounds=False), program.derived)
-    windows = placement_of(program, rows=known.rows, heavy=known.heavy, rounds=False)
-    live = live_of_heavy(live, windows, program.derived)
+    live = live_of(placement_of(program, rows=known.rows), program.derived)
+    live = live_of_heavy(live, placement, program.derived)
     document = placement_document(placement, program, known.rows)
     told = {"lacking": live.lacking, "whole": live.whole, "moves": live.moves}
     document |= {"live": told | {"undivided": live.undivided}}

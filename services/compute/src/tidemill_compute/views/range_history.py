@@ -5,7 +5,7 @@ Nothing here knows Spark: a task calls it, and so can a process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -29,7 +29,6 @@ from tidemill.datalog.placement import (
     heavy_keys,
     placement_of,
 )
-from tidemill.datalog.placement.places import Read
 from tidemill.datalog.placement.shares import shares_of, state_of
 from tidemill.datalog.placement.sizes import RANGES_MAX, bytes_of
 from tidemill.datalog.presence import ErrorMove
@@ -81,17 +80,17 @@ def heavy_in(history: History, ranges: int) -> tuple[HeavyKey, ...]:
 
 
 def placement_with(
-    history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey], *, rounds: bool
+    history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey]
 ) -> Placement:
-    """The placement of a program, by about how many rows its inputs have; a history has `rounds`.
+    """The placement of a program, by about how many rows its inputs have.
 
     Matches of `heavy` keys are divided where rows can be divided by all columns for that.
     """
     program = history.target.program
-    found = placement_of(program, rows=rows, heavy=heavy, rounds=rounds)
+    found = placement_of(program, rows=rows, heavy=heavy)
     if not heavy or RangeHistory(history, found, 1).keys_fit():
         return found
-    return placement_of(program, rows=rows, rounds=rounds)
+    return placement_of(program, rows=rows)
 
 
 class RangeHistory:
@@ -110,7 +109,7 @@ class RangeHistory:
         Rows of inputs in all ranges are at most about `copied_max` bytes together.
         """
         rows = history.input_rows
-        placement = placement_with(history, rows, heavy_in(history, ranges), rounds=True)
+        placement = placement_with(history, rows, heavy_in(history, ranges))
         found = cls(history, placement, ranges)
         divided = placement.divided and not matches_ends(history.target.program)
         if not (divided and found.keys_fit() and found._copied(rows) <= copied_max):
@@ -188,31 +187,33 @@ class RangeHistory:
         later fragments what was there before, too. Raises: Exhausted, LimitPassed, Corrupt.
         """
         engine = self.engine_of(fragment, number)
-        texts = engine.texts
-        crossed: list[Dealt] = []
-        failing: list[ErrorMove] = []
-        if before is not None:
-            handed_on = self.placement.crossing(fragment) if whole else ()
-            shares = shares_of(fragment, number, self.ranges_of(fragment))
-            engine.restore(state_of(fragment, state), self.history.lower, shares)
-            crossed = self._restart(engine, fragment, rows, before, texts, handed_on)
-            failing = engine.tell_errors()
+        if before is None:
+            self.feed(engine, fragment, rows, live=False)
+            return self.found(fragment, engine)
+        shares = shares_of(fragment, number, self.ranges_of(fragment))
+        engine.restore(state_of(fragment, state), self.history.lower, shares)
+        self.feed_before(engine, fragment, rows, before)
+        crossed, failing = self._restart(engine, fragment, whole)
         had = {name: engine.rows(name) for name in fragment.placed}
-        for read in fragment.reads:
-            known, payloads = self.input_of(read.predicate), rows.get(read.name, ())
-            if known is None or before is None:
-                self.feed(engine, read, payloads)
-            elif payloads:
-                changes = concatenate([*map(table_in, payloads)])
-                _take(engine, read.name, known[1], changes, texts)
+        self.feed(engine, fragment, rows, live=True)
         found = self.found(fragment, engine)
         crossing = [*crossed, *found.crossing]
         return replace(found, crossing=crossing, had=had, failing=failing)
 
+    def found_again(self, fragment: Fragment, engine: DataflowEngine, *, whole: bool) -> RangeFound:
+        """The answer of a range that was given at once what was there before, and all changes."""
+        crossed, failing = self._restart(engine, fragment, whole)
+        found = self.found(fragment, engine)
+        return replace(found, crossing=[*crossed, *found.crossing], failing=failing)
+
     def engine_of(self, fragment: Fragment, number: int) -> DataflowEngine:
-        """The engine of one range of a fragment, which tells outputs and what crosses."""
+        """The engine of one range of a fragment, which tells outputs and what crosses.
+
+        One by rounds tells all that it derives, and so knows by how much that has grown.
+        """
         target = self.history.target
-        outputs = [name for name in fragment.placed if name in target.outputs]
+        wanted = fragment.placed if fragment.returning else target.outputs
+        outputs = [name for name in fragment.placed if name in wanted]
         return DataflowEngine(
             fragment.plan.checked, plan=plan_in(fragment.plan, number),
             strategy=target.strategy, texts=Texts(),
@@ -220,13 +221,36 @@ class RangeHistory:
             told=dict.fromkeys([*outputs, *self.placement.crossing(fragment)]), whole=fragment.whole,
         )  # fmt: skip
 
-    def feed(self, engine: DataflowEngine, read: Read, payloads: Sequence[bytes]) -> None:
-        """Give an engine at the beginning of a view what was dealt to its range."""
-        known = self.input_of(read.predicate)
-        if known is None:
-            feed_told(engine, read.name, payloads, engine.texts)
-        else:
-            self._feed(engine, read.name, known[1], payloads, engine.texts)
+    def feed(
+        self, engine: DataflowEngine, fragment: Fragment, rows: Mapping[str, Sequence[bytes]], *,
+        live: bool,
+    ) -> None:  # fmt: skip
+        """Give an engine what was dealt to its range; of a `live` view these are changes."""
+        for read in fragment.reads:
+            known, payloads = self.input_of(read.predicate), rows.get(read.name, ())
+            if known is None:
+                feed_told(engine, read.name, payloads, engine.texts)
+            elif not live:
+                self._feed(engine, read.name, known[1], payloads, engine.texts)
+            elif payloads:
+                changes = concatenate([*map(table_in, payloads)])
+                _take(engine, read.name, known[1], changes, engine.texts)
+
+    def feed_before(
+        self, engine: DataflowEngine, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
+        before: Mapping[str, pa.Table],
+    ) -> None:  # fmt: skip
+        """Give an engine the rows just before `lower`: of collections, and what crossed of them."""
+        lower, texts = self.history.lower, engine.texts
+        for read in fragment.reads:
+            stored = self.stored(read.predicate)
+            if crossed := rows.get(BEFORE + read.name):
+                feed_told(engine, read.name, crossed, texts)
+            elif stored is not None and read.name in before:
+                present = present_rows(before[read.name])
+                # The ends of derived facts are told when they come, those of inputs are known.
+                endless = self.input_of(read.predicate) is None
+                _take(engine, read.name, stored[1], present, texts, lower - 1, endless=endless)
 
     def found(self, fragment: Fragment, engine: DataflowEngine) -> RangeFound:
         """Go on to `upper`; the answer of a range whose engine has all that was dealt to it."""
@@ -246,8 +270,9 @@ class RangeHistory:
         moved = moved_rows(gone, come, self.history.upper - 1)
         updates[target.state] = update_table(moved, STATE_SCHEMA)
         counts = {name: engine.rows(name) for name in fragment.placed}
+        had = {n: rows - _grown(told.get(n)) for n, rows in counts.items()}
         errors += engine.tell_errors()
-        return RangeFound(updates, errors, counts, crossed, turn=engine.turn)
+        return RangeFound(updates, errors, counts, crossed, had, turn=engine.turn)
 
     def crossing(
         self, fragment: Fragment, told: Mapping[str, OutputChanges], names: Mapping[str, str]
@@ -270,23 +295,13 @@ class RangeHistory:
         ]
 
     def _restart(
-        self, engine: DataflowEngine, fragment: Fragment, rows: Mapping[str, Sequence[bytes]],
-        before: Mapping[str, pa.Table], texts: Texts, handed_on: Iterable[str],
-    ) -> list[Dealt]:  # fmt: skip
-        """Take in the rows just before `lower`; what is handed on of them to later fragments."""
-        lower = self.history.lower
-        for read in fragment.reads:
-            stored = self.stored(read.predicate)
-            if crossed := rows.get(BEFORE + read.name):
-                feed_told(engine, read.name, crossed, texts)
-            elif stored is not None and read.name in before:
-                present = present_rows(before[read.name])
-                # The ends of derived facts are told when they come, those of inputs are known.
-                endless = self.input_of(read.predicate) is None
-                _take(engine, read.name, stored[1], present, texts, lower - 1, endless=endless)
-        told = engine.step(lower)
+        self, engine: DataflowEngine, fragment: Fragment, whole: bool
+    ) -> tuple[list[Dealt], list[ErrorMove]]:
+        """Go on to `lower`; what a `whole` window hands on from before, and errors that hold."""
+        told = engine.step(self.history.lower)
         engine.tell_state()
-        return self.crossing(fragment, told, dict.fromkeys(handed_on, BEFORE))
+        names = self.placement.crossing(fragment) - fragment.returning if whole else ()
+        return self.crossing(fragment, told, dict.fromkeys(names, BEFORE)), engine.tell_errors()
 
     def require_rows(self, counts: Mapping[str, int]) -> None:
         """Raises: LimitPassed where predicates have too many rows in all ranges together."""
@@ -311,6 +326,10 @@ class RangeHistory:
         if not shape.timed and not schema.numbered:
             later = intervals_of(np.delete(later, -2, axis=1))
         engine.feed(name, later)
+
+
+def _grown(told: OutputChanges | None) -> int:
+    return 0 if told is None else int(told.moves[:, -1].sum())
 
 
 def _take(

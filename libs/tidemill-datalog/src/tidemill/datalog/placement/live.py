@@ -63,7 +63,7 @@ def kept_nowhere(
     """Predicates that cross to later fragments and are in no collection as they cross."""
     return frozenset(
         name
-        for name in placement.crossing(fragment)
+        for name in placement.crossing(fragment) - fragment.returning
         if name not in outputs or name in fragment.whole
     )
 

@@ -17,7 +17,8 @@ from tidemill.datalog.records import format_value
 Document: TypeAlias = "dict[str, Any]"
 _WAYS = {
     "ranges": "range by range",
-    "rounds": "range by range in rounds, each a job of one stage; in live windows one task",
+    "rounds": "range by range in rounds, each a job of one stage, and anew in each live window that "
+    "changes what it reads",
 }  # fmt: skip
 
 

@@ -52,6 +52,8 @@ async def rounds_here(work: WindowWork, number: int, rows: Sequence[Dealt]) -> A
 
     mine = [[each for each in rows if each.range % GROUPS == group] for group in range(GROUPS)]
     begun = [await rounds.begin(group, each) for group, each in enumerate(mine)]
+    if not work.reaches(work.fragments[number], dealt=bool(rows)):
+        return
     found = await iterate(work, begun, evaluate)
     if found.failed is not None:
         yield failed_row(found.failed)

@@ -178,11 +178,12 @@ class WindowMaintainer:
         found = {name: known.get(name) or await self._parts(name, lower) for name in names}
         self._read = rows = sum(part.rows for parts in found.values() for part in parts)
         packed = {name: [pack_part(part) for part in parts] for name, parts in found.items()}
-        ranges = self._range_count.take(rows, count, whole=whole or bool(heavy))
+        ranges = self._range_count.take(rows, count, whole=whole or bool(heavy) or plan.anew)
         return Window(
             self._owner, self._view, dict(self._plan.rows), ranges,
             lower, upper, whole, self._now_ms(), packed, changes, ranges_max=ranges_for(rows, ranges),
             heavy=tuple((key.predicate, key.column, key.value, key.rows) for key in heavy),
+            anew=plan.anew,
         )  # fmt: skip
 
     async def _parts(self, collection: str, lower: int) -> list[Part]:

@@ -32,6 +32,11 @@ class WindowPlan:
     live: Live
     lacking: str
 
+    @property
+    def anew(self) -> bool:
+        """Whether windows that reach a recursion look at all of its keys."""
+        return any(fragment.returning for fragment in self.divided.placement.fragments)
+
     def collections(self, *, whole: bool) -> list[str]:
         """The collections whose rows a window reads; of a `whole` one the inputs and the state."""
         find = self.divided.input_of if whole else self.divided.stored
@@ -52,7 +57,7 @@ def plan_windows(history: History) -> WindowPlan:
 
 def _planned(history: History, rows: Mapping[str, int], heavy: Sequence[HeavyKey]) -> WindowPlan:
     target = history.target
-    divided = RangeHistory(history, placement_with(history, rows, heavy, rounds=False), 1)
+    divided = RangeHistory(history, placement_with(history, rows, heavy), 1)
     live = live_of(divided.placement, target.outputs)
     lacking = live.lacking
     if not lacking and not divided.keys_fit():

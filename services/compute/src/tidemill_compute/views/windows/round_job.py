@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
-from tidemill.spark.workplace import Workplace, task_number
+from tidemill.spark.workplace import Workplace, executor_folder, task_number
 from tidemill_compute.views.range_wire import WIRE, Dealt
 from tidemill_compute.views.windows.rounds import (
     Iterated,
@@ -53,13 +53,17 @@ class RoundJobs:
     ) -> tuple[DataFrame | None, list[Dealt]]:
         """A stage with the answers of a fragment in the place of what was dealt to it.
 
-        Without a stage the fragment has failed; rows for the last stage say why.
+        A window that does not reach the fragment has none. Without a stage the fragment has
+        failed, where there are rows for the last stage, which say why.
         """
         begun: Sequence[RoundTold] = ()
         if stage is not None:
             stage = stage.persist()
             self._held.append(stage)
             begun = await asyncio.to_thread(self._begin, number, stage)
+        fragment = self.work.fragments[number]
+        if not self.work.reaches(fragment, dealt=any(each.sent for each in begun)):
+            return stage, []
         by_jobs = partial(iterate, self.work, evaluate=partial(self._round, number), until=few)
         found = await by_jobs(begun)
         while not found.done:
@@ -185,7 +189,8 @@ def _on_blob(
     async def run() -> T:
         blob = open_blob(place, partial(token_hex, 16))
         try:
-            return await evaluate(RoundWork(WindowWork(packed, blob, None), number, groups))
+            folder = executor_folder() / "tidemill-parts"
+            return await evaluate(RoundWork(WindowWork(packed, blob, folder), number, groups))
         finally:
             await blob.close()
 

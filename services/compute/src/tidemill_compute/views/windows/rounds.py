@@ -1,15 +1,24 @@
-"""Rounds of a recursion over the ranges of a fresh window, which hand objects to one another.
+"""Rounds of a recursion over the ranges of a window, which hand objects to one another.
 
 A round is one task for each group of ranges. A task takes in the derivations of the last round for
 its ranges. For each group of the next round it puts its own derivations into an object. An engine
 waits in its process for the next round. A task that does not find it makes it anew, from
-the objects of all rounds so far.
+the objects of all rounds so far. A live window evaluates a recursion anew, from the rows just
+before it and from its changes. It tells what the recursion says from there on.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
@@ -22,9 +31,16 @@ from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment
 from tidemill.errors import Corrupt, Exhausted
 from tidemill.shard.part_store import PartGone, part_key
+from tidemill_compute.views.range_history import RangeFound
 from tidemill_compute.views.range_wire import LAST, Dealt
 from tidemill_compute.views.windows.spec import Failure
-from tidemill_compute.views.windows.work import EXCHANGED, FAILED, FAILURES, WindowWork
+from tidemill_compute.views.windows.work import (
+    EXCHANGED,
+    FAILED,
+    FAILURES,
+    WindowWork,
+    by_range,
+)
 
 FEW_BYTES = 1 << 18
 """Bytes of a round that one task derives in less time than a job begins."""
@@ -126,6 +142,7 @@ class RoundWork:
         self.window = work
         self._fragment: Fragment = work.fragments[number]
         self._groups = groups
+        self._changes: dict[int, dict[str, list[bytes]]] | None = None
 
     async def begin(self, group: int, rows: Sequence[Dealt]) -> RoundTold:
         """Keep what was dealt to the ranges of a group before the first round."""
@@ -147,11 +164,22 @@ class RoundWork:
         try:
             async for at, kept in self._ranges(group, sources, len(sources) + 1):
                 self._derived(kept.engine)
-                found = self.window.divided.found(self._fragment, kept.engine)
+                found = self._found(kept.engine)
                 async for dealt in self.window.write_found(self._fragment, at, found):
                     yield dealt
         except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
             yield failed_row(RoundTold([], FAILURES[type(error)], str(error)))
+
+    def _found(self, engine: DataflowEngine) -> RangeFound:
+        divided, window = self.window.divided, self.window.window
+        if window.fresh:
+            return divided.found(self._fragment, engine)
+        return divided.found_again(self._fragment, engine, whole=window.whole)
+
+    async def _engine(self, at: int) -> DataflowEngine:
+        if self._changes is None:
+            self._changes = self.window.changes(self._fragment)
+        return await self.window.again(self._fragment, at, self._changes.get(at, {}))
 
     async def _ranges(
         self, group: int, sources: Sources, upto: int
@@ -160,27 +188,25 @@ class RoundWork:
 
         Objects of the last one wait to be derived from; there are none after `sources`.
         """
-        last: dict[int, list[Dealt]] | None = None
+        last: dict[int, dict[str, list[bytes]]] | None = None
         for at in range(group, self.window.divided.ranges_of(self._fragment), self._groups):
             kept = _KEPT.pop(self._key(at), None)
             if kept is None or kept.taken != upto - 1:
-                kept = _Range(self.window.divided.engine_of(self._fragment, at))
+                kept = _Range(await self._engine(at))
                 for sent in sources[: upto - 1]:
-                    self._feed(kept.engine, (await self._rows(group, [sent])).get(at, ()))
+                    self._feed(kept.engine, (await self._rows(group, [sent])).get(at, {}))
                 if upto > 1:
                     self._derived(kept.engine)
             if last is None:
                 last = await self._rows(group, sources[upto - 1 :])
-            self._feed(kept.engine, last.get(at, ()))
+            self._feed(kept.engine, last.get(at, {}))
             kept.taken = upto
             yield at, kept
 
-    def _feed(self, engine: DataflowEngine, rows: Iterable[Dealt]) -> None:
-        by_name: dict[str, list[bytes]] = {}
-        for each in rows:
-            by_name.setdefault(each.name, []).append(each.payload)
-        for read in self._fragment.reads:
-            self.window.divided.feed(engine, read, by_name.get(read.name, ()))
+    def _feed(self, engine: DataflowEngine, rows: Mapping[str, Sequence[bytes]]) -> None:
+        divided = self.window.divided
+        divided.feed_before(engine, self._fragment, rows, {})
+        divided.feed(engine, self._fragment, rows, live=not self.window.window.fresh)
 
     def _derived(self, engine: DataflowEngine) -> Iterator[Dealt]:
         """Derivations from all that waits, for the ranges of the fragment itself."""
@@ -221,13 +247,12 @@ class RoundWork:
             found.append(Sent(group, key, len(data)))
         return found
 
-    async def _rows(self, group: int, sources: Sources) -> dict[int, list[Dealt]]:
+    async def _rows(self, group: int, sources: Sources) -> dict[int, dict[str, list[bytes]]]:
         """The rows that were sent to the ranges of a group. Raises: PartGone."""
-        found: dict[int, list[Dealt]] = {}
+        found: list[Dealt] = []
         for each in (one for sent in sources for one in sent if one.group == group):
             data = await self.window.blob.get(each.key)
             if data is None:
                 raise PartGone(f"object {each.key} of a round is gone")
-            for dealt in msgspec.msgpack.decode(data, type=list[Dealt]):
-                found.setdefault(dealt.range, []).append(dealt)
-        return found
+            found += msgspec.msgpack.decode(data, type=list[Dealt])
+        return by_range(found)

@@ -21,12 +21,13 @@ class Window(msgspec.Struct, frozen=True):
     `view` is the packed history of the view without parts, the same in all its windows. It was
     placed by the `rows` of its inputs. `parts` are those of the collections that it reads,
     `changes` the updates of its inputs in the interval as streams of Arrow. With `whole` all keys
-    are looked at, without it those that changes touch. Matches of `heavy` keys are divided among
-    all ranges. A fresh view reads the parts up to `upper`, and no changes. It may be divided into
-    up to `ranges_max`, and has the heavy keys of its parts. Work of one range alone
-    is divided by time, for `cores`. Another one has at least so many ranges where it has to look at
-    all keys after all. `begun_ms` is in the names of the objects that it makes;
-    `owner` is nobody else's, since a writer that lost a race deletes its objects.
+    are looked at, without it those that changes touch. A window that is `anew` may look at all keys
+    of a recursion. Matches of `heavy` keys are divided among all ranges. A fresh view reads the
+    parts up to `upper`, and no changes. It may be divided into up to `ranges_max`, and has the
+    heavy keys of its parts. Work of one range alone is divided by time, for `cores`. Another one
+    has at least so many ranges where it has to look at all keys after all. `begun_ms` is in the
+    names of the objects that it makes; `owner` is nobody else's, since a writer that lost a race
+    deletes its objects.
     """
 
     owner: str
@@ -43,6 +44,7 @@ class Window(msgspec.Struct, frozen=True):
     ranges_max: int = 1
     heavy: tuple[HeavyRow, ...] = ()
     cores: int = 0
+    anew: bool = False
 
 
 class WindowResult(msgspec.Struct, frozen=True):

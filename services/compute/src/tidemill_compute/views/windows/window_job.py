@@ -53,7 +53,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
                 stage, told = await jobs.evaluate(fragment.number, stage)
                 for dealt in told:
                     yield dealt
-                if stage is None:
+                if told and stage is None:
                     return
                 continue
             if stage is None:
@@ -63,8 +63,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
             task = partial(evaluate_stage, here.blob, packed, fragment.number, groups)
             stages += 1
             stage = stage.mapInArrow(task, WIRE)
-        assert stage is not None, "a view has fragments"
-        for row in await asyncio.to_thread(stage.collect):
+        for row in await asyncio.to_thread(stage.collect) if stage is not None else ():
             yield Dealt(row["stage"], row["range"], row["name"], bytes(row["payload"]))
 
     async def evaluate_all(blob: StoredBlob) -> bytes:
@@ -94,7 +93,7 @@ def groups_for(window: Window, cores: int) -> int:
     """Tasks of each stage of a window; a fresh view has one for each range, to hold less."""
     if window.fresh:
         return window.ranges
-    if window.whole or window.heavy:  # one change may touch all rows of a heavy key
+    if window.whole or window.heavy or window.anew:  # one change may touch all rows of a heavy key
         return min(window.ranges, cores)
     # A stream of Arrow takes some 32 bytes for a change.
     wanted = sum(map(len, window.changes.values())) // (32 * TASK_ROWS)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.arrow_bytes import unpack_table
 from tidemill.arrangement.updates import DIFF, between, concatenate
+from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment, HeavyKey, Placement
 from tidemill.datalog.placement.places import Read
@@ -54,7 +55,7 @@ class WindowWork:
         self._parts = PartRows(self._store, folder, _HELD)
         self._below: dict[str, list[Part]] = {}
         rows = tuple(sorted(window.rows.items()))
-        history, placement = _placed(window.view, rows, _heavy_in(window), window.fresh)
+        history, placement = _placed(window.view, rows, _heavy_in(window))
         history = replace(history, lower=window.lower, upper=window.upper)
         self.divided = RangeHistory(history, placement, window.ranges)
         parts = [part for found in _input_parts(window).values() for part in found]
@@ -82,10 +83,8 @@ class WindowWork:
         fragment = self.fragments[number]
         if exchanged := sum(len(each.payload) for each in crossed):
             yield Dealt(LAST, 0, EXCHANGED, msgspec.msgpack.encode(exchanged))
-        held: dict[int, dict[str, list[bytes]]] = {}
-        for each in (*crossed, *self._changes(fragment)):
-            if each.range % groups == group:
-                held.setdefault(each.range, {}).setdefault(each.name, []).append(each.payload)
+        mine = [*crossed, *self._changes(fragment)]
+        held = by_range(each for each in mine if each.range % groups == group)
         ranges: Iterable[int] = sorted(held)
         if self.window.whole:
             ranges = range(group, self._eras.count(fragment), groups)
@@ -96,6 +95,29 @@ class WindowWork:
         except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
             told = FAILURES[type(error)], str(error)
             yield Dealt(LAST, 0, FAILED, msgspec.msgpack.encode(told))
+
+    def reaches(self, fragment: Fragment, *, dealt: bool) -> bool:
+        """Whether a recursion has work: rows were `dealt` to it, it has changes, or all counts."""
+        changed = not self.window.changes.keys().isdisjoint(self.divided.collections_of(fragment))
+        return dealt or changed or self.window.whole
+
+    async def again(
+        self, fragment: Fragment, at: int, changes: Mapping[str, Sequence[bytes]]
+    ) -> DataflowEngine:
+        """The engine of a range of a recursion, which a live window evaluates anew.
+
+        It has been given what is there before the window, and the changes of the window.
+        """
+        engine = self.divided.engine_of(fragment, at)
+        if not self.window.fresh:
+            before = await self._before(fragment, at, changes)
+            self.divided.feed_before(engine, fragment, {}, before)
+            self.divided.feed(engine, fragment, changes, live=True)
+        return engine
+
+    def changes(self, fragment: Fragment) -> dict[int, dict[str, list[bytes]]]:
+        """The changes of inputs in the window by range and by name of the read."""
+        return by_range(self._changes(fragment))
 
     def _changes(self, fragment: Fragment) -> Iterator[Dealt]:
         for collection in self.divided.collections_of(fragment):
@@ -165,15 +187,17 @@ class WindowWork:
     ) -> dict[str, pa.Table]:
         """The rows just before the window of the keys that count, by the name of the read."""
         ranges, whole = self.divided.ranges_of(fragment), self.window.whole
+        anew = whole or bool(fragment.returning)
         looks = Looks(
             at * SPOTS // ranges, (at + 1) * SPOTS // ranges,
-            None if whole else touched_by(self.divided, fragment, given),
+            None if anew else touched_by(self.divided, fragment, given),
         )  # fmt: skip
         return {
             read.name: await self._present(read, looks)
             for read in fragment.reads
             if read.place.everywhere or read.place.positions or at == 0
             if not (whole and self.divided.input_of(read.predicate) is None)
+            if read.predicate not in fragment.returning
         }
 
     async def _state_before(self) -> Sequence[StateRow]:
@@ -217,6 +241,14 @@ class WindowWork:
         return between(concatenate(tables), 0, history.lower)
 
 
+def by_range(dealt: Iterable[Dealt]) -> dict[int, dict[str, list[bytes]]]:
+    """Payloads by range, and by the name under which it reads them."""
+    found: dict[int, dict[str, list[bytes]]] = {}
+    for each in dealt:
+        found.setdefault(each.range, {}).setdefault(each.name, []).append(each.payload)
+    return found
+
+
 FAILURES: Mapping[type[Exception], Failure] = {
     LimitPassed: "limit", Exhausted: "exhausted", Corrupt: "corrupt", PartGone: "gone",
 }  # fmt: skip
@@ -229,10 +261,10 @@ _history = lru_cache(16)(unpack_history)
 
 @lru_cache(16)
 def _placed(
-    view: bytes, rows: tuple[tuple[str, int], ...], heavy: tuple[HeavyKey, ...], fresh: bool
+    view: bytes, rows: tuple[tuple[str, int], ...], heavy: tuple[HeavyKey, ...]
 ) -> tuple[History, Placement]:
     history = _history(view)
-    return history, placement_with(history, dict(rows), heavy, rounds=fresh)
+    return history, placement_with(history, dict(rows), heavy)
 
 
 def _heavy_in(window: Window) -> tuple[HeavyKey, ...]:

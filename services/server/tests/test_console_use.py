@@ -199,6 +199,23 @@ async def test_a_resource_that_is_deleted_while_it_is_open_is_gone_and_comes_bac
         await expect(page.locator(".tree")).to_contain_text('delays("N2", 45, "B")')
 
 
+async def test_an_answer_of_a_view_that_was_made_again_comes_from_no_cache(tmp_path: Path) -> None:
+    """Caches keep what is definite for a year, and the name means another collection by then."""
+    async with web(tmp_path) as asked, console(asked.address) as page:
+        at = await asked.insert()
+        await definite(asked, at)
+        await page.goto(f"{asked.address}/#/ask?goal=late(p, d)&t={at}")
+        table = page.get_by_role("region", name="Answer")
+        await expect(table).to_contain_text("N3")
+        assert (await asked.ask("/v1/resources/View/late", "DELETE")).status == 204
+        changed = VIEW.replace("d >= 30", "d >= 40")
+        await asked.whole.controller.apply([ResourceDocument(changed, "test.yaml")])
+        await definite(asked, at)
+        await page.get_by_role("button", name="Ask", exact=True).click()
+        await expect(table).not_to_contain_text("N3")
+        await expect(table).to_contain_text("N2")
+
+
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script>", "javascript:alert(3)", "</td></table>",
     "\u202egnp.exe\u202c", "\u05d0\u05d1 (1, 2) \u05d2", "\u0000\u0001\b\f\r\n\t\x7f", '"\\\'`${7*7}',

@@ -44,12 +44,13 @@ from tidemill.arrangement.interval_updates.rows import (
 from tidemill.arrangement.interval_updates.shared import Facts, RowsAsOf, SharedRows, Sharing
 from tidemill.arrangement.interval_updates.sum_rows import SUM_WORDS
 from tidemill.arrangement.interval_updates.summing import Sums
+from tidemill.arrangement.interval_updates.witnesses import Witnesses, WitnessShape
 
 __all__ = [
     "AT_MOST", "BEGIN_WORD", "COUNT", "DIFFERENT", "END_WORD", "EQUAL", "FLOAT_SUM", "GREATEST",
     "LEAST", "LESS", "LOWER_SUM", "MEAN", "SUM", "SUM_WORDS", "UPPER_SUM", "Arrangement",
     "Change", "Facts", "Index", "JoinShape", "Latch", "Merged", "NegativeRow", "Passed",
-    "RowsAsOf", "SharedRows", "Sharing", "Sums", "base_of", "begin", "contribute", "cut_moves",
-    "delayed", "finish", "join", "merged_stretches", "net_moves", "no_change", "project",
+    "RowsAsOf", "SharedRows", "Sharing", "Sums", "WitnessShape", "Witnesses", "base_of", "begin",
+    "contribute", "cut_moves", "delayed", "finish", "join", "merged_stretches", "net_moves", "no_change", "project",
     "replaced", "rounded", "rows_of", "subtract", "tick",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from tidemill.datalog.dataflow.lingering import MET
@@ -51,10 +52,12 @@ class AlikeRules:
             new[name] = self._program.cover(new[predicate], columns, nth)
         new[UNIT] = UNIT
         again = None if plan.again is None else _renamed(plan.again, new)
-        deltas = tuple(_renamed(delta, new) for delta in plan.deltas)
+        deltas, witness = tuple(_renamed(delta, new) for delta in plan.deltas), plan.witness
+        if witness is not None:
+            witness = replace(witness, left=new[witness.left], right=new[witness.right])
         return RulePlan(
             rule, plan.scope, plan.columns, deltas, plan.head, plan.reduce, plan.exact, again,
-            plan.distinct,
+            plan.distinct, witness,
         )  # fmt: skip
 
     def _form(

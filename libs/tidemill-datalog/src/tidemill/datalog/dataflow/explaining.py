@@ -21,6 +21,7 @@ from tidemill.datalog.dataflow.plan import (
     See,
     Subtract,
     Untick,
+    Witness,
 )
 from tidemill.datalog.dataflow.rule_state import Figures
 from tidemill.datalog.formatter import format_rule
@@ -146,6 +147,8 @@ def _rule(
         lattices = ", ".join(f"@{name}" for name, _ in rule.reduce.lattices)
         keeps.append(f"groups of {lattices}")
     words = _RuleText(plan, rule, checked)
+    if rule.witness is not None:
+        keeps.append(words.witness(rule.witness))
     return {
         "number": rule.form.number,
         "text": texts.get(rule.form.number, ""),
@@ -206,6 +209,14 @@ class _RuleText:
             "adds": delta.sign > 0,
             "operators": [*operators, *map(self._operator, delta.steps)],
         }
+
+    def witness(self, witness: Witness) -> str:
+        """The way to a witness, in words."""
+        found = f"one witness of {self._collection(witness.right)} for each match"
+        if witness.rank < 0:
+            return found
+        place = _column(self._plan, witness.right, witness.rank, self._checked)
+        return f"{found}, of those with the nearest {place}"
 
     def _operator(self, step: Operator) -> Document:
         match step:

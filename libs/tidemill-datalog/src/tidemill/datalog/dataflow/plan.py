@@ -240,13 +240,41 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Witness:
+    """The way of a rule to a witness: a fact of one atom of which it matters that there is any.
+
+    Shapes: (2, n), columns of a match above those of a witness: `keys` are equal, `apart` differ.
+    A match begins with a row of `left` and meets `conditions`. Columns of a witness in `same` are
+    equal, none in the mask `known` is null. Its column `rank`, -1 for none, is between `low` and
+    `high`. The column `expiring` may end a match; -1 for none. Of a match the columns `numbers`
+    have whole numbers, `limited` that of a witness, and `own` are a witness's alone.
+    """
+
+    left: str
+    right: str
+    begin: Begin
+    conditions: tuple[Expression, ...]
+    keys: I64Array
+    same: I64Array
+    apart: I64Array
+    known: int
+    rank: int
+    low: tuple[Expression, ...]
+    high: tuple[Expression, ...]
+    expiring: int
+    numbers: tuple[int, ...]
+    limited: int
+    own: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RulePlan:
     """One rule: its matches from each change, and what becomes of them.
 
     `again` leads in a recursion from facts of the head to the matches that derive them, and maybe
     to others. The facts matched are older than an age in the place of the expiry. Matches of an
     `exact` rule may fail, or see the end or a lattice of a fact. Those of one that is `distinct`
-    derive different facts at each instant.
+    derive different facts at each instant. A rule with a `witness` has matches without it.
     """
 
     form: RuleForm
@@ -258,6 +286,7 @@ class RulePlan:
     exact: bool
     again: DeltaPlan | None = None
     distinct: bool = False
+    witness: Witness | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import numpy as np
+
 from tidemill.arrangement.interval_updates import END_WORD
+from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.dataflow.lingering import INSTANTS
 from tidemill.datalog.dataflow.lowered_collections import LoweredCollections
 from tidemill.datalog.dataflow.plan import MODERATE, UNIT, VALUE, MatchColumns, See
@@ -89,6 +92,18 @@ class RuleColumns:
                 self._allocate_absent(number, absent)
         if self.program.schemas[self.rule.head.predicate].aged:
             self.ages = self._column(), self._column(END_WORD)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the rule belongs to a recursion."""
+        return bool(self._loop)
+
+    def template(self) -> I64Array:
+        """A match with constants alone."""
+        words = np.array([word for word, _ in self._template] + [0, END_WORD, 0], np.int64)
+        nulls = sum(1 << at for at, (_, null) in enumerate(self._template) if null)
+        words[-1] = nulls | 1 << (len(words) - 3)
+        return words
 
     def moderate(self) -> TypeEnvironment:
         """The same names for numbers that can be added without overflow; clocks look at that."""

@@ -29,6 +29,7 @@ from tidemill.datalog.dataflow.operators.opening import Opening
 from tidemill.datalog.dataflow.operators.reducing import Reduction
 from tidemill.datalog.dataflow.operators.regrouping import words_in
 from tidemill.datalog.dataflow.operators.sampling import Sampled
+from tidemill.datalog.dataflow.operators.with_witness import Witnessed
 from tidemill.datalog.dataflow.plan import DeltaPlan, Join, RulePlan, Subtract
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.state import Share, StateRow
@@ -112,6 +113,9 @@ class RuleState:
             plan, schemas, engine.texts, engine.all_errors, engine.allowance
         )  # fmt: skip
         self._unheard: Matches | None = None
+        self._witnessed: Witnessed | None = None
+        if plan.witness is not None:
+            self._witnessed = Witnessed(plan.witness, self.matches, schemas)
         columns = plan.columns
         self.latch: Latch | None = None
         if plan.head.outlives:
@@ -147,7 +151,9 @@ class RuleState:
         """
         began, waited = self._engine.timer(), self.waiting
         self._engine.holdings.reach((self, *self._met))
-        if self.latch is None and self.sampled is None:
+        if self._witnessed is not None:
+            found = self._with_witness(deltas, change, facts)
+        elif self.latch is None and self.sampled is None:
             parts = [self.matches.solutions(d, change, facts, self._finished) for d in deltas]
             found = self._noted(joined(parts))
         else:
@@ -156,6 +162,16 @@ class RuleState:
         told = len(found) + self.waiting - waited
         self.figures.add(len(change), told, self._engine.timer() - began)
         return found
+
+    def _with_witness(
+        self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Facts]
+    ) -> Change:  # fmt: skip
+        assert self._witnessed is not None
+        lower = self._engine.lower
+        matches = self.matches.solved(self._witnessed.take(deltas, change, facts, lower))
+        if self.latch is None and self.sampled is None:
+            return self._rows(matches)
+        return self._derived(matches)
 
     @property
     def waiting(self) -> int:
@@ -232,7 +248,10 @@ class RuleState:
             raise Corrupt(
                 f"the state has solutions of rule {self.plan.form.number}, which has none"
             )
-        return self._rows(self.latch.take(self.open.restore(rows, lower, share)))
+        matches = self.open.restore(rows, lower, share)
+        if self._witnessed is not None:
+            matches = self._witnessed.without_witness(matches)
+        return self._rows(self.latch.take(matches))
 
     def _rows(self, matches: Change) -> Change:
         return self._noted(self._finished(matches))
@@ -261,11 +280,14 @@ class RuleState:
         latch = 0 if self.latch is None else self.latch.nbytes
         latch += 0 if self.open is None else self.open.nbytes
         latch += 0 if self._told is None else self._told.nbytes
+        latch += 0 if self._witnessed is None else self._witnessed.nbytes
         return latch + (0 if self.reduction is None else self.reduction.nbytes)
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
         self.matches.compact(since)
+        if self._witnessed is not None:
+            self._witnessed.compact(since)
         if self.latch is not None:
             self.latch.compact(since)
         if self._told is not None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import combinations
 
-import numpy as np
-
-from tidemill.arrangement.interval_updates import END_WORD
 from tidemill.datalog.dataflow.deltas import Steps, pairs
 from tidemill.datalog.dataflow.lingering import INSTANTS, MET
 from tidemill.datalog.dataflow.plan import UNIT, Begin, DeltaPlan, Head, Passes, Reduce, RulePlan
 from tidemill.datalog.dataflow.rule_columns import RuleColumns
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, KINDS, TIME, NotInDataflow
+from tidemill.datalog.dataflow.witnessing import witness_of
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.logical.expressions import type_of
 from tidemill.datalog.logical.forms import WIDEN, Call, Constant, Type, Variable
@@ -35,7 +33,7 @@ class RuleLowering(RuleColumns):
         )
         return RulePlan(
             self.rule, self.scope, columns, tuple(self._deltas()), head_plan, reduce, exact, again,
-            self._tells_apart(head_plan),
+            self._tells_apart(head_plan), witness_of(self),
         )  # fmt: skip
 
     def _tells_apart(self, head: Head) -> bool:
@@ -113,10 +111,7 @@ class RuleLowering(RuleColumns):
             steps.join(chosen, chosen in changed)
         steps.finish()
         assert steps.begin is not None
-        words = np.array([word for word, _ in self._template] + [0, END_WORD, 0], np.int64)
-        nulls = sum(1 << at for at, (_, null) in enumerate(self._template) if null)
-        words[-1] = nulls | 1 << (len(words) - 3)
-        return DeltaPlan(source, sign, Begin(words, steps.begin), tuple(steps.steps))
+        return DeltaPlan(source, sign, Begin(self.template(), steps.begin), tuple(steps.steps))
 
     # Heads.
 

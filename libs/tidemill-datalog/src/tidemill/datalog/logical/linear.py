@@ -55,6 +55,15 @@ def limits_of(
     return ValueLimits(tuple(low), tuple(high))
 
 
+def at_most(expression: Expression, variable: str, scope: TypeEnvironment) -> bool:
+    """Whether an expression never exceeds a variable: it is that, less a constant or nothing."""
+    found = _linear(expression, variable, scope)
+    if found is None or found[0] != 1:
+        return False
+    rest = scope.bounds_of(found[1])
+    return not variables_of(found[1]) and rest is not None and rest.high <= 0
+
+
 def _read(
     comparison: Call,
     variable: str,

@@ -151,3 +151,28 @@ def tallied(contributions: Iterable[Row], kinds: Sequence[int], instant: int) ->
         expiry = min(each for each, count in ends.items() if count > 0)
         found.add((0, group, expiry, *values, nulls))
     return found
+
+
+def with_witness(
+    match: Row, rank: tuple[int, int], witnesses: Iterable[Row], places: Sequence[int],
+    instant: int,
+) -> int | None:  # fmt: skip
+    """The greatest expiry of the witnesses of a match at an instant; None where it has none.
+
+    Matches are (key, id, time, expiry, nulls, start, end), of witnesses `places` are the columns of
+    key, rank, id and expiry. They agree in the key, differ in the id, and admit ranks from the
+    first up to the second one of `rank`.
+    """
+    if not match[5] <= instant < match[6]:
+        return None
+    key, place, other, expiry = places
+    found = [
+        row[expiry]
+        for row in witnesses
+        if row[key] == match[0]
+        and row[-3] >> key & 1 == match[4] & 1
+        and row[other] != match[1]
+        and rank[0] <= row[place] <= rank[1]
+        and row[-2] <= instant < row[-1]
+    ]
+    return min(match[3], max(found)) if found else None

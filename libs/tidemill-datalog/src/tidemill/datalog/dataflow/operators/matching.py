@@ -83,10 +83,11 @@ class Matches:
         size = PIECE_ROWS if delta.alone else max(len(change), 1)
         for first in range(0, max(len(change), 1), size):
             matches = self.of_change(delta, change[first : first + size], facts)
-            parts.append(then(self._solved(matches)))
+            parts.append(then(self.solved(matches)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _solved(self, matches: Change) -> Change:
+    def solved(self, matches: Change) -> Change:
+        """The matches of which no argument of the head fails, from when they derive it."""
         return self.timed(self.sound(matches)) if len(matches) else matches
 
     def of_change(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts]) -> Change:
@@ -94,9 +95,9 @@ class Matches:
         matches = begin(change, delta.begin.template, delta.begin.shape)
         if delta.sign < 0:
             matches[:, -1] *= -1
-        return self._completed(matches, delta.steps, change, facts)
+        return self.completed(matches, delta.steps, change, facts)
 
-    def _completed(
+    def completed(
         self, matches: Change, steps: Sequence[Operator], change: Change,
         facts: Mapping[str, Facts],
     ) -> Change:  # fmt: skip
@@ -198,7 +199,7 @@ class Matches:
             if isinstance(step, Clock) and step.columns[1] in self._open:
                 ticks = self._ticks_of(step)
                 due = ticks.due(self._open[ticks.atom])
-                found.append(self._solved(self._completed(due, steps[at + 1 :], nothing, facts)))
+                found.append(self.solved(self.completed(due, steps[at + 1 :], nothing, facts)))
         return np.concatenate(found)
 
     def soonest(self) -> int:

@@ -1,0 +1,176 @@
+"""Matches with a witness against their meaning: at each instant, whether any row agrees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from tidemill.arrangement.interval_updates import (
+    END_WORD,
+    NegativeRow,
+    Witnesses,
+    WitnessShape,
+)
+from tidemill.testkit.twins.interval_updates import with_witness
+
+LAST, RANKS = 12, 9
+Row = tuple[int, ...]
+MATCH, WITNESS = 5, 6
+PLACES = 1, 2, 3, 4
+"""Columns of a witness: time, key, rank, id, expiry, nulls."""
+
+
+def matrix(rows: list[Row], width: int) -> np.ndarray:
+    return np.array(rows, np.int64).reshape(-1, width)
+
+
+def sides(by_start: bool, expiring: bool) -> Witnesses:
+    keys, apart = np.array([[0], [1]]), np.array([[1], [3]])
+    expiries = (3, 4) if expiring else (-1, -1)
+    return Witnesses(WitnessShape(MATCH, WITNESS, keys, apart, by_start, expiries))
+
+
+def pieces(rng: Random, held: list[Row], lower: int) -> Row | None:
+    """A part of a row that is held, which goes; None where nothing is there to go."""
+    there = [row for row in held if row[-1] > lower]
+    if not there:
+        return None
+    row = rng.choice(there)
+    held.remove(row)
+    start = rng.randint(max(row[-2], lower), row[-1] - 1)
+    end = rng.randint(start + 1, row[-1])
+    held += [(*row[:-2], a, b) for a, b in ((row[-2], start), (end, row[-1])) if a < b]
+    return (*row[:-2], start, end, -1)
+
+
+def interval(rng: Random, lower: int) -> tuple[int, int]:
+    start = rng.randint(lower, LAST - 1)
+    return start, rng.randint(start + 1, LAST)
+
+
+class Both:
+    """Both sides with random rows, beside what was told of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.by_start, self.expiring = rng.random() < 0.3, rng.random() < 0.5
+        self.low, self.high = rng.choice([(0, 1), (1, 1), (1, 0)])
+        if self.by_start:
+            self.low = self.high = 0
+        self.sides = sides(self.by_start, self.expiring)
+        self.matches, self.witnesses = list[Row](), list[Row]()
+        self.told = Counter[tuple[Row, int]]()
+
+    def limits(self, match: Row) -> tuple[int, int]:
+        low = match[1] - 2 if self.low else -END_WORD
+        return low, match[1] + 1 if self.high else END_WORD
+
+    def change(self, held: list[Row], lower: int, mine: bool) -> np.ndarray:
+        rng, rows = self.rng, list[Row]()
+        for _ in range(rng.choice([1, 1, 3, 8])):
+            gone = pieces(rng, held, lower) if rng.random() < 0.3 else None
+            if gone is not None:
+                rows.append(gone)
+                continue
+            nulls = rng.choice([0, 0, 1])
+            key, start = 0 if nulls else rng.randint(0, 1), interval(rng, lower)
+            expiry = rng.randint(1, 4)
+            row = (
+                (key, rng.randint(0, RANKS), 0, expiry, nulls, *start)
+                if mine
+                else (0, key, rng.randint(0, RANKS), rng.randint(0, 2), expiry, 2 * nulls, *start)
+            )
+            held.append(row)
+            rows.append((*row, 1))
+        rows.sort(key=lambda row: -row[-1])
+        return matrix(rows, (MATCH if mine else WITNESS) + 3)
+
+    def step(self, lower: int) -> None:
+        if self.rng.random() < 0.5:
+            change = self.change(self.matches, lower, True)
+            limits = [self.limits(tuple(row)) for row in change.tolist()]
+            low = np.array([each[0] for each in limits]) if self.low else None
+            high = np.array([each[1] for each in limits]) if self.high else None
+            if high is None and low is not None:
+                low, high = None, ~low
+            told = self.sides.take_matches(change, high, low)
+        else:
+            change = self.change(self.witnesses, lower, False)
+            rank = None if self.by_start else change[:, PLACES[1]].copy()
+            if rank is not None and not self.high:
+                rank = ~rank
+            told = self.sides.take_witnesses(change, rank, lower)
+        for row in told.tolist():
+            assert row[-3] >= lower
+            for instant in range(row[-3], row[-2]):
+                self.told[tuple(row[:5]), instant] += row[-1]
+
+    def expected(self, lower: int) -> Counter[tuple[Row, int]]:
+        found = Counter[tuple[Row, int]]()
+        for match in self.matches:
+            for instant in range(lower, LAST):
+                best = with_witness(match, self.limits(match), self.witnesses, PLACES, instant)
+                if best is not None:
+                    expiry = best if self.expiring else match[3]
+                    found[(*match[:3], expiry, match[4]), instant] += 1
+        return found
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_match_is_told_where_any_row_is_its_witness(seed: int) -> None:
+    both, lower = Both(seed), 0
+    for _ in range(14):
+        both.step(lower)
+        told = {key: n for key, n in both.told.items() if key[1] >= lower and n}
+        assert told == both.expected(lower)
+        if both.rng.random() < 0.3:
+            lower = min(lower + 1, LAST - 1)
+            both.sides.compact(lower)
+
+
+def click(at: int) -> Row:
+    return (7, at, at, 0, 0, at, at + 30_000, 1)
+
+
+def recent(at: int) -> Row:
+    return (at, 7, at, -1, 0, 0, at, at + 30_000, 1)
+
+
+@pytest.mark.parametrize("rows_each", [1, 100, 20_000])
+def test_rows_of_one_key_tell_one_stretch_for_each_match(rows_each: int) -> None:
+    """As of clicks of one user, each of which asks for an earlier one: pairs would be 2·10⁸."""
+    held, many = sides(False, False), 20_000 if rows_each > 1 else 2_000
+    told = []
+    for first in range(0, many, rows_each):
+        rows = range(first, first + rows_each)
+        matches = matrix([click(at) for at in rows], MATCH + 3)
+        told.append(held.take_matches(matches, matches[:, 1] - 1, None))
+        witnesses = matrix([recent(at) for at in rows], WITNESS + 3)
+        told.append(held.take_witnesses(witnesses, witnesses[:, 2].copy(), first))
+    found = np.concatenate(told)
+    assert len(found) <= 3 * many
+    stretches = Counter[int]()
+    for row in found.tolist():
+        stretches[row[1]] += row[-1]
+    assert stretches == dict.fromkeys(range(1, many), 1)
+
+
+def test_nothing_of_what_has_ended_is_kept() -> None:
+    held, sizes = sides(False, False), []
+    for first in range(0, 3_000_000, 10_000):
+        rows = range(first, first + 10_000, 100)
+        matches = matrix([click(at) for at in rows], MATCH + 3)
+        held.take_matches(matches, matches[:, 1] - 1, None)
+        held.take_witnesses(matrix([recent(at) for at in rows], WITNESS + 3), matches[:, 1], first)
+        held.compact(first)
+        sizes.append(held.nbytes)
+    assert sizes[-1] <= sizes[len(sizes) // 10]
+
+
+def test_a_row_that_is_not_there_is_not_taken_away() -> None:
+    held = sides(False, False)
+    with pytest.raises(NegativeRow):
+        held.take_witnesses(matrix([(*recent(3)[:-1], -1)], WITNESS + 3), np.array([3]), 0)

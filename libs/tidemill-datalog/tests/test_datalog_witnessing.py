@@ -1,0 +1,220 @@
+"""Rules of which an atom only has to have a fact: the same answers without a match a pair."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columns.texts import Texts
+from tidemill.datalog.dataflow import DataflowEngine, lower, plan_document, plan_lines
+from tidemill.datalog.dataflow.ticked_plan import given_apart
+from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.logical.plan import logical_plan
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.state import StateRow
+from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.held import Held
+from tidemill.testkit.tidelog import (
+    FORMS,
+    UPPER,
+    Example,
+    answers_from_scratch,
+    inputs,
+    programs,
+)
+
+LAW = settings(
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "40")),
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+Inputs = Mapping[str, Sequence[Presence]]
+STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+FORMS_OF_WITNESSES = replace(
+    FORMS,
+    guards=(
+        "u < w", "w < u", "w <= u", "w >= u - 3", "u - w <= 2", "2 * w <= u + 3", "w + 2 > u",
+        "x < y", "y <= x", "x != y", "y != z", "x - y <= 1", "x >= 1", "y == 1", "u >= 2",
+        "x + y >= 2", "u / w > 1",
+    ),
+    head_marks=("", "", "@time(u)", "@expires(u + 4)", "~expires", "@time(u) @expires(u + 5)"),
+    atom_marks=("", "@time(u)", "@time(u)", "@time(w)", "@time(w)", "~time", "~expires"),
+    clocks=(),
+    definitions=(),
+    whole=(
+        "p(x) := b(x, _) @time(u) ^ b(x, _) @time(w) if w < u;",
+        "p(x) @expires(u + 3) := b(x, _) @time(u) ^ a(x) @time(w) if w < u;",
+        "q(x) @time(u) := b(x, _) @time(u) ^ b(x, _) @time(w) if w > u ^ w <= u + 4;",
+        "q(x) := s(x, y) ^ s(x, z) if z < y;",
+        "t(x, y) := s(x, y) ^ s(x, z) if z != y;",
+        "t(x, y) := s(x, y) ^ s(_, z) if z <= y ^ z >= y - 1;",
+        "p(x) := n(m, x) @time(u) ^ n(m, y) @time(w) if w <= u ^ x != y;",
+    ),
+    whole_every=2,
+    predicates=("a", "b", "n", "r", "s", "p", "q", "t", "d"),
+)  # fmt: skip
+
+
+def witnesses_in(checked: CheckedProgram) -> int:
+    """The rules that look for a witness."""
+    plan = lower(given_apart(logical_plan(checked)), Texts(), frozenset())
+    return sum(rule.witness is not None for rule in plan.rules)
+
+
+EXAMPLES = programs(3, FORMS_OF_WITNESSES).filter(lambda example: witnesses_in(example.checked) > 0)
+
+
+def plain(given_: Inputs) -> Inputs:
+    """The same presences without lattices that ride beside them."""
+    return {
+        name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
+        for name, presences in given_.items()
+    }
+
+
+@LAW
+@given(
+    EXAMPLES, inputs(rows_max=5), STRATEGIES, st.lists(st.integers(0, UPPER - 1)), st.integers(0)
+)
+def test_a_witness_is_found_in_whatever_order_facts_come(
+    example: Example, given_: Inputs, strategy: Strategy, stops: list[int], seed: int
+) -> None:
+    given_, rng = plain(given_), Random(seed)
+    held = Held(example.checked, strategy=strategy, carrying=())
+    waiting = [(rng.randint(0, p.start), n, p) for n, found in given_.items() for p in found]
+    expected = answers_from_scratch(example, given_)
+    for stop in sorted({*stops, UPPER}):
+        rng.shuffle(waiting)
+        for _, name, presence in [each for each in waiting if each[0] < stop]:
+            held.engine.feed_presences(name, [presence])
+        waiting = [each for each in waiting if each[0] >= stop]
+        held.step(stop)
+        assert held.now() == expected[stop], (stop, example.text)
+
+
+@LAW
+@given(EXAMPLES, inputs(rows_max=4), inputs(), STRATEGIES, st.integers(1, UPPER - 1))
+def test_a_witness_that_goes_leaves_matches_to_others(
+    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy, at: int
+) -> None:
+    given_, passing = plain(given_), plain(passing)
+    held = Held(example.checked, strategy=strategy, carrying=())
+    ended = {
+        name: [replace(p, end=min(p.end, at)) for p in presences if p.start < at]
+        for name, presences in passing.items()
+    }
+    expected = answers_from_scratch(example, {n: [*given_[n], *ended[n]] for n in given_})
+    held.feed(given_)
+    held.feed(passing)
+    held.step(at)
+    assert held.now() == expected[at], (at, example.text)
+    for name, presences in passing.items():
+        later = [replace(p, start=max(p.start, at)) for p in presences if p.end > at]
+        held.engine.feed_presences(name, later, -1)
+    for stop in range(at + 1, UPPER + 1):
+        held.step(stop)
+        assert held.now() == expected[stop], (stop, at, example.text)
+
+
+@LAW
+@given(
+    EXAMPLES, inputs(rows_max=4), STRATEGIES,
+    st.lists(st.integers(1, UPPER - 1), min_size=1, unique=True).map(sorted),
+)  # fmt: skip
+def test_a_witness_is_known_after_each_restart(
+    example: Example, given_: Inputs, strategy: Strategy, deaths: list[int]
+) -> None:
+    given_, state, since = plain(given_), set[StateRow](), 0
+    expected = answers_from_scratch(example, given_)
+    for death, until in pairwise([0, *deaths, UPPER]):
+        held = Held(example.checked, strategy=strategy, carrying=(), keeps_state=True)
+        held.state = state
+        held.engine.restore(sorted(state), death)
+        for name, presences in given_.items():
+            left = [p for p in presences if p.end > since]
+            held.feed({name: [replace(p, start=max(p.start, since)) for p in left]})
+        for stop in range(death, until + 1):
+            held.step(stop)
+            assert held.now() == expected[stop], (stop, deaths, example.text)
+        state, since = held.state, until - 1
+
+
+CLICKS = InputSchemas(
+    {"click": InputSchema("click", "events", (("user", "int"), ("number", "int")))}
+)
+SESSIONS = """
+recent(u) @expires(t + 1800001) := click(u, _) @time(t);
+follows(u) @expires(t + 1) := click(u, _) @time(t) ^ recent(u) @time(s) if s < t;
+session(u) @expires(t + 1) := click(u, _) @time(t) ^ not follows(u);
+"""
+AGAIN = "again(n) @time(t) := click(u, n) @time(t) ^ click(u, _) @time(s) if s < t ^ s >= t - 900;"
+
+
+def clicks(engine: DataflowEngine, first: int, last: int, life: int) -> None:
+    """Clicks of one user, each of which is there for some time."""
+    schema = engine.schemas["click"]
+    at = np.arange(first, last) * 10
+    change = np.zeros((len(at), schema.columns + 3), np.int64)
+    change[:, 0] = change[:, -3] = at
+    change[:, 1], change[:, 2] = 7, at
+    change[:, schema.expiry] = change[:, -2] = at + life
+    change[:, -1] = 1
+    engine.feed("click", change)
+
+
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+@pytest.mark.parametrize("rows_each", [100, 20_000])
+@pytest.mark.parametrize(("text", "life"), [(SESSIONS, 1), (AGAIN, 1_000_000)])
+def test_matches_of_one_key_are_as_many_as_its_facts(
+    strategy: Strategy, rows_each: int, text: str, life: int
+) -> None:
+    """Counted in rows: pairs of these clicks would be 2·10⁸."""
+    engine = DataflowEngine(check(parse(text), CLICKS), strategy=strategy, keeps_state=True)
+    (number,) = [n for n, rule in enumerate(engine.plan.rules) if rule.witness is not None]
+    told = 0
+    for first in range(0, 20_000, rows_each):
+        clicks(engine, first, first + rows_each, life)
+        changes = engine.step(10 * (first + rows_each - 1) + 2)
+        told += sum(len(each) for each in changes.values())
+        engine.tell_state()
+    rule = engine.rules_of(engine.plan.rules[number].form.head.predicate)[0]
+    assert 19_999 <= rule.figures.rows_out <= 60_000
+    assert told >= 19_999
+    assert engine.nbytes < 60_000_000
+
+
+def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:
+    checked = check(parse(SESSIONS), CLICKS)
+    plan = lower(logical_plan(checked), Texts())
+    lines = "\n".join(plan_lines(plan_document(plan, checked)))
+    assert "one witness of recent for each match, of those with the nearest time" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("p(u) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", True),
+        ("p(u) := click(u, _) @time(t) ^ click(u, _) @time(s) if s > t;", True),  # of the later
+        ("p(u) @time(t) := click(u, _) @time(t) ^ click(u, _) @time(s) if s > t;", True),
+        ("p(u, s) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", False),
+        ("p(u) @count(1) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", False),
+        ("p(u) := click(u, n) @time(t) ^ click(u, m) @time(s) if s < t ^ m < n;", False),
+        ("p(u) := click(u, n) @time(t) ^ click(u, m) @time(s) if s < t ^ m != n;", True),
+        ("p(u) @expires(s + 9) := click(u, _) @time(t) ^ click(u, _) @time(s) if s < t;", False),
+        ("p(u) := click(u, n) @time(t) ^ click(u, m) @time(s) if s < t ^ n / m > 1;", False),
+    ],
+)
+def test_a_witness_is_what_nothing_is_said_of(text: str, found: bool) -> None:
+    assert witnesses_in(check(parse(text), CLICKS)) == found

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.datalog.goals import goal_over
+from tidemill.datalog.records import Record
 from tidemill.errors import UsageError
 from tidemill.runtime.templates import NAMES, fill, is_template, placeholders_in, within_json
+from tidemill.time.typed import Json
 from tidemill_compute.actions import messages
+from tidemill_compute.actions.firings import Firings
 from tidemill_compute.actions.messages import Compose, Message, Names
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 
@@ -149,3 +156,32 @@ def test_places_are_filled_and_dollars_halved() -> None:
     assert (
         fill("a ${key} $$ ${arg.x}", {"key": "${x}", "arg.x": '"'}, within_json) == 'a ${x} $ \\"'
     )
+
+
+TYPED = {
+    "at": (datetime(2013, 7, 4, 12, 0, 0, 5_000), "2013-07-04T12:00:00.005Z"),
+    "day": (date(2013, 7, 4), "2013-07-04"),
+    "took": (timedelta(seconds=1, milliseconds=500), "1s500ms"),
+    "price": (Decimal("12.50"), "12.50"),
+    "raw": (b"\x00\xff", "AP8="),
+    "id": (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+    "extra": (Json('{"a":[1,2.5]}'), {"a": [1, 2.5]}),
+    "tags": (frozenset({"x", "y"}), ["x", "y"]),
+    "level": (7, 7),
+    "big": (1 << 60, 1 << 60),
+    "share": (0.1, 0.1),
+    "on": (True, True),
+    "none": (None, None),
+}
+
+
+def test_arguments_of_each_type_are_told_as_every_answer_has_them() -> None:
+    """A receiver reads instants, decimals and bytes as it would from a question over HTTP."""
+    goal = goal_over("e(level: 7)", {"e": tuple((name, "int") for name in TYPED)}, "tell")
+    record = Record("e", tuple(value for value, _ in TYPED.values()), AT)
+    (told,), _ = Firings(goal, follow=False).take([(record, AT, 1)])
+    assert json.loads(told.arguments) == [text for _, text in TYPED.values()]
+    names = Names(list(TYPED))
+    (alert,) = body_of(messages.alertmanager({}, "${arg.price} ${arg.at}", names, 1, int), told)
+    assert alert["annotations"]["summary"] == "12.50 2013-07-04T12:00:00.005Z"
+    assert alert["labels"]["price"] == "12.50"

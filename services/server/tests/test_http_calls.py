@@ -147,30 +147,6 @@ def test_the_value_of_a_condition_is_text_of_the_column() -> None:
             conditions_of([wrong])
 
 
-async def test_what_is_definite_is_immutable_to_caches(tmp_path: Path) -> None:
-    async with web(tmp_path) as asked:
-        at = await asked.insert()
-        path = f"/v1/collections/late/late?as_of={at}"
-        first = await asked.ask(path + "&wait_s=60")
-        assert first.headers["Cache-Control"] == "public, max-age=31536000, immutable"
-        assert "Accept" in first.headers["Vary"]
-        later = await asked.insert(pa.table({"plane": ["N9"], "delay": [99], "gate": ["C"]}))
-        await asked.ask(f"/v1/collections/late/late?as_of={later}&wait_s=60")
-        again = await asked.ask(path + "&wait_s=60")
-        assert (again.headers["ETag"], again.body) == (first.headers["ETag"], first.body)
-        unchanged = await asked.ask(
-            path + "&wait_s=60", headers={"If-None-Match": first.headers["ETag"]}
-        )
-        assert (unchanged.status, unchanged.body) == (304, b"")
-        latest = await asked.ask("/v1/collections/late/late")
-        assert latest.headers["Cache-Control"] == "no-cache"
-        assert {row["plane"] for row in latest.json["rows"]} == {"N2", "N3", "N9"}
-        future = await asked.ask(f"/v1/collections/delays?as_of={later + 3_600_000}")
-        assert (future.status, future.headers["Cache-Control"]) == (425, "no-store")
-        assert future.json["title"] == "The time is not sealed; wait."
-        assert future.json["upper"][0] > later
-
-
 async def test_an_instant_is_written_alike_over_every_surface(tmp_path: Path) -> None:
     """Dates and words are those of the command line; a word means another instant each time."""
     async with web(tmp_path) as asked:
@@ -179,7 +155,8 @@ async def test_an_instant_is_written_alike_over_every_surface(tmp_path: Path) ->
         for path in ("/v1/collections/late/late?", "/v1/ask?goal=late(p,d)&"):
             dated = await asked.ask(f"{path}as_of={quote(day)}&wait_s=60")
             assert (dated.status, dated.headers["Tidemill-As-Of"]) == (200, str(at)), dated.body
-            assert "immutable" in dated.headers["Cache-Control"]
+            kept = await asked.ask(dated.headers["Content-Location"])
+            assert "immutable" in kept.headers["Cache-Control"]
             for word, before_ms in (("latest", 0), ("now", 0), ("now-1ms", 1)):
                 said = await asked.ask(f"{path}as_of={word}&wait_s=60")
                 assert said.headers["Cache-Control"] == "no-cache"
@@ -375,6 +352,13 @@ async def test_a_document_is_written_once_however_often_it_is_looked_at(
         assert "d >= 40" in again["late"]
         assert again["delays"] == next(x["document"] for x in found if x["name"] == "delays")
         assert sorted(written) == ["delays", "late", "late"]
+    written.clear()
+    async with web(tmp_path / "short") as asked:
+        path = "/v1/resources?documents="
+        assert {each["document"] for each in (await asked.ask(path + "false")).json} == {""}
+        assert written == []  # also at the first look, when none is known
+        assert {each["name"] for each in (await asked.ask(path + "true")).json if each["document"]}
+        assert sorted(written) == ["delays", "late"]
 
 
 async def test_rows_are_inserted_and_removed_by_objects_of_json(tmp_path: Path) -> None:

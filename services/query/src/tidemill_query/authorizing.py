@@ -213,9 +213,11 @@ class AuthorizedCatalog:
         touch(*changed, instead=True)
         return applied
 
-    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+    async def get(
+        self, kind: str | None, name: str | None, documents: bool = True
+    ) -> Sequence[ResourceStatus]:
         """Those that the caller may read."""
-        found = await self._inner.get(kind, name)
+        found = await self._inner.get(kind, name, documents)
         hidden = _Hidden(self._catalog)
         return [hidden.status(each) for each in found if caller.get().has(Role.reader, each.name)]
 

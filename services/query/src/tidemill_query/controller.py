@@ -30,7 +30,7 @@ from tidemill.catalog.versions import (
     version_of,
 )
 from tidemill.catalog.written_into import written_into
-from tidemill.errors import Indeterminate, TidemillError, Unavailable, UnknownCollection, UsageError
+from tidemill.errors import Indeterminate, TidemillError, Unavailable, UsageError
 from tidemill.host.claimed_work import BEGINNING_MAX, ClaimedWork
 from tidemill.host.context import Context
 from tidemill.host.reports import Reports
@@ -64,7 +64,7 @@ from tidemill.shard.conforming import refuse_long_rows
 from tidemill.shard.offloading import all_of, while_others_wait
 from tidemill_query.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_query.pushed_entries import append_entries, entries_of
-from tidemill_query.resource_status import ResourceStatuses, live
+from tidemill_query.resource_status import ResourceStatuses, live, unknown
 from tidemill_query.storage import examine
 
 log = get_logger("resources")
@@ -401,9 +401,11 @@ class Controller:
             return False
         return any(each.name.partition("/")[0] == name for each in inputs)
 
-    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+    async def get(
+        self, kind: str | None, name: str | None, documents: bool = True
+    ) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all."""
-        return await self._statuses.get(kind, name)
+        return await self._statuses.get(kind, name, documents)
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who holds its collections."""
@@ -425,7 +427,7 @@ class Controller:
         """
         stored = await self._find("Table", table)
         if stored is None:
-            raise UnknownCollection(f"there is no Table {table}", name=table)
+            raise unknown(self._store, "Table", table)
         if not isinstance(stored.resource.spec, TableSpec):
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         made = self._context.making.known(stored)

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from tidemill.catalog.entry import SYSTEM, read_name
 from tidemill.catalog.made.making import made_by
+from tidemill.catalog.names import meant
 from tidemill.catalog.own_log import topic_of
 from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.catalog.store import ResourceStore, Stored
@@ -108,10 +109,12 @@ class ResourceStatuses:
         self._context = context
         self._store = context.store
         self._reports = reports
-        self._texts: dict[tuple[str, str], tuple[Resource, str]] = {}
+        self._texts: dict[tuple[str, str], list[tuple[Resource, str]]] = {}
 
-    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; without them all."""
+    async def get(
+        self, kind: str | None, name: str | None, documents: bool = True
+    ) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; without them all. Without `documents` none is written."""
         wanted = None if kind is None else kind_of(kind, self._store)
         found = [
             stored
@@ -122,18 +125,19 @@ class ResourceStatuses:
         if kind is None and name is None:
             known = {(stored.resource.kind, stored.resource.name) for stored in found}
             self._texts = {key: text for key, text in self._texts.items() if key in known}
-        return [await self._status(stored, said) for stored in found]
+        return [await self._status(stored, said, documents=documents) for stored in found]
 
     def _text(self, resource: Resource) -> str:
         """The document as YAML, written once: that takes ten times as long as all else of a status.
 
-        A console asks for all of them each second.
+        Those of two versions are kept: while one takes over, the other is read.
         """
-        key = resource.kind, resource.name
-        known = self._texts.get(key)
-        if known is None or known[0] is not resource:
-            known = self._texts[key] = resource, yaml_of(resource.to_document())
-        return known[1]
+        known = self._texts.setdefault((resource.kind, resource.name), [])
+        found = next((text for of, text in known if of is resource or of == resource), None)
+        if found is None:
+            found = yaml_of(resource.to_document())
+            self._texts[resource.kind, resource.name] = [(resource, found), *known[:1]]
+        return found
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who keeps the history of its collections."""
@@ -200,9 +204,17 @@ class ResourceStatuses:
             raise failed.exceptions[0] from None
 
     async def _status(
-        self, stored: Stored, said: PartReports, made: dict[str, CollectionStatus] | None = None
+        self,
+        stored: Stored,
+        said: PartReports,
+        made: dict[str, CollectionStatus] | None = None,
+        *,
+        documents: bool = True,
     ) -> ResourceStatus:
-        """The status of a resource; those of its collections are put into `made`."""
+        """The status of a resource; those of its collections are put into `made`.
+
+        Without `documents` neither its own one nor that of the version that is read is written.
+        """
         resource = stored.resource
         health, details = self._health(stored, said)
         if health == RUNNING and isinstance(resource.spec, SourceSpec) and _is_unused(details):
@@ -213,8 +225,8 @@ class ResourceStatuses:
         try:
             since, upper, timeline = await self._frontiers(stored, {} if made is None else made)
             lag_ms = await self._lag(upper, timeline)
-            if (read := served(stored)) is not stored:
-                details = {**details, "served": yaml_of(read.resource.to_document())}
+            if documents and (read := served(stored)) is not stored:
+                details = {**details, "served": self._text(read.resource)}
         except (Unavailable, Indeterminate):
             raise
         except Exception as error:  # of one resource no more is known; the others are told of
@@ -229,7 +241,7 @@ class ResourceStatuses:
             upper=upper,
             lag_ms=lag_ms,
             age_ms=max(0, self._context.clock.now_ms() - stored.created_ms),
-            document_yaml=self._text(resource),
+            document_yaml=self._text(resource) if documents else "",
             details={**details, **_reads(stored, self._context)},
             **progress_of(details),
         )
@@ -332,8 +344,17 @@ def live(store: ResourceStore, kind: str, name: str) -> Stored:
     wanted = kind_of(kind, store)
     stored = store.get(wanted, name)
     if stored is None:
-        raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
+        raise unknown(store, wanted, name)
     return stored
+
+
+def unknown(store: ResourceStore, kind: str, name: str) -> UnknownCollection:
+    """The refusal of a name that no resource of the kind has, with the nearest that the caller may
+    read.
+    """
+    known = [each.resource.name for each in store.live() if each.resource.kind == kind]
+    says = f"there is no {kind} {name}{meant(name, known)}"
+    return UnknownCollection(says, kind=kind, name=name)
 
 
 def kind_of(name: str, store: ResourceStore) -> str:

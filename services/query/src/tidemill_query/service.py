@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
+from tidemill.catalog.names import resource_of
 from tidemill.host.exposing import SAID, exposed
 from tidemill.host.observing import observed_calls
 from tidemill.host.questions.limits import QuestionLimits
@@ -29,6 +31,7 @@ from tidemill_query.authorizing import (
     AuthorizedStorage,
     may_explain,
 )
+from tidemill_query.contents import VERSION_AGE_S_MAX
 from tidemill_query.controller import Controller
 from tidemill_query.driver import QueryDriver
 from tidemill_query.frontier_history import FrontierHistory, Sample
@@ -96,6 +99,21 @@ class Answers:
         caller.get().demand(Role.reader, name, shown=written)
         return context.catalog.named(written).collection
 
+    async def _identity(self, collection: str) -> str:
+        """The identity of a collection. Ids do not come again, but in a system that is set up anew:
+        the birth of the resource tells these apart.
+        """
+        context = self._process.context
+        name = context.catalog.name_of(collection)
+        stored = None
+        if context.catalog.knows(name):
+            stored = context.store.get(context.catalog.named(name).kind, resource_of(name))
+        state = await context.collections.newest(collection, VERSION_AGE_S_MAX)
+        born_ms = 0 if stored is None else stored.created_ms
+        columns = [(each.name, str(each.type)) for each in state.description.schema]
+        told = f"{collection} {born_ms} {columns}"
+        return blake2b(told.encode(), digest_size=12).hexdigest()
+
     async def _upper_of(self, collection: str) -> Frontier:
         return (await self._process.context.collections.newest(collection)).upper
 
@@ -133,6 +151,7 @@ class Answers:
             now_ms=context.clock.now_ms,
             history=self._looks,
             identify=self._identify,
+            identity=self._identity,
             upper_of=self._upper_of,
         )
         door = Door(calls, handlers, closed=clear and ports.users is not None)

@@ -96,7 +96,6 @@ def get(
     with reported(context.obj.address):
         from tidemill.client import listings
         from tidemill.client.connection import connect_to
-        from tidemill.errors import UnknownCollection
 
         with connect_to(context.obj) as client:
             if kind is not None and kind.lower() in ("collection", "collections"):
@@ -105,9 +104,10 @@ def get(
                 )
                 return
             found = list(client.get(kind_named(kind) if kind else None, name))
-        if name is not None and not found:
-            said = kind_named(kind) if kind else "resource"
-            raise UnknownCollection(f"there is no {said} {name}", kind=said, name=name)
+            if kind is not None and name is not None and not found:
+                found = [
+                    client.describe(kind_named(kind), name)
+                ]  # refuses, with a name that is near
         _print_resources(found, output)
 
 

@@ -123,8 +123,13 @@ class CatalogHandlers(Protocol):
         """Make all resources so, or none of them if one is refused."""
         ...
 
-    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
-        """Resources of a kind (None: all) and name (None: all). No match is an empty answer."""
+    async def get(
+        self, kind: str | None, name: str | None, documents: bool = True
+    ) -> Sequence[ResourceStatus]:
+        """Resources of a kind (None: all) and name (None: all). No match is an empty answer.
+
+        Without `documents` the text of each is empty, and none is written.
+        """
         ...
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:

@@ -221,9 +221,11 @@ class MemoryHandlers:
                 applied.append(Applied(*key, outcome))
         return applied
 
-    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+    async def get(
+        self, kind: str | None, name: str | None, documents: bool = True
+    ) -> Sequence[ResourceStatus]:
         return [
-            status
+            status if documents else replace(status, document_yaml="")
             for key, status in sorted(self.resources.items())
             if kind in (None, key[0]) and name in (None, key[1])
         ]

@@ -30,8 +30,7 @@ async function ask(path, options = {}) {
   if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
   let answer;
   try {
-    // A name may mean another collection by now: the tag says so, and what is kept is asked about.
-    answer = await fetch(path, { cache: "no-cache", ...options, headers });
+    answer = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({ title: "The server does not answer.", detail: error.message, status: 0 });

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
-from msgspec.structs import replace
 
 from tidemill.arrangement.json_cells import json_column, json_field, numeral
 from tidemill.arrangement.looks import look, with_looks
@@ -151,8 +150,8 @@ async def get_resources(on: Handlers, asked: Asked) -> HttpReply:
     Without `documents` each has an empty `document`, and the answer is short.
     """
     of: Selection = asked.of
-    found = [_resource(each) for each in await on.catalog.get(of.kind, of.name)]
-    return said(found if of.documents else [replace(each, document="") for each in found])
+    found = await on.catalog.get(of.kind, of.name, of.documents)
+    return said([_resource(each) for each in found])
 
 
 async def describe_resource(on: Handlers, asked: Asked) -> HttpReply:

@@ -41,6 +41,10 @@ Identify = Callable[[str], Awaitable[str]]
 """The id of the collection that a goal of the caller is about."""
 
 
+IdentityOf = Callable[[str], Awaitable[str]]
+"""The identity of a collection by its id: another one for each birth, and for other columns."""
+
+
 UpperOf = Callable[[str], Awaitable[Frontier]]
 """The upper of a collection by its id."""
 
@@ -66,6 +70,7 @@ class Handlers:
     now_ms: Callable[[], int]
     history: History
     identify: Identify
+    identity: IdentityOf
     upper_of: UpperOf
 
     def at(self, written: str | int | None) -> int | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Meta
 
-from tidemill.errors import UsageError
+from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc import messages
 from tidemill.rpc.messages import Comparison, Condition, Explanation, Json
 from tidemill.rpc.turns import beside
@@ -21,6 +24,8 @@ from tidemill_query.web.forms import ARROW, CSV, JSON, NDJSON, WEIGHT, body, jso
 
 SERVICE = "/tidemill.query.v1.QueryService/"
 FOR_EVER = "max-age=31536000, immutable"
+ADDRESS_CHARS_MAX = 2_000
+"""Characters of an address that a header tells; some clients refuse a line of 8 KB."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)]
@@ -43,6 +48,8 @@ Instant = (
 """An instant as people write it, which `read_at` reads."""
 Wait = Annotated[float, Meta(ge=0, le=570)]
 """Seconds that the server may wait for the instant to become definite; by default not at all."""
+Identity = Annotated[str, Meta(min_length=1, max_length=64, examples=["5f0c8f4c1d2e3a4b5c6d7e8f"])]
+"""The identity of a collection, as the header `Content-Location` of an answer tells it."""
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +58,7 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     as_of: Instant | None = None
     wait_s: Wait | None = None
+    id: Identity | None = None
     where: Annotated[list[Text], Meta(max_length=100)] = []
 
 
@@ -60,6 +68,7 @@ class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goal: Text
     as_of: Instant | None = None
     wait_s: Wait | None = None
+    id: Identity | None = None
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -184,23 +193,81 @@ def _value(text: str) -> Json:
         raise UsageError(f"filter refused: {text} is no text of JSON", reason="Value") from None
 
 
-async def _rows(on: Handlers, asked: Asked, found: messages.Answer) -> HttpReply:
-    """The answer in the form that was asked for; a cache keeps one of a stated instant for ever."""
-    tag = json_of([found.collection, found.as_of, asked.form, asked.request.path,
-                    sorted((n, list(v)) for n, v in asked.request.query.items())])  # fmt: skip
-    kept = f"{'public' if on.public else 'private'}, {FOR_EVER}"
+async def _rows(
+    on: Handlers,
+    asked: Asked,
+    goal: str,
+    at: int | None,
+    read: Callable[[], Awaitable[messages.Answer]],
+) -> HttpReply:
+    """The answer to a goal in the form that was asked for; nothing is read if the caller has it.
+
+    A name means another collection once its resource is made anew, so its answer is asked about
+    each time. Only that of an identity as of a stated instant is kept. Raises: UnknownCollection
+    if the name has another identity than the one that is asked for.
+    """
+    has = asked.request.sent.get("if-none-match", "")
+    if has or asked.of.id is not None:
+        identity = await on.identity(await on.identify(goal))
+        _refuse_another(asked, goal, identity)
+        if at is not None and (tag := _tag(asked, identity, at)) in has:
+            return HttpReply(304, headers=_kept(on, asked, goal, identity, at, tag))
+    found = await read()
+    identity = await on.identity(found.collection)
+    _refuse_another(asked, goal, identity)  # it may have been made anew meanwhile
+    tag = _tag(asked, identity, found.as_of)
     headers = {
         "Tidemill-As-Of": str(found.as_of),
         "Tidemill-Since": ",".join(map(str, frontier_of(found.since))),
         "Tidemill-Upper": ",".join(map(str, frontier_of(found.upper))),
-        "ETag": f'W/"{blake2b(tag, digest_size=12).hexdigest()}"',
-        "Vary": "Accept, Authorization",
-        "Cache-Control": kept if is_fixed(asked.of.as_of) else "no-cache",
+        **_kept(on, asked, goal, identity, found.as_of, tag),
     }
-    if headers["ETag"] in asked.request.sent.get("if-none-match", ""):
+    if tag in has:
         return HttpReply(304, headers=headers)
     head: dict[str, object] = {"collection": found.collection, "as_of": found.as_of}
     return HttpReply(200, await body(asked.form, head, found.table), asked.form, headers)
+
+
+def _refuse_another(asked: Asked, goal: str, identity: str) -> None:
+    if asked.of.id not in (None, identity):
+        name = goal.partition("(")[0].strip()
+        raise UnknownCollection(
+            f"{name[:100]} is another collection than {asked.of.id} by now, or has other columns; "
+            "leave id out to read it",
+            name=name[:100],
+        )
+
+
+def _tag(asked: Asked, identity: str, at: int) -> str:
+    told = json_of([identity, at, asked.form, asked.request.path,
+                    sorted((n, list(v)) for n, v in asked.request.query.items())])  # fmt: skip
+    return f'W/"{blake2b(told, digest_size=12).hexdigest()}"'
+
+
+def _kept(
+    on: Handlers, asked: Asked, goal: str, identity: str, at: int, tag: str
+) -> dict[str, str]:
+    """Headers for caches, with the address at which this answer never changes."""
+    fixed = asked.of.id is not None and is_fixed(asked.of.as_of)
+    how = FOR_EVER if fixed else "no-cache"
+    if fixed or not on.public:
+        how = f"{'public' if on.public else 'private'}, {how}"
+    headers = {
+        "ETag": tag,
+        "Vary": "Accept, Authorization",
+        "Cache-Control": how,
+    }
+    query = [("as_of", str(at)), ("id", identity)]
+    if isinstance(asked.of, Contents):
+        path = f"/v1/collections/{quote(goal)}"
+        query += [("where", each) for each in asked.of.where]
+    else:
+        path = "/v1/ask"
+        query.insert(0, ("goal", goal))
+    address = f"{path}?{urlencode(query)}"
+    return (
+        {**headers, "Content-Location": address} if len(address) <= ADDRESS_CHARS_MAX else headers
+    )
 
 
 async def get_contents(on: Handlers, asked: Asked) -> HttpReply:
@@ -208,14 +275,17 @@ async def get_contents(on: Handlers, asked: Asked) -> HttpReply:
 
     Each `where` is a condition that all rows meet, such as `delay>=30`, `plane=="N2"`,
     `gate==null`. Values are written as in pushed rows; JSON has no order. The instant and the
-    frontiers are in the headers `Tidemill-As-Of`, `Tidemill-Since` and `Tidemill-Upper`. The answer
-    as of a number or a date never changes, and is `immutable` to caches.
+    frontiers are in the headers `Tidemill-As-Of`, `Tidemill-Since` and `Tidemill-Upper`. The name
+    may be made anew, so a cache asks again about its answer. A tag that is current is answered by
+    304, and nothing is read. `Content-Location` is an address with `id`, the identity of the
+    collection. Its answer as of a number or a date is `immutable` to caches. Status 404 says that
+    the name has another identity now.
     """
     of: Contents = asked.of
     where = conditions_of(of.where)
-    return await _rows(
-        on, asked, await on.query.snapshot(of.name, on.at(of.as_of), of.wait_s, where)
-    )
+    at = on.at(of.as_of)
+    read = partial(on.query.snapshot, of.name, at, of.wait_s, where)
+    return await _rows(on, asked, of.name, at, read)
 
 
 async def get_matches(on: Handlers, asked: Asked) -> HttpReply:
@@ -224,7 +294,8 @@ async def get_matches(on: Handlers, asked: Asked) -> HttpReply:
     The columns are the variables of the goal under their names.
     """
     of: Goal = asked.of
-    return await _rows(on, asked, await on.query.ask(of.goal, on.at(of.as_of), of.wait_s))
+    at = on.at(of.as_of)
+    return await _rows(on, asked, of.goal, at, partial(on.query.ask, of.goal, at, of.wait_s))
 
 
 async def get_collections(on: Handlers, asked: Asked) -> HttpReply:

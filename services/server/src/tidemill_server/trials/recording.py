@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.catalog.entry import CatalogEntry
+from tidemill.catalog.names import meant
 from tidemill.client.connection import Client
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import format_record
@@ -54,7 +55,8 @@ def record(
     there = resources_on(client)
     rules = rules_of(there, columns_on(client, there))
     if view not in rules.views:
-        raise UnknownCollection(f"there is no view {view}", name=view)
+        says = f"there is no view {view}{meant(view, rules.views)}"
+        raise UnknownCollection(says, name=view)
     bases = bases_of(rules, view)
     stretch = stretch_of(client, bases, start, at)
     facts = all_facts(client, rules, bases, stretch, changes_max)

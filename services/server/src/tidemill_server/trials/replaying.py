@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tidemill.catalog.names import meant
 from tidemill.client.connection import Client
 from tidemill.datalog.goals import goal_over
 from tidemill.datalog.presence import END, Presence
@@ -39,7 +40,8 @@ def replay(
     """
     rules = rules_of(resources_on(client))
     if name not in rules.actions:
-        raise UnknownCollection(f"there is no action {name}", name=name)
+        says = f"there is no action {name}{meant(name, rules.actions)}"
+        raise UnknownCollection(says, name=name)
     spec = rules.actions[name]
     predicate = spec.goal.partition("(")[0].strip()
     entry = rules.views[spec.view].outputs[predicate]

@@ -14,6 +14,7 @@ from tidemill.arrangement.interval_updates import (
     Witnesses,
     WitnessShape,
 )
+from tidemill.arrangement.interval_updates.witness_loops import touched_by
 from tidemill.testkit.twins.interval_updates import with_witness
 
 LAST, RANKS = 12, 9
@@ -139,6 +140,10 @@ def recent(at: int) -> Row:
     return (at, 7, at, -1, 0, 0, at, at + 30_000, 1)
 
 
+def lasting(at: int) -> Row:
+    return (*recent(at)[:-2], END_WORD, 1)
+
+
 @pytest.mark.parametrize("rows_each", [1, 100, 20_000])
 def test_rows_of_one_key_tell_one_stretch_for_each_match(rows_each: int) -> None:
     """As of clicks of one user, each of which asks for an earlier one: pairs would be 2·10⁸."""
@@ -168,6 +173,48 @@ def test_nothing_of_what_has_ended_is_kept() -> None:
         held.compact(first)
         sizes.append(held.nbytes)
     assert sizes[-1] <= sizes[len(sizes) // 10]
+
+
+def test_nothing_is_kept_of_rows_that_end_before_they_said() -> None:
+    """As of a table whose rows are replaced: each row ends with the next one, without an expiry."""
+    held = sides(False, False)
+    first = matrix([lasting(0)], WITNESS + 3)
+    held.take_witnesses(first, first[:, 2], 0)
+    held.compact(0)
+    sizes = []
+    for at in range(1, 2_000):
+        change = matrix([lasting(at), (*lasting(at - 1)[:-3], at, END_WORD, -1)], WITNESS + 3)
+        held.take_witnesses(change, change[:, 2], at)
+        held.compact(at)
+        sizes.append(held.nbytes)
+    assert sizes[-1] == sizes[len(sizes) // 10]
+
+
+def test_many_parts_of_one_row_go_at_once() -> None:
+    held, gaps = sides(False, False), 200
+    first = matrix([lasting(0)], WITNESS + 3)
+    held.take_witnesses(first, first[:, 2], 0)
+    parts = [(*lasting(0)[:-3], 10 * at, 10 * at + 5, -1) for at in range(1, gaps + 1)]
+    change = matrix(parts, WITNESS + 3)
+    held.take_witnesses(change, change[:, 2], 1)
+    match = matrix([(7, 1, 1, 0, 0, 0, 10 * gaps, 1)], MATCH + 3)
+    told = held.take_matches(match, match[:, 1] - 1, None)
+    stretches = sorted(told[:, -3:-1].tolist())
+    assert stretches == [[10 * at + 5 * (at > 0), 10 * at + 10] for at in range(gaps)]
+
+
+@pytest.mark.parametrize("full", [1, 63, 64])
+def test_the_way_over_full_matches_stays_among_them(full: int) -> None:
+    """A word behind the last place belongs to others."""
+    nexts = np.append(np.arange(1, full + 1), -7)
+    groups, bounds = np.array([[7, 0, END_WORD, 0, END_WORD]]), np.array([0, full])
+    rows, ranks = np.zeros((full, MATCH + 2), np.int64), np.zeros((full, 4), np.int64)
+    ranks[:, 0], out = 7, np.empty(full, np.int64)
+    found = touched_by(
+        groups, rows, ranks, np.zeros((full, 3), np.int64), nexts, bounds, False, out
+    )
+    assert found == 0
+    assert nexts.tolist() == [*[full] * full, -7]
 
 
 def test_a_row_that_is_not_there_is_not_taken_away() -> None:

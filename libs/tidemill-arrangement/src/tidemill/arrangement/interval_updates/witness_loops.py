@@ -193,7 +193,9 @@ def _end_of_full(nexts: I64Array, at: Word, last: Word) -> np.int64:
         found = nexts[found]
     at = np.int64(at)
     while at < found:
-        at, nexts[at] = nexts[at], found
+        after = nexts[at]
+        nexts[at] = found
+        at = after
     return found
 
 

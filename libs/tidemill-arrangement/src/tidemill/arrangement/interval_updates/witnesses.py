@@ -61,8 +61,8 @@ class WitnessShape:
 class _Ranked:
     """Rows by hash of their key and by rank, in tiers, each of which is twice the next one."""
 
-    __slots__ = ("_anywhere", "_due", "_expiry", "_upward", "bounds", "columns", "count", "nexts",
-                 "ranks", "reaches", "rows")  # fmt: skip
+    __slots__ = ("_anywhere", "_due", "_expiry", "_many", "_upward", "bounds", "columns", "count",
+                 "nexts", "ranks", "reaches", "rows")  # fmt: skip
 
     def __init__(self, width: int, columns: I64Array, expiry: int, upward: bool, anywhere: bool):
         self.columns = np.ascontiguousarray(columns)
@@ -71,7 +71,7 @@ class _Ranked:
         self.reaches = np.empty((_ROOM_MIN, 3), np.int64)
         self.nexts = np.empty(_ROOM_MIN, np.int64)
         self.bounds = np.zeros(1, np.int64)
-        self.count, self._due = 0, BEGIN_WORD
+        self.count, self._due, self._many = 0, BEGIN_WORD, _ROOM_MIN
         self._expiry, self._upward, self._anywhere = expiry, upward, anywhere
 
     @property
@@ -139,7 +139,8 @@ class _Ranked:
             if said == 0:
                 return
             places[2] = 0
-            stack = np.concatenate([stack, np.empty_like(stack)])
+            if places[1] + 2 > len(stack):
+                stack = np.concatenate([stack, np.empty_like(stack)])
 
     def note_full(self, rows: I64Array, full: I64Array) -> None:
         """Some matches are full now, or are not any more. Cost: O(rows); O(all) if some are not."""
@@ -153,8 +154,11 @@ class _Ranked:
             self.nexts[filled] = np.maximum(self.nexts[filled], filled + 1)
 
     def compact(self, since: int) -> None:
-        """Forget rows that have ended by an instant, once they are half. Amortised O(1)."""
-        if not self.count or since < self._due:
+        """Forget rows that have ended by an instant, once they are half. Amortised O(1).
+
+        Rows may end earlier than they said, so as many new ones as were left are a reason to look.
+        """
+        if not self.count or (since < self._due and self.count < self._many):
             return
         ends = self.rows[: self.count, -1]
         if int((ends > since).sum()) <= self.count // 2:
@@ -167,6 +171,7 @@ class _Ranked:
         if len(ends):
             middle = len(ends) // 2
             self._due = max(int(np.partition(ends, middle)[middle]), since + 1)
+        self._many = max(2 * self.count, _ROOM_MIN)
 
 
 class Witnesses:

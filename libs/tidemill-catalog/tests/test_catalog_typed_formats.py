@@ -23,9 +23,12 @@ from google.protobuf import (
     timestamp_pb2,
 )
 
+from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.origins.parquet_files import ParquetFile
+from tidemill.catalog.record_shape import TEXTS, shape_of
 from tidemill.catalog.records.decoding import RecordDecoder
-from tidemill.reclock import pack_row
+from tidemill.catalog.store import Stored
+from tidemill.reclock import KeyedRows, pack_row
 from tidemill.runtime.formats import (
     AvroFormat,
     Column,
@@ -37,7 +40,7 @@ from tidemill.runtime.formats import (
 )
 from tidemill.runtime.formats.avro import AvroReader
 from tidemill.runtime.log import LogRecord
-from tidemill.runtime.resources import SourceSpec, load_resources
+from tidemill.runtime.resources import Resource, SourceSpec, load_resources
 from tidemill.runtime.resources.decoding import record_shape
 
 Schema = Any  # of Avro: JSON
@@ -182,14 +185,19 @@ def test_a_value_of_a_type_is_one_cell_of_each_type_of_protobuf(kind: str) -> No
         assert rows[name].to_pylist() == [VALUES[kind].cell]
 
 
-def spec_of(kind: str, more: str) -> SourceSpec:
+def source_of(kind: str, more: str) -> Resource:
     text = (
         "{apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s}, spec: {"
         f"columns: [{{name: k, type: int}}, {{name: x, type: '{kind}', nullable: true}}], {more}}}}}"
     )
     (resource,) = load_resources(text)
-    assert isinstance(resource.spec, SourceSpec)
-    return resource.spec
+    return resource
+
+
+def spec_of(kind: str, more: str) -> SourceSpec:
+    spec = source_of(kind, more).spec
+    assert isinstance(spec, SourceSpec)
+    return spec
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -228,6 +236,25 @@ def test_a_value_of_a_type_is_one_cell_of_debezium(kind: str) -> None:
     row, none = pack_row([1, VALUES[kind].cell]), pack_row([1, None])
     assert rows["_after"].to_pylist() == [row, none, None]
     assert rows["_before"].to_pylist() == [None, row, none]
+
+
+@pytest.mark.parametrize("resolved", [{}, {TEXTS: True}])
+def test_changes_follow_from_rows_that_a_source_wrote_before(resolved: dict[str, Any]) -> None:
+    """A source from before texts of JSON were read goes on with texts, as its rows have them."""
+    written = VALUES["json"].debezium
+    held = VALUES["json"].cell if resolved else written
+    more = "kafka: {topic: t}, envelope: {debezium: {key: [k]}}"
+    shape = shape_of(Stored(source_of("json", more), 0, resolved=resolved))
+    state = KeyedRows(shape.schema, ["k"])
+    state.restore(pa.table({"k": [1], "x": [held]}, shape.schema))
+    record = LogRecord(0, 0, None, change("u", written, "null"), 0)
+    changes, _ = RecordDecoder(shape).decode_now([record])
+    found = state.apply(changes.append_column(TIME, pa.array([5])))
+    assert found.broken == ()
+    assert found.updates.to_pylist() == [
+        {"k": 1, "x": held, TIME: 5, DIFF: -1},
+        {"k": 1, "x": None, TIME: 5, DIFF: 1},
+    ]
 
 
 def test_a_text_of_json_is_a_text_where_records_are_json(tmp_path: Path) -> None:

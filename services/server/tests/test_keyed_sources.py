@@ -44,6 +44,7 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.loop_threads import run_threads_on_loop
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
+from tidemill.testkit.whole import running
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
 from tidemill_ingest.driver import SourceReader
 from tidemill_ingest.settings import IngestSettings
@@ -327,3 +328,26 @@ async def test_changes_that_a_job_has_written_are_what_the_oracle_holds(
     assert kind == "upsert" or broken(world.timed([0] * len(world.happened)))
     await world.log.close()
     await world.now.close()
+
+
+JSON_ROWS = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: documents}
+spec:
+  kafka: {topic: documents}
+  envelope: {debezium: {key: [id]}}
+  columns: [{name: id, type: int}, {name: body, type: json}]
+"""
+
+
+async def test_a_source_that_is_applied_now_reads_json_that_a_connector_gives_as_text(
+    tmp_path: Path,
+) -> None:
+    row = {"id": 1, "body": '{"a": [1.50]}'}
+    change = json.dumps({"op": "c", "before": None, "after": row}).encode()
+    async with running(tmp_path, JSON_ROWS) as process:
+        await process.context.log.append("documents", [Entry(None, change)])
+        while not (found := await process.answer("documents")):
+            await asyncio.sleep(0.05)
+        assert found == [(1, '{"a":[1.5]}')]

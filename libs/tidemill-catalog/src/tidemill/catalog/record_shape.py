@@ -17,6 +17,11 @@ from tidemill.runtime.resources.decoding import RecordShape, descriptor_files, r
 DESCRIPTOR_BYTES_MAX = 16 << 20
 """No descriptor set is larger: what is, is another file."""
 
+TEXTS = "texts"
+"""Of what was decided about a source: texts in columns of JSON are read, where its writer has no
+type for JSON.
+"""
+
 
 def shape_of(stored: Stored) -> RecordShape:
     """The shape by which the records of a source are decoded, with the decisions made at its
@@ -31,7 +36,9 @@ def shape_of(stored: Stored) -> RecordShape:
     # A source that is older than the limit has none: each record keeps its first fate.
     row_bytes = resolved.get("rowBytes", ROW_BYTES_MAX)
     header = resolved.get("header", ())
-    return record_shape(spec, columns_of(stored), header, descriptors, row_bytes)
+    # Likewise cells of JSON: a change of a row repeats the cells that the row has.
+    texts = bool(resolved.get(TEXTS, False))
+    return record_shape(spec, columns_of(stored), header, descriptors, row_bytes, texts)
 
 
 def read_descriptors(spec: SourceSpec, places: Places) -> dict[str, str]:

@@ -25,7 +25,7 @@ from tidemill.catalog.firing import refuse_forgotten, refuse_template
 from tidemill.catalog.names import resource_of
 from tidemill.catalog.own_log import in_own_log
 from tidemill.catalog.places import check_resource
-from tidemill.catalog.record_shape import read_descriptors
+from tidemill.catalog.record_shape import TEXTS, read_descriptors
 from tidemill.catalog.store import BEGINS, ResourceStore, Stored
 from tidemill.catalog.versions import aborted, changing, plan_version, served
 from tidemill.catalog.versions import changed as changed_view
@@ -483,7 +483,7 @@ async def _resolve(stored: Stored, context: ApplyContext) -> dict[str, Any]:
     """
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
-    resolved: dict[str, Any] = {"rowBytes": context.row_bytes}
+    resolved: dict[str, Any] = {"rowBytes": context.row_bytes, TEXTS: True}
     header = list(context.origins.header(stored))
     if header:
         resolved["header"] = header

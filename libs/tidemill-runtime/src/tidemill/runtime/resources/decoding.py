@@ -74,11 +74,13 @@ def record_shape(
     header: Sequence[str] = (),
     descriptors: Mapping[str, bytes] | None = None,
     row_bytes: int = ROW_BYTES_MAX,
+    texts: bool = True,
 ) -> RecordShape:
     """Decoding of the records of a source.
 
     `columns` are the stated or inferred ones, and `header` the names at the start of a file.
-    `descriptors` are the descriptor sets of `format` and `keyFormat` by these names.
+    `descriptors` are the descriptor sets of `format` and `keyFormat` by these names. Without
+    `texts` a text in a column of JSON is that text, whatever the source.
     """
     stated = columns_of(columns)
     known = {column.name: column for column in stated}
@@ -86,6 +88,8 @@ def record_shape(
     written = [known.get(name, Column(name, "text", True)) for name in header] or list(stated)
     described = descriptors or {}
     value_format = record_format(spec, described)
+    if isinstance(value_format, JsonFormat) and not texts:
+        value_format = JsonFormat()
     upsert = spec.envelope.upsert
     if upsert is None or spec.key_format is None:
         return RecordShape(

@@ -23,7 +23,7 @@ from tidemill.shard import Description, MemoryBlob
 from tidemill.shard.compact_thrift import read_struct, write_fields
 from tidemill.shard.encoding import pack_part, unpack_part
 from tidemill.shard.lookup import PAGES_MAX, PartLookup
-from tidemill.shard.pages import footer_of, merged, read_index
+from tidemill.shard.pages import PageIndex, footer_of, merged, read_index
 from tidemill.shard.part_store import Limits, PartStore
 from tidemill.shard.parts import (
     INDEXED_ROWS_MIN,
@@ -136,7 +136,9 @@ async def test_rows_by_pages_are_those_of_the_whole_part(seed: int) -> None:
     assert unpack_part(pack_part(part)) == part
     blob = Asked()
     await blob.put("p/1", data)
-    starts = read_index(data[slice(*part.pages)], "p/1").places()[1].tolist()
+    starts = (
+        read_index(data[slice(*part.pages.span)], part.pages.checksum, "p/1").places()[1].tolist()
+    )
     borders = [row for start in random.sample(starts[1:-1], 3) for row in (start - 1, start)]
     at_borders = [value for value in table.column(KEY).take(borders).to_pylist() if value]
     for value in (*wanted_of(random, table), *at_borders):
@@ -176,7 +178,8 @@ async def test_every_byte_that_a_look_up_reads_is_checked() -> None:
     value = table.column(KEY)[table.num_rows // 3].as_py()
     expected = await rows_with(blob, part, description, value)
     spans, refused = sorted(blob.spans), 0
-    assert part.pages in spans
+    assert part.pages is not None
+    assert part.pages.span in spans
     for start, stop in spans:
         for place in range(start, stop, max(1, (stop - start) // 40)):
             damaged = bytearray(data)
@@ -188,9 +191,32 @@ async def test_every_byte_that_a_look_up_reads_is_checked() -> None:
             else:  # in a gap between two pages
                 assert found.equals(expected)
     assert refused > 40
-    await blob.put("p/1", data[: part.pages[0]])
+    await blob.put("p/1", data[: part.pages.start])
     with pytest.raises(Corrupt):
         await rows_with(blob, part, description, value)
+
+
+async def test_pages_of_another_object_are_refused() -> None:
+    """A copy may mix two objects up: each byte is as it was written, elsewhere."""
+    found = []
+    for word in ("x", "y"):
+        words = [word] * INDEXED_ROWS_MIN
+        lanes = {"_time": np.zeros(len(words), np.uint64), "_diff": np.ones(len(words), np.int64)}
+        found.append(encoded(pa.table({KEY: np.arange(len(words)), "w": words, **lanes})))
+    (part, _, description), (other, data, _) = found
+    assert part.pages is not None
+    assert other.pages is not None
+    assert (part.size, part.pages.span) == (other.size, other.pages.span)
+    blob = MemoryBlob()
+    await blob.put("p/1", data)
+    assert (await rows_with(blob, other, description, 5)).column("w").to_pylist() == ["y"]
+    with pytest.raises(Corrupt, match="index that was written"):
+        await rows_with(blob, part, description, 5)
+
+
+def test_an_index_whose_numbers_do_not_fit_is_not_read() -> None:
+    with pytest.raises(ValueError, match="7 pages by row groups, of 2"):
+        PageIndex.of("k", 1, 2, np.array([7, 10, 10, 5, 5], np.uint32))
 
 
 async def test_of_very_many_rows_of_one_key_row_groups_are_read() -> None:
@@ -201,7 +227,7 @@ async def test_of_very_many_rows_of_one_key_row_groups_are_read() -> None:
     table = sorted_updates(table, (KEY,)).combine_chunks()
     part, data, description = encoded(table)
     assert part.pages is not None
-    index = read_index(data[slice(*part.pages)], "p/1")
+    index = read_index(data[slice(*part.pages.span)], part.pages.checksum, "p/1")
     assert len(index.holding(1)) > PAGES_MAX
     blob = Asked()
     await blob.put("p/1", data)

@@ -28,6 +28,7 @@ from tidemill.shard.framing import (
 )
 from tidemill.shard.heavy_values import Heavy
 from tidemill.shard.listed import PartList
+from tidemill.shard.pages import IndexPlace
 from tidemill.shard.parts import Bounds, Part
 from tidemill.shard.state import Batch, Description, Hold, LastWrite, Paced, State
 from tidemill.time import Frontier, frontier
@@ -89,7 +90,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
     upper: int | None
     bounds: dict[str, Bounds]
     heavy: dict[str, tuple[tuple[Heavy, int], ...]] = {}
-    pages: tuple[int, int] | None = None
+    pages: IndexPlace | None = None
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):

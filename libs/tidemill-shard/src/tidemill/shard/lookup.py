@@ -144,7 +144,8 @@ class PartLookup:
         held = self._indexes.get(key)
         if held is not None or part.pages is None:
             return held
-        index = read_index(await self._bytes(part, part.pages), f"the object {key}")
+        data = await self._bytes(part, part.pages.span)
+        index = read_index(data, part.pages.checksum, f"the object {key}")
         rows = int(index.places()[1][-1])
         if rows != part.rows:
             raise Corrupt(f"the object {key} has an index of {rows} rows", object=key)

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,6 +39,19 @@ Numbers: TypeAlias = "npt.NDArray[Any]"
 Column: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
 
 
+class IndexPlace(NamedTuple):
+    """The place of the index in an object, and the CRC-32 of its bytes there."""
+
+    start: int
+    stop: int
+    checksum: int
+
+    @property
+    def span(self) -> Span:
+        """Its bytes."""
+        return self.start, self.stop
+
+
 class _Packed(msgspec.Struct, frozen=True, array_like=True):
     """The index as it is stored; see `PageIndex`."""
 
@@ -52,7 +65,9 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     firsts: list[Value]
 
 
-def with_pages(data: bytes, sorted_by: Column, name: str, footer: bytes) -> tuple[bytes, Span]:
+def with_pages(
+    data: bytes, sorted_by: Column, name: str, footer: bytes
+) -> tuple[bytes, IndexPlace]:
     """An object with an index of its pages by its first column, and where in it that is.
 
     `sorted_by` are the values of this column, nulls last. `footer` is that of a file of one row
@@ -79,7 +94,8 @@ def with_pages(data: bytes, sorted_by: Column, name: str, footer: bytes) -> tupl
     )  # fmt: skip
     payload = framed(PAGES, msgspec.msgpack.encode(packed))
     begin = len(data) - len(footer_of(data)) - 8
-    return data[:begin] + payload + data[begin:], (begin, begin + len(payload))
+    place = IndexPlace(begin, begin + len(payload), zlib.crc32(payload))
+    return data[:begin] + payload + data[begin:], place
 
 
 def _pages(chunk: memoryview) -> Sequence[tuple[int, int]]:
@@ -172,9 +188,11 @@ class PageIndex:
     @classmethod
     def of(cls, column: str, columns: int, pages: int, numbers: Numbers) -> PageIndex:
         """Made of the number of pages of each column in each row group, and of the bytes and the
-        rows of each page.
+        rows of each page. Raises: ValueError if they do not fit.
         """
         counts, lengths, rows = np.split(numbers.astype(np.int64), [-2 * pages, -pages])
+        if counts.sum() != pages:
+            raise ValueError(f"{counts.sum()} pages by row groups, of {pages}")
         return cls(column, counts.reshape(-1, columns), len(MAGIC) + np.cumsum(lengths), rows)
 
     def span(self, page: int) -> Span:
@@ -294,8 +312,10 @@ def _chunk(head: bytes, at: int, dictionary: int, size: int, rows: int) -> bytes
     return head + write_fields(said, after=4) + b"\0\0"
 
 
-def read_index(data: bytes, where: str) -> PageIndex:
-    """The index of which these are the bytes. Raises: Corrupt."""
+def read_index(data: bytes, checksum: int, where: str) -> PageIndex:
+    """The index of which these are the bytes. Raises: Corrupt, also for that of another object."""
+    if zlib.crc32(data) != checksum:
+        raise Corrupt(f"{where} does not have the index that was written", object=where)
     payload = unframed(PAGES, data, where)
     with decoding(f"{where} has an index that cannot be read", where):
         packed = msgspec.msgpack.decode(payload, type=_Packed)

@@ -22,7 +22,7 @@ from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.errors import Corrupt
 from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.shard.heavy_values import HeavyValues, heavy_values
-from tidemill.shard.pages import Span, footer_of, with_pages
+from tidemill.shard.pages import IndexPlace, footer_of, with_pages
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
@@ -77,7 +77,7 @@ class Part:
     upper: int | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     heavy: HeavyValues = field(default_factory=dict)
-    pages: Span | None = None
+    pages: IndexPlace | None = None
 
     @property
     def begun_ms(self) -> int | None:
@@ -345,7 +345,7 @@ def _as_message(piece: pa.Table) -> bytes:
     return bytes(sink.getvalue().slice(begin, stop - begin).to_pybytes())
 
 
-def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> tuple[bytes, Span | None]:
+def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> tuple[bytes, IndexPlace | None]:
     """The table as a Parquet file; each column in the encoding that suits its values.
 
     Texts that come often are dictionaries, or as they are where they are sorted: compression takes

@@ -130,7 +130,8 @@ async def test_s7_others_are_answered_while_a_long_document_is_read(tmp_path: Pa
 async def test_s9_answers_and_questions_are_bounded_and_say_how_to_ask_for_less(
     tmp_path: Path,
 ) -> None:
-    async with limited(tmp_path, answer_bytes=30_000, question_bytes=2_000) as (_, client):
+    limits = {"answer_bytes": 30_000, "question_bytes": 2_000, "record_bytes": 2_500}
+    async with limited(tmp_path, **limits) as (_, client):
         await apply_table(client, "words", [f"{n:03}" + "x" * 200 for n in range(100)])
         at = await apply_table(client, "others", [f"{n:03}" + "y" * 200 for n in range(100)])
         assert (await client.snapshot("words")).table.num_rows == 100
@@ -141,9 +142,15 @@ async def test_s9_answers_and_questions_are_bounded_and_say_how_to_ask_for_less(
             await client.snapshot("words")
         found = await client.ask(f'words("007{"x" * 200}")')
         assert found.table.num_rows == 1
-        for ask in (client.ask, client.why, client.why_not):
-            with pytest.raises(UsageError, match=r"limits\.question_bytes"):
+        with pytest.raises(UsageError, match=r"limits\.question_bytes"):
+            await client.ask(f'words("{"x" * 3_000}")')
+        for ask in (client.why, client.why_not):
+            with pytest.raises(UsageError, match=r"limits\.record_bytes"):
                 await ask(f'words("{"x" * 3_000}")')
+            with pytest.raises(UsageError, match=r"outside of its texts.*limits\.question_bytes"):
+                await ask(f"words({'1, ' * 700} 1)")
+            with pytest.raises(UsageError, match=r"limits\.question_bytes"):
+                await ask(f'words("{"x" * 2_300}')  # a text without an end counts
 
 
 async def test_s9_reasons_are_looked_for_beside_the_event_loop(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,6 +59,8 @@ was let go.
 """
 
 T = TypeVar("T")
+
+_TEXTS = re.compile(r'"(?:[^"\\\n]++|\\.)*+"')
 
 
 async def _nothing() -> None:
@@ -167,15 +170,26 @@ class QueryDriver:
         self._contents.refuse_large(others + table.nbytes)
         return Answer(table, at, status.since, status.upper, collection)
 
-    def _refuse_long(self, question: str) -> None:
+    def _refuse_long(self, question: str, told: str = "it has") -> None:
         """Raises: UsageError for a question too long to be read on the event loop."""
         size, most = len(question.encode()), self._limits.question_bytes
         if size > most:
             raise UsageError(
-                f"question refused: it has {size:,} bytes, more than {most:,} (limits.question_bytes);"
+                f"question refused: {told} {size:,} bytes, more than {most:,} (limits.question_bytes);"
                 " ask for less with one goal",
                 reason="limits",
             )
+
+    def _refuse_long_record(self, record: str) -> None:
+        """Raises: UsageError. A text is one token of the grammar, however long it is."""
+        size, most = len(record.encode()), self._limits.record_bytes
+        if size > most:
+            raise UsageError(
+                f"question refused: its record has {size:,} bytes, more than {most:,} "
+                "(limits.record_bytes)",
+                reason="limits",
+            )
+        self._refuse_long(_TEXTS.sub("", record), "outside of its texts it has")
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
@@ -353,7 +367,7 @@ class QueryDriver:
         """The view that derives or reads a record, the record as it knows it, and the collection
         that answers.
         """
-        self._refuse_long(written)
+        self._refuse_long_record(written)
         name, text = split_name(written)
         parse = partial(parse_record, blanks=blanks)
         asked = await self._workers.read_beside(written, parse, text or written)

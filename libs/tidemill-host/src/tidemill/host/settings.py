@@ -207,7 +207,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of the program of a view."""
 
     question_bytes: int = 16 << 10
-    """Size of a goal, or of a record whose reason is asked for."""
+    """Size of a goal, or of what stands outside of the texts of a record."""
+
+    record_bytes: int = 1 << 20
+    """Size of a record whose reason is asked for."""
 
     answer_bytes: int = 256 << 20
     """Size of all rows of an answer, as columns; subscriptions are not limited by it."""

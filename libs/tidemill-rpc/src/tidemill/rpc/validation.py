@@ -14,6 +14,7 @@ from tidemill.errors import UsageError
 
 NAME_CHARS_MAX = 500
 TEXT_CHARS_MAX = 64_000
+RECORD_CHARS_MAX = 1 << 20
 DOCUMENT_CHARS_MAX = 1 << 26
 """Documents and programs have limits of their own, which are settings: no message is longer than
 this.
@@ -27,7 +28,7 @@ _ITEMS_MAX = {
 """Elements that a request may have in each of these lists."""
 
 _CHARS_MAX = {
-    "goal": TEXT_CHARS_MAX, "record": TEXT_CHARS_MAX, "names": TEXT_CHARS_MAX, "value_json": TEXT_CHARS_MAX,
+    "goal": TEXT_CHARS_MAX, "record": RECORD_CHARS_MAX, "names": TEXT_CHARS_MAX, "value_json": TEXT_CHARS_MAX,
     "program": DOCUMENT_CHARS_MAX,
 }  # fmt: skip
 """Characters of texts that are no names."""
@@ -86,6 +87,12 @@ def _text(value: str) -> str | None:
     return "is too long" if len(value) > TEXT_CHARS_MAX else None
 
 
+def _record(value: str) -> str | None:
+    if not value.strip():
+        return "is missing"
+    return "is too long" if len(value) > RECORD_CHARS_MAX else None
+
+
 def _wait(value: float) -> str | None:
     return None if math.isfinite(value) and value >= 0 else "is no time to wait: 0 or more seconds"
 
@@ -108,7 +115,7 @@ _RULES: Mapping[str, Callable[[Any], str | None]] = {
     "view": _name,
     "source": _name,
     "goal": _text,
-    "record": _text,
+    "record": _record,
     "wait_s": _wait,
     "lease_ms": _lease,
     "capability": _capability,

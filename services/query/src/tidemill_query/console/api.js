@@ -54,8 +54,8 @@ export function path(base, parameters) {
 export const get = async (base, parameters, signal) =>
   (await ask(path(base, parameters), { signal })).json();
 
-export const post = async (base, body, type, headers) => {
-  const options = { method: "POST", body, headers: { "Content-Type": type, ...headers } };
+export const post = async (base, body, type, headers, signal) => {
+  const options = { method: "POST", body, signal, headers: { "Content-Type": type, ...headers } };
   return (await ask(base, options)).json();
 };
 

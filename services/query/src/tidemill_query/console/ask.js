@@ -1,13 +1,14 @@
 // A question as of the instant of the slider; a row opens its proof.
 
 import { collectionOf, ROWS_MAX, table as drawn } from "./answer.js";
-import { get, rows } from "./api.js";
+import { post, rows } from "./api.js";
 import { cut, h, problem, say } from "./dom.js";
 import { watch } from "./live.js";
 import { address, on, setTimeline, state } from "./state.js";
 import { instant } from "./times.js";
 
 const SLOW_MS = 120;
+const STATED_MAX = 16_000; // characters of a question that an address states
 const FACT_MAX = 2_000; // characters of a fact in a tree
 const REASONS_MAX = 100_000; // and of the reasons as text
 
@@ -49,7 +50,7 @@ export function screen(main, parameters, signal, go) {
   // The question and its proof, so that a page that is loaded again shows them again.
   function stated() {
     const told = { goal: goal.value.trim(), record: record.value.trim() };
-    address("ask", Object.entries(told).filter(([, text]) => text));
+    address("ask", Object.entries(told).filter(([, text]) => text && text.length <= STATED_MAX));
   }
 
   async function ask() {
@@ -100,7 +101,9 @@ export function screen(main, parameters, signal, go) {
     stated();
     try {
       const asOf = state.asOf ?? (following ? null : shown);
-      const found = await get(`/v1/${kind}`, { record: fact, as_of: asOf }, mine.signal);
+      // In the body: a record may be longer than an address.
+      const body = JSON.stringify({ record: fact, as_of: asOf });
+      const found = await post(`/v1/${kind}`, body, "application/json", {}, mine.signal);
       if (!found.tree && kind === "why") { await why("why-not"); return; } // it is absent
       const head = kind === "why" ? "Proof" : "Why it is absent";
       reasons.replaceChildren(h("h3", null, head), found.tree ? tree(found.tree, true) : "");

@@ -66,8 +66,7 @@ export function explain(resource) {
   const whole = `${told(steps[0])}${chain}${end}${cause(last)}.`;
   const asOf = state.asOf;
   const upper = only(resource.upper);
-  if (asOf != null && upper != null && asOf >= upper) {
-    return { steps, text: `As of ${instant(asOf)} nothing is definite yet. ${whole}` };
-  }
-  return { steps, text: whole };
+  if (asOf == null) return { steps, text: whole };
+  const yet = upper != null && asOf >= upper ? `As of ${instant(asOf)} nothing is definite yet. ` : "";
+  return { steps, text: `${yet}Now: ${whole}` };
 }

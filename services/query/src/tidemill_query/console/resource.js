@@ -4,15 +4,29 @@ import { get } from "./api.js";
 import { told } from "./bars.js";
 import { h, problem, put, say, svg } from "./dom.js";
 import { explain } from "./lateness.js";
+import { now } from "./present.js";
 import { condition, on, setTimeline, state, timelineOf } from "./state.js";
 import { instant, only, span } from "./times.js";
 
 const DETAILS_APART = new Set(["holders", "heldBack", "reads", "inputs"]);
 
+// What is known of the chosen instant: whether it is definite, and how far things were then.
+function factsThen(resource, then) {
+  if (state.asOf == null) return [];
+  const rows = [[`as of ${instant(state.asOf)}`, condition(resource).says]];
+  if (then?.definite) rows.push(["became definite", then.definite]);
+  if (then?.upper !== undefined) {
+    const upper = then.upper;
+    rows.push(["upper then", upper == null ? "none: closed" : instant(upper)],
+      ["lag then", upper == null ? "none" : span(Math.max(0, state.asOf - upper))],
+      ["since then", then.since == null ? "none: closed" : instant(then.since)],
+      ["times per second then", then.rate ?? "unknown"]);
+  }
+  return rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, String(value))]);
+}
+
 function facts(resource) {
-  const asked = state.asOf == null ? [] : [[`as of ${instant(state.asOf)}`, condition(resource).says]];
   const rows = [
-    ...asked,
     ["state", resource.ready ? resource.reason : `not ready: ${resource.reason}`],
     ["says", resource.message || "nothing"],
     ["timeline", timelineOf(resource)],
@@ -39,6 +53,28 @@ function drawn(key) {
   return { points: points.join(" "), says: `most ${span(most)}, over ${span(size)}` };
 }
 
+// The frontiers when the wall clock stood at an instant, as the looks of the half hour say it, and
+// when the instant became definite. A timeline of events has no wall clock: only the latter is known.
+export function past(looks, at, system) {
+  if (at == null || !looks.length) return null;
+  const clock = (time) => new Date(time).toISOString().replace("T", " ");
+  const reached = looks.findIndex((each) => each.upper == null || each.upper > at);
+  const found = {};
+  if (reached === 0) found.definite = `before ${clock(looks[0].at_ms)}`;
+  if (reached > 0) {
+    found.definite = `between ${clock(looks[reached - 1].at_ms)} and ${clock(looks[reached].at_ms)}`;
+  }
+  const later = looks.findIndex((each) => each.at_ms > at);
+  if (!system || later === 0 || (later < 0 && looks.at(-1).at_ms < at - 60_000)) return found;
+  const here = looks[later < 0 ? looks.length - 1 : later - 1];
+  const before = looks[looks.indexOf(here) - 1];
+  Object.assign(found, { upper: here.upper, since: here.since });
+  if (before?.upper != null && here.upper != null) {
+    found.rate = ((here.upper - before.upper) / (here.at_ms - before.at_ms)).toFixed(2);
+  }
+  return found;
+}
+
 // Frontiers over the last half hour: the wall clock to the right, times of the timeline upwards.
 function overTime(looks) {
   const times = looks.flatMap((each) => [each.since, each.upper]).filter((each) => each != null);
@@ -59,7 +95,7 @@ function overTime(looks) {
 function frontiers() {
   const lines = { upper: svg("polyline", { points: "" }), since: svg("polyline", { class: "second", points: "" }) };
   const here = svg("line", { class: "at", x1: 0, x2: 600, y1: -9, y2: -9 });
-  let high = null;
+  let high = null, looks = [];
   const says = h("p", { class: "soft" });
   const drawing = svg("svg", {
     class: "spark", viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
@@ -73,10 +109,12 @@ function frontiers() {
   }
   return {
     move,
+    then: (system) => past(looks, state.asOf, system),
     parts: [drawing, says],
     async look(collection, signal) {
-      const found = overTime(await get(`/v1/frontiers/${collection.split("/").map(encodeURIComponent).join("/")}`, null,
-        signal));
+      const address = collection.split("/").map(encodeURIComponent).join("/");
+      looks = await get(`/v1/frontiers/${address}`, null, signal);
+      const found = overTime(looks);
       for (const name of ["upper", "since"]) put(lines[name], "points", found[name]);
       high = found.high;
       move();
@@ -91,7 +129,7 @@ export function screen(main, parameters, signal, go) {
   const head = h("h2", null, `${kind} ${name}`);
   const says = h("p", { class: "sentence" });
   const path = h("p", { class: "row", "aria-label": "Path of the least upper" });
-  const list = h("dl", null);
+  const list = h("dl", null), listThen = h("dl", null);
   const line = svg("polyline", { points: "" });
   const most = h("p", { class: "soft" });
   const spark = svg("svg", {
@@ -117,6 +155,9 @@ export function screen(main, parameters, signal, go) {
     body.hidden = false;
     setTimeline(timelineOf(resource));
     put(head, "class", told(resource).class);
+    const then = history.then(timelineOf(resource) === "system");
+    listThen.replaceChildren(...factsThen(resource, then));
+    listThen.hidden = state.asOf == null;
     list.replaceChildren(...facts(resource));
     const lag = drawn(key);
     put(line, "points", lag.points);
@@ -154,7 +195,7 @@ export function screen(main, parameters, signal, go) {
           ? h("a", { href: `#/insert?key=${encodeURIComponent(key)}` }, "Insert rows") : "",
         h("a", { href: `#/graph?at=${encodeURIComponent(key)}` }, "In the graph"));
       const shown = outputs[0] ?? (state.collections.has(name) ? name : null);
-      if (shown) await history.look(shown, signal);
+      if (shown) { await history.look(shown, signal); update(); }
       if (kind === "View") {
         plan.textContent = (await get(`/v1/views/${encodeURIComponent(name)}/plan`, null, signal)).text;
       }
@@ -164,14 +205,15 @@ export function screen(main, parameters, signal, go) {
     }
   }
 
+  const ofNow = (title) => h("h3", null, title, " ", now(signal));
   const body = h("div", null, says, path, links,
     h("div", { class: "halves" },
-      h("div", null, h("h3", null, "State"), list, h("h3", null, "Lag over time"), spark, most,
+      h("div", null, listThen, ofNow("State"), list, ofNow("Lag over time"), spark, most,
         h("h3", null, "Frontiers over time"), history.parts),
       h("div", null,
-        h("h3", null, "Definition"), document_,
-        h("h3", null, "Holders"), holders, h("h3", null, "What keeps its history"), kept,
-        kind === "View" ? [h("h3", null, "Plan"), plan] : null)));
+        ofNow("Definition"), document_,
+        ofNow("Holders"), holders, ofNow("What keeps its history"), kept,
+        kind === "View" ? [ofNow("Plan"), plan] : null)));
   main.replaceChildren(head, failed, body);
   on("resources", update, signal);
   on("instant", update, signal);

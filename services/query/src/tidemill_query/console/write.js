@@ -4,6 +4,7 @@ import { table } from "./answer.js";
 import { get, once, post } from "./api.js";
 import { h, problem, say } from "./dom.js";
 import { watch } from "./live.js";
+import { nowSays } from "./present.js";
 import { keyOf, on, refresh, state } from "./state.js";
 import { instant } from "./times.js";
 
@@ -71,6 +72,7 @@ export function insert(main, parameters, signal) {
 
   rows.addEventListener("input", () => { token = once(); });
   main.replaceChildren(h("h2", null, "Insert"),
+    nowSays(signal, "Rows are inserted at the present instant, and the watched answer follows it."),
     h("p", { class: "soft" }, "One row a line. A table takes JSON objects; _diff of -1 removes a row. "
       + "A source takes rows in its format."),
     h("div", { class: "halves" },
@@ -148,6 +150,7 @@ export function apply(main, parameters, signal) {
   }
 
   main.replaceChildren(h("h2", null, "Apply"),
+    nowSays(signal, "Documents are checked against what there is, and applied from now on."),
     h("form", { onsubmit: (event) => { event.preventDefault(); send("/v1/apply", "Applied:"); } },
       h("label", { for: "documents" }, "Documents"), text,
       h("div", { class: "row" },

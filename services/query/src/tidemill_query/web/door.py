@@ -231,7 +231,8 @@ class Door:
                         yield replace(reply, body=self._pace(operation, answering, pieces))
         except TimeoutError:
             late = "the deadline passed before the answer came"
-            raise (Indeterminate if operation.takes else DeadlinePassed)(late) from None
+            writes = operation.role > Role.reader
+            raise (Indeterminate if writes else DeadlinePassed)(late) from None
 
     async def _pace(
         self, operation: Operation, answering: Answering, pieces: AsyncIterator[bytes]

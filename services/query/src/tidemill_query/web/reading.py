@@ -16,7 +16,7 @@ from tidemill.errors import UnknownCollection, UsageError
 from tidemill.rpc import messages
 from tidemill.rpc.messages import Comparison, Condition, Explanation, Json
 from tidemill.rpc.turns import beside
-from tidemill.rpc.validation import NAME_CHARS_MAX, TEXT_CHARS_MAX
+from tidemill.rpc.validation import NAME_CHARS_MAX, RECORD_CHARS_MAX, TEXT_CHARS_MAX
 from tidemill.runtime.http_messages import HttpReply
 from tidemill.time import Frontier, is_fixed
 from tidemill_query.web.door import Asked, Handlers, Operation
@@ -83,6 +83,13 @@ class OfRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A record such as `late("N2", 45)`, as of an instant."""
 
     record: Text
+    as_of: Instant | None = None
+
+
+class Asking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record of any length, as of an instant."""
+
+    record: Annotated[str, Meta(min_length=1, max_length=RECORD_CHARS_MAX)]
     as_of: Instant | None = None
 
 
@@ -327,6 +334,25 @@ async def get_missing(on: Handlers, asked: Asked) -> HttpReply:
     return await _reasons(await on.query.why_not(asked.of.record, on.at(asked.of.as_of)))
 
 
+async def prove_record(on: Handlers, asked: Asked) -> HttpReply:
+    """The proof of a record of the body, which may be longer than an address."""
+    of = _asking(asked)
+    return await _reasons(await on.query.why(of.record, on.at(of.as_of)))
+
+
+async def explain_absence(on: Handlers, asked: Asked) -> HttpReply:
+    """The reasons for which a record of the body is absent, as of an instant."""
+    of = _asking(asked)
+    return await _reasons(await on.query.why_not(of.record, on.at(of.as_of)))
+
+
+def _asking(asked: Asked) -> Asking:
+    try:
+        return msgspec.json.decode(asked.request.body, type=Asking)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UsageError(f"request refused: the body: {error}", reason="request") from None
+
+
 async def get_plan(on: Handlers, asked: Asked) -> HttpReply:
     """The plan of a view, as text."""
     return said(Plan(await on.query.explain(asked.of.name, asked.of.form)))
@@ -355,5 +381,9 @@ READING = (
     Operation("GET", "/v1/ask", SERVICE + "Ask", Goal, get_matches, _ROWS),
     Operation("GET", "/v1/why", SERVICE + "Why", OfRecord, get_proof, {JSON: Reasons}),
     Operation("GET", "/v1/why-not", SERVICE + "WhyNot", OfRecord, get_missing, {JSON: Reasons}),
+    Operation("POST", "/v1/why", SERVICE + "Why", Nothing, prove_record, {JSON: Reasons},
+              {JSON: Asking}),
+    Operation("POST", "/v1/why-not", SERVICE + "WhyNot", Nothing, explain_absence, {JSON: Reasons},
+              {JSON: Asking}),
     Operation("GET", "/v1/views/{name}/plan", SERVICE + "Explain", OfView, get_plan, {JSON: Plan}),
 )  # fmt: skip

@@ -12,6 +12,7 @@ class QuestionLimits:
     """Limits on the length of a question, and on its answer."""
 
     question_bytes: int = 16 << 10
+    record_bytes: int = 1 << 20
     answer_bytes: int = 256 << 20
     memory_bytes: int = 1 << 30
     seconds: float = 60.0
@@ -22,6 +23,7 @@ class QuestionLimits:
         """Those of a process."""
         return cls(
             limits.question_bytes,
+            limits.record_bytes,
             limits.answer_bytes,
             limits.question_memory_bytes,
             limits.question_s,

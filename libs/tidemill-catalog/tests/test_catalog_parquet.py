@@ -241,3 +241,15 @@ def test_texts_of_lists_beyond_their_dictionary_are_those_that_were_written(
     rows = [{"list": [f"text {at}", "b"], "n": at} for at in range(5_000)]
     options = {"dictionary_pagesize_limit": 20_000, "data_page_size": 10_000}
     assert read(written(tmp_path, pa.Table.from_pylist(rows), **options)) == rows
+
+
+def test_nulls_beside_a_long_text_take_no_place(tmp_path: Path) -> None:
+    cells = ["x" * 20_000, *[None] * 2_000]
+    few = pa.DictionaryArray.from_arrays(
+        pa.array([0, 127, None], pa.int8()), [*map(str, range(128))]
+    )
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], few)
+    file = written(tmp_path, pa.table({"v": [cells, None, [None]], "w": lists}))
+    rows = [json.loads(row) for row in file.read(0, 3).values]
+    assert [row["v"] for row in rows] == [cells, None, [None]]
+    assert [row["w"] for row in rows] == [["0"], ["127"], [None]]

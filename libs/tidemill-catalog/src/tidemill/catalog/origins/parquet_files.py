@@ -179,8 +179,9 @@ def _sizes(column: Any) -> npt.NDArray[np.int64]:  # an array of any type
     found: npt.NDArray[np.int64]
     if pa.types.is_dictionary(kind):
         lengths = _sizes(column.dictionary)
-        places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        return lengths[places] if len(lengths) else np.full(len(column), 8, np.int64)
+        places = column.indices.cast(pa.int64()).fill_null(len(lengths)).to_numpy()
+        found = np.append(lengths, 8)[places]
+        return found
     if pa.types.is_struct(kind):
         inner = [_sizes(column.field(at)) for at in range(kind.num_fields)]
         return 8 + sum(inner, np.zeros(len(column), np.int64))

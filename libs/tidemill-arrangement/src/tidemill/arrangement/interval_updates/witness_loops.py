@@ -334,7 +334,9 @@ def witnessed(
                 ):
                     if count + 3 > pieces.shape[0]:
                         more = np.empty((2 * pieces.shape[0], 3), np.int64)
-                        more[:count] = pieces[:count]
+                        for known in range(count):
+                            for column in range(3):
+                                more[known, column] = pieces[known, column]
                         pieces, spare = more, np.empty((2 * pieces.shape[0], 3), np.int64)
                     count = _improve(pieces, spare, count, a, b, min(cap, best))
                 at -= 1

@@ -101,7 +101,7 @@ def server(document: str, connections: int = 1_000) -> Iterator[Server]:
         started = Server(Path(folder), connections)
         try:
             if document:
-                with Client(f"127.0.0.1:{GRPC}") as client:
+                with Client(f"127.0.0.1:{GRPC}", timeout_s=300) as client:
                     client.apply(ResourceDocument(document, "bench.yaml"))
             yield started
         finally:
@@ -215,53 +215,67 @@ def _insert(asked: Server, rate: int, seconds: int, kills: int) -> int:
     return sent
 
 
-def _resource(number: int, look: int) -> dict[str, Any]:
-    lag = (number * 37 + look * 911) % 9_000
-    return {
-        "kind": "View", "name": f"v{number:04}", "ready": True, "reason": "Running",
-        "message": "", "since": [0], "upper": [int(time.time() * 1000) - lag], "lag_ms": lag,
-        "age_ms": 1_000, "document": "", "records_per_s": None, "records_behind": None,
-        "left_ms": None,
-        "details": {"reads": [f"v{number - 10:04}/out"]} if number >= 10 else {},
-    }  # fmt: skip
+def _resources(count: int) -> str:
+    """Ten tables, and views that each read the resource ten numbers before."""
+    tables = [
+        f"{HEAD}kind: Table\nmetadata: {{name: r{n:04}}}\n"
+        "spec: {columns: [{name: n, type: int}], retain: 1h}\n"
+        for n in range(10)
+    ]
+    views = [
+        f"{HEAD}kind: View\nmetadata: {{name: r{n:04}}}\n"
+        f'spec: {{program: "o{n:04}(n: n) := i(n) if n >= 0;", '
+        f"inputs: {{i: r{n - 10:04}{f'/o{n - 10:04}' if n >= 20 else ''}}}}}\n"
+        for n in range(10, count)
+    ]
+    return "---\n".join((*tables, *views))
 
 
 _COUNT = f"""() => new Promise((done) => {{
   const begun = performance.now();
-  let frames = 0, last = begun, worst = 0;
+  let frames = 0, last = begun, worst = 0, longest = 0, long = 0;
+  new PerformanceObserver((list) => {{
+    for (const each of list.getEntries()) {{ long++; longest = Math.max(longest, each.duration); }}
+  }}).observe({{ entryTypes: ["longtask"] }});
   const next = (now) => {{
     frames++; worst = Math.max(worst, now - last); last = now;
     if (now - begun < {FRAMES_MS}) requestAnimationFrame(next);
-    else done([frames * 1000 / (now - begun), worst]);
+    else done([frames * 1000 / (now - begun), worst, longest, long]);
   }};
   requestAnimationFrame(next);
 }})"""
 
 
 async def console(resources: int) -> dict[str, Any]:
-    """First paint and frames of the graph, while all of so many resources change each second."""
+    """First paint and frames of the graph, while so many resources of the server move on.
+
+    The browser also counts its tasks of more than 50 ms.
+    """
     looks = 0
 
-    async def answer(route: Route) -> None:
+    async def count(route: Route) -> None:
         nonlocal looks
         looks += 1
-        await route.fulfill(body=json.dumps([_resource(n, looks) for n in range(resources)]))
+        await route.continue_()
 
-    with server("") as asked:
+    with server(_resources(resources)) as asked:
         async with async_playwright() as driver:
             found = shutil.which("chromium")
             browser = await driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
             page = await browser.new_page(viewport={"width": 1280, "height": 800})
-            await page.route("**/v1/resources?*", answer)
+            page.set_default_timeout(START_S_MAX * 1_000)
+            await page.route("**/v1/resources?*", count)
             await page.goto(asked.http)
             await page.locator(".item").nth(1).wait_for()
             painted = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
             paint_ms = await page.evaluate(painted)
-            frames, worst_ms = await page.evaluate(_COUNT)
+            await page.get_by_text(f"{resources} resources").first.wait_for()
+            frames, worst_ms, longest_ms, long = await page.evaluate(_COUNT)
             await browser.close()
     return {
         "resources": resources, "looks": looks, "first_paint_ms": round(paint_ms),
         "frames_per_s": round(frames, 1), "longest_frame_ms": round(worst_ms),
+        "long_tasks": long, "longest_task_ms": round(longest_ms),
     }  # fmt: skip
 
 

@@ -287,6 +287,43 @@ async def test_the_frontiers_of_a_resource_are_drawn_over_time(tmp_path: Path) -
             await expect(page.locator("main")).to_contain_text("late/late: ")
 
 
+CHANGED = """() => new Promise((done) => {
+  let most = 0;
+  const seen = new MutationObserver((found) => { most = Math.max(most, found.length); });
+  seen.observe(document.body, { subtree: true, childList: true, attributes: true, characterData: true });
+  setTimeout(() => done(most), 4000);
+})"""
+"""The most changes of the page between two turns of its event loop."""
+
+CHANGES_MAX = 6
+"""Changes of one drawn element at a look: its texts, its class, its bar."""
+
+
+@pytest.mark.parametrize("count", [1_000, 4_000])
+async def test_a_look_at_any_number_of_resources_changes_what_is_drawn_alone(
+    tmp_path: Path, count: int
+) -> None:
+    """All resources change at each look."""
+    looks = 0
+
+    async def answer(route: Route) -> None:
+        nonlocal looks
+        looks += 1
+        told = [resource(number) for number in range(count)]
+        moved = [{**each, "lag_ms": each["lag_ms"] + looks * 1_111} for each in told]
+        await route.fulfill(body=json.dumps(moved))
+
+    async with web(tmp_path) as asked, console(asked.address) as page:
+        await page.route("**/v1/resources?*", answer)
+        await page.goto(asked.address)
+        await expect(page.locator("main")).to_contain_text(f"{count} resources; the")
+        found: int = await page.evaluate(CHANGED)
+        drawn = await page.locator(".node").count() + await page.locator(".item").count()
+        assert looks > 1
+        assert 0 < found <= CHANGES_MAX * drawn
+        assert drawn < 220
+
+
 async def test_a_thousand_resources_are_listed_and_drawn_by_few_elements(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, console(asked.address) as page:
         body = json.dumps([resource(number) for number in range(1000)])

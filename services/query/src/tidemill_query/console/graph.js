@@ -9,21 +9,31 @@ import { address, keyOf, on, readsOf, setTimeline, state, timelineOf } from "./s
 const NODES_MAX = 150;
 const WIDTH = 190, HEIGHT = 56, GAP_X = 70, GAP_Y = 18;
 
+// By look: a slider that moves asks for them at each frame, and they change with a look alone.
+const kept = new WeakMap();
+
 function edges() {
+  const known = kept.get(state.resources);
+  if (known) return known;
   const found = [];
   for (const each of state.resources.values()) {
     for (const read of readsOf(each)) found.push([keyOf(read), keyOf(each)]);
   }
+  kept.set(state.resources, found);
   return found;
 }
+
+// What is not ready comes first, then by name.
+const order = (a, b) =>
+  (a.ready - b.ready) || (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
 
 // The nodes to draw: all of them, or the nearest to the chosen one.
 function near(all, chosen) {
   if (state.resources.size <= NODES_MAX) return new Set(state.resources.keys());
-  const beside = new Map();
+  const beside = new Map([...state.resources.keys()].map((key) => [key, []]));
   for (const [from, to] of all) {
-    beside.set(from, [...(beside.get(from) ?? []), to]);
-    beside.set(to, [...(beside.get(to) ?? []), from]);
+    beside.get(from)?.push(to); // NB: not a copy for each: many views read one table
+    beside.get(to)?.push(from);
   }
   const first = chosen ?? state.resources.keys().next().value;
   const found = new Set([first]);
@@ -83,8 +93,9 @@ class Drawing {
   set(chosen) {
     const all = edges();
     const shown = near(all, chosen);
-    const shape = JSON.stringify([[...shown], all]);
-    if (shape !== this.shape) this.build(shown, all, shape);
+    const drawn = all.filter(([from, to]) => shown.has(from) && shown.has(to));
+    const shape = JSON.stringify([[...shown], drawn]);
+    if (shape !== this.shape) this.build(shown, drawn, shape);
     const path = chosen && state.resources.has(chosen)
       ? explain(state.resources.get(chosen)).steps.map(keyOf) : [];
     for (const [key, node] of this.nodes) {
@@ -175,7 +186,7 @@ export function screen(main, parameters, signal, go) {
     const wanted = search.value.trim().toLowerCase();
     const shown = [...state.resources.values()]
       .filter((each) => keyOf(each).toLowerCase().includes(wanted))
-      .sort((a, b) => (a.ready - b.ready) || a.name.localeCompare(b.name));
+      .sort(order);
     list.set(shown, chosen);
     drawing.set(chosen);
     const drawn = drawing.nodes.size;
@@ -196,8 +207,19 @@ export function screen(main, parameters, signal, go) {
   main.replaceChildren(h("div", { class: "two" },
     h("div", null, h("h2", null, "Resources"), h("div", { class: "row" }, search), list.element, count),
     h("div", null, says, links, plot)));
-  on("resources", update, signal);
-  on("instant", update, signal);
+  // Once a frame at most: a slider tells of more instants than are drawn.
+  let waiting = false;
+  function soon() {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      if (!signal.aborted) update();
+    });
+  }
+
+  on("resources", soon, signal);
+  on("instant", soon, signal);
   update();
   return { search };
 }

@@ -381,3 +381,17 @@ def test_a_kind_of_state_that_is_not_known_is_refused() -> None:
             continue
         with pytest.raises(Corrupt, match="ran/2"):
             begin()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"tally":"median","members":[["a",1]]}]', '[{"tally":"sum","facts":[["a",1]]}]',
+        '[{"tally":"sum","members":[["a",1]],"of":1}]', '[{"set":[1],"of":1}]', '[{"wider":"1"}]',
+    ],
+)  # fmt: skip
+def test_a_text_of_state_with_a_tag_that_is_not_known_is_refused(text: str) -> None:
+    """Of a tally whose kind was not known, the average was taken."""
+    assert decode_fields('[{"tally":"sum","members":[["a",1]]}]')[0].value == 1
+    with pytest.raises(Corrupt):
+        decode_fields(text)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.elements import TruthElement, element
-from tidemill.datalog.lattices import Identity, Parafacts, Tally, tally
+from tidemill.datalog.lattices import TALLIES, Identity, Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import typed_of
 from tidemill.datalog.sums import Wide
@@ -165,8 +165,10 @@ def _of_tags(value: dict[str, Any]) -> Any:
             return READ[name](text)
         case {"inf": sign, **rest} if not rest:
             return math.inf * sign
-        case {"tally": kind, **rest} if len(rest) == 1 and rest.keys() <= {_OF_FACTS, _OF_MATCHES}:
+        case {"tally": kind, **rest} if kind in TALLIES and len(rest) == 1:
             ((tag, told),) = rest.items()
+            if tag not in (_OF_FACTS, _OF_MATCHES):
+                raise ValueError(f"contributions by {tag} may be of a newer version")
             members = {_decoded(name): _decoded(each) for name, each in told}
             if tag == _OF_FACTS and _by_match(members):
                 raise Corrupt(_OTHERWISE)

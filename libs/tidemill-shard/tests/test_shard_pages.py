@@ -136,9 +136,8 @@ async def test_rows_by_pages_are_those_of_the_whole_part(seed: int) -> None:
     assert unpack_part(pack_part(part)) == part
     blob = Asked()
     await blob.put("p/1", data)
-    starts = (
-        read_index(data[slice(*part.pages.span)], part.pages.checksum, "p/1").places()[1].tolist()
-    )
+    index = read_index(data[slice(*part.pages.span)], part.pages.checksum, "p/1")
+    starts = index.starts.tolist()
     borders = [row for start in random.sample(starts[1:-1], 3) for row in (start - 1, start)]
     at_borders = [value for value in table.column(KEY).take(borders).to_pylist() if value]
     for value in (*wanted_of(random, table), *at_borders):

@@ -146,7 +146,7 @@ class PartLookup:
             return held
         data = await self._bytes(part, part.pages.span)
         index = read_index(data, part.pages.checksum, f"the object {key}")
-        rows = int(index.places()[1][-1])
+        rows = int(index.starts[-1])
         if rows != part.rows:
             raise Corrupt(f"the object {key} has an index of {rows} rows", object=key)
         self._indexes[key] = index

@@ -85,7 +85,7 @@ def with_pages(
     numbers = np.array([*counts, *lengths, *rows], np.uint32)
     index = PageIndex.of(name, metadata.num_columns, len(rows), numbers)
     sums = [zlib.crc32(view[slice(*index.span(page))]) for page in range(len(rows))]
-    places = pa.array(index.places()[1][:-1])
+    places = pa.array(index.starts[:-1])
     firsts = [shortened(value) for value in sorted_by.take(places).to_pylist()]
     packed = _Packed(
         name, metadata.num_columns, footer, len(counts), len(rows),
@@ -145,11 +145,12 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A footer's words that do not depend on pages: before and behind those on row groups, and the
-    first ones on each column.
+    first ones on each column. `absent` are the words on columns whose pages are nowhere.
     """
 
     begin: bytes
     chunks: Sequence[bytes]
+    absent: Sequence[bytes]
     end: bytes
 
     @classmethod
@@ -164,7 +165,8 @@ class Frame:
             chunks.append(write_fields({2: chunk[2], 3: own}))
         begin = {number: each for number, each in said.items() if number < 3}
         end = {number: each for number, each in said.items() if number > 4}
-        return cls(write_fields(begin), chunks, write_fields(end, after=4) + b"\0")
+        absent = [_chunk(head, 0, 0, 0, 0) for head in chunks]
+        return cls(write_fields(begin), chunks, absent, write_fields(end, after=4) + b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +174,21 @@ class PageIndex:
     """The places of the pages of an object, by the column in which it is sorted, nulls last.
 
     `counts` are the numbers of pages by row group and column. `ends` is where each page ends, and
-    `rows` how many rows it has; a dictionary has none. `firsts` are the first values of the pages
-    of the first column, but for those that begin with a null. `frame` is common to all files of
-    some of the pages.
+    `rows` how many rows it has; a dictionary has none. Of the pages of the first column `groups`
+    are the row groups, and `starts` the rows that they begin with. Its end is the number of rows.
+    `firsts` are the first values of these pages, but for those that begin with a null. `frame` is
+    common to all files of some of the pages.
     """
 
     column: str
     counts: Numbers
     ends: Numbers
     rows: Numbers
+    groups: Numbers
+    starts: Numbers
     checksums: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
     firsts: Sequence[Value] = ()
-    frame: Frame = field(default_factory=lambda: Frame(b"", (), b""))
+    frame: Frame = field(default_factory=lambda: Frame(b"", (), (), b""))
 
     @classmethod
     def of(cls, column: str, columns: int, pages: int, numbers: Numbers) -> PageIndex:
@@ -193,19 +198,16 @@ class PageIndex:
         counts, lengths, rows = np.split(numbers.astype(np.int64), [-2 * pages, -pages])
         if counts.sum() != pages:
             raise ValueError(f"{counts.sum()} pages by row groups, of {pages}")
-        return cls(column, counts.reshape(-1, columns), len(MAGIC) + np.cumsum(lengths), rows)
+        owners = np.repeat(np.arange(counts.size), counts)
+        first = (owners % columns == 0) & (rows > 0)
+        return cls(
+            column, counts.reshape(-1, columns), len(MAGIC) + np.cumsum(lengths), rows,
+            owners[first] // columns, starts_of(rows[first]),
+        )  # fmt: skip
 
     def span(self, page: int) -> Span:
         """The bytes of a page."""
         return int(self.ends[page - 1]) if page else len(MAGIC), int(self.ends[page])
-
-    def places(self) -> tuple[Numbers, Numbers]:
-        """The row groups of the pages of the first column, and the rows that they begin with; at
-        the end the number of rows. Cost: O(pages).
-        """
-        owners = np.repeat(np.arange(self.counts.size), self.counts.ravel())
-        first = (owners % self.counts.shape[1] == 0) & (self.rows > 0)
-        return owners[first] // self.counts.shape[1], starts_of(self.rows[first])
 
     def holding(self, wanted: Value) -> range:
         """The pages of the first column that may hold a value. Cost: O(log pages)."""
@@ -215,10 +217,10 @@ class PageIndex:
 
     def read(self, number: int) -> Reading:
         """The pages of all columns that have rows of a page of the first one. Cost: O(pages)."""
-        groups, starts = self.places()
-        group, (first, stop) = int(groups[number]), starts[number : number + 2].tolist()
+        group = int(self.groups[number])
+        first, stop = self.starts[number : number + 2].tolist()
         at = int(self.counts[:group].sum())
-        begin = int(starts[np.searchsorted(groups, group)])
+        begin = int(self.starts[np.searchsorted(self.groups, group)])
         runs = []
         for count in self.counts[group].tolist():
             own = self.rows[at : at + count]
@@ -264,17 +266,19 @@ class Reading:
         alike: dict[range, list[int]] = {}
         for column, run in enumerate(self.runs):
             alike.setdefault(run.rows, []).append(column)
-        with pq.ParquetFile(pa.BufferReader(self._file(alike, bytes_of)), pre_buffer=False) as file:
+        words = [at for at, run in enumerate(self.runs) if run.dictionary is not None]
+        source = pa.BufferReader(self._file(alike, bytes_of))
+        # Texts of a dictionary stay numbers until the rows are cut: many pages have 16,384 rows.
+        with pq.ParquetFile(source, pre_buffer=False, read_dictionary=words) as file:
             for at, (known, chosen) in enumerate(alike.items()):
                 # NB: by place, for a name may begin with another one and a point.
                 read = file.reader.read_row_group(at, column_indices=chosen, use_threads=False)
-                if known != self.rows:  # a copy, so that no more is kept in memory
-                    first = self.rows.start - known.start
-                    read = read.take(pa.array(np.arange(first, first + len(self.rows))))
-                columns |= zip(chosen, read.columns, strict=True)
-            schema = file.schema_arrow
-        table = pa.table([columns[at] for at in range(len(self.runs))], schema=schema)
-        return checked(table).combine_chunks()
+                first = self.rows.start - known.start
+                for column, values in zip(chosen, read.columns, strict=True):
+                    columns[column] = _texts(values.slice(first, len(self.rows)))
+            names = file.schema_arrow.names
+        # Copies, so that no more than these rows is kept in memory.
+        return checked(pa.table([columns[at].combine_chunks() for at in range(len(names))], names))
 
     def _file(self, alike: Mapping[range, Sequence[int]], bytes_of: Mapping[int, bytes]) -> bytes:
         """A Parquet file of some pages: a row group for columns whose pages have the same rows.
@@ -284,7 +288,7 @@ class Reading:
         frame = self.index.frame
         at, file, groups = len(MAGIC), [MAGIC], []
         for rows, chosen in alike.items():
-            chunks = [_chunk(head, at, 0, 0, len(rows)) for head in frame.chunks]
+            chunks = [*frame.absent]
             for column in chosen:
                 pieces = [bytes_of[page] for page in self.runs[column].numbers]
                 dictionary = 0 if self.runs[column].dictionary is None else len(pieces[0])
@@ -298,6 +302,15 @@ class Reading:
         own = write_fields({3: total, 4: _structs(groups)}, after=2)
         footer = frame.begin + own + frame.end
         return b"".join([*file, footer, len(footer).to_bytes(4, "little"), MAGIC])
+
+
+def _texts(values: Column) -> Column:
+    """The values, as texts if they are numbers of a dictionary."""
+    kind: Any = values.type
+    if not pa.types.is_dictionary(kind):
+        return values
+    values.validate(full=True)  # a cast believes the numbers
+    return values.cast(kind.value_type)
 
 
 def _structs(written: Sequence[bytes]) -> Field:

@@ -29,7 +29,7 @@ INLINE_BYTES_MAX = 64 * 1024
 PLAIN_BYTES_MAX = 4 * 1024
 BLOCK_BYTES = 256 * 1024
 ROWS_PER_GROUP = 16 * 1024
-PAGE_BYTES = 16 * 1024
+PAGE_BYTES = 32 * 1024
 """About the size of a page before it is compressed. A page has 1,024 rows at least."""
 INDEXED_ROWS_MIN = 4 * ROWS_PER_GROUP
 """An object of fewer rows is read as a whole."""

@@ -22,6 +22,7 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.held import Held
@@ -218,3 +219,17 @@ def test_a_plan_says_of_a_rule_that_it_looks_for_a_witness() -> None:
 )
 def test_a_witness_is_what_nothing_is_said_of(text: str, found: bool) -> None:
     assert witnesses_in(check(parse(text), CLICKS)) == found
+
+
+def test_a_restored_match_of_great_numbers_is_the_one_that_is_fed() -> None:
+    text = "p(u) @expires(t + 6) := click(u, _) @time(t) ^ click(u, n) @time(s) if s <= t ^ n > 0;"
+    great = [Presence(Record("click", (1, 2**63 - 1), 0), 0)]
+    state = set[StateRow]()
+    for first in (0, 1):
+        held = Held(check(parse(text), CLICKS), carrying=(), keeps_state=True)
+        held.state = state
+        held.engine.restore(sorted(state), first)
+        held.feed({"click": great})
+        held.step(1)
+        state = held.state
+    assert len(state) == 1

@@ -43,6 +43,8 @@ ESTABLISHED = "established"
 LINGERING = "lingering"
 OPEN = "open"
 """Many solutions in one row."""
+AHEAD = "ahead"
+"""The same, of a rule with `~expires` in its body whose solutions are established ahead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -443,7 +443,7 @@ class DataflowEngine:
                 name, opening = openings[number]
                 met = opening.restore(living, lower, shares.get(number))
                 self._restore_lives(name, opening, met, lower)
-            others = [row for row in mine if row not in living]
+            others = [row for row in mine if row[1] != LINGERING] if living else mine
             if others:
                 share = shares.get(number)
                 self._put(rules[number], rules[number].restore(others, lower, share))

@@ -8,11 +8,13 @@ match. It reads the last two of them in the place of `a`:
     #open(…), the lives of matches
     #stays(…) := #open(…) ^ b ^ not c
     h := #open(…) ^ #stays(…) ^ b
+
+A rule of which nothing but its own `@expires` ends a solution is left as it is (`lives_alone`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tidemill.datalog.inputs import TYPES, ColumnType
@@ -62,18 +64,47 @@ class Lives:
     looped: bool
 
 
-def lives_apart(logical: LogicalPlan) -> tuple[LogicalPlan, dict[str, Lives]]:
-    """The plan without `~expires` in bodies, and the lives that it has for them. Cost: O(text)."""
+def lives_alone(rule: RuleForm) -> bool:
+    """Whether a rule with `~expires` in its body needs its facts at one instant only.
+
+    Nothing that it reads ends a match, so a solution is sure once the body holds. It is seen from
+    the time of its head to its own expiry. Rules in a recursion, those that aggregate and
+    those of ticked programs are others. Facts must not carry lattices beside their time.
+    """
+    head = rule.head
+    return (
+        bool(head.expires)
+        and rule.deductive
+        and not (head.aggregates or rule.absent)
+        and all(_leaves(atom) and not atom.is_clock for atom in rule.atoms)
+        and all(name == "time" for atom in rule.atoms for name, _ in atom.lattices)
+    )
+
+
+def lives_apart(
+    logical: LogicalPlan, bare: Collection[str] = ()
+) -> tuple[LogicalPlan, dict[str, Lives]]:
+    """The plan without `~expires` in bodies, and the lives that it has for them.
+
+    Rules that are `lives_alone`, of predicates in `bare` alone, keep theirs. Cost: O(text).
+    """
     checked, lives = logical.checked, dict[str, Lives]()
+
+    def stays(rule: RuleForm) -> bool:
+        return lives_alone(rule) and {rule.head.predicate, *rule.reads}.issubset(bare)
+
     columns, components = dict(checked.columns), list[Component]()
     everything = frozenset(checked.vocabulary.lattices) - {"time", "expires"}
     for component in logical.components:
-        if not any(rule.lingers for rule in component.rules):
+        apart_of = [
+            rule.lingers and (component.recursive or not stays(rule)) for rule in component.rules
+        ]
+        if not any(apart_of):
             components.append(component)
             continue
         rules, names = list[RuleForm](), list(component.predicates)
-        for rule in component.rules:
-            if not rule.lingers:
+        for rule, lingers in zip(component.rules, apart_of, strict=True):
+            if not lingers:
                 rules.append(rule)
                 continue
             looped = component.recursive and reads_any(rule, component.predicates)

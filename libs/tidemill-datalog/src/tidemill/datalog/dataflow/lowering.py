@@ -35,7 +35,7 @@ def lower(
     Facts of the predicates in `whole` keep the contributions to their tallies. Raises:
     NotInDataflow. Cost: O(text).
     """
-    logical, lives = lives_apart(logical)
+    logical, lives = lives_apart(logical, _bare(logical, carrying))
     logical = rewritten(logical)
     found = Representation(logical, carrying)
     ordered = ordered_in(logical, found, {*lives, *whole})
@@ -46,6 +46,15 @@ def lower(
     if apart is not represented:
         found = Representation(apart, carrying, whole, ordered)
     return _Lowering(apart, texts, found, lives, ordered).plan()
+
+
+def _bare(logical: LogicalPlan, carrying: Collection[str]) -> frozenset[str]:
+    """The predicates of which no fact carries a lattice, where some rule has `~expires` in it."""
+    if logical.checked.ticked or not any(rule.lingers for rule in logical.rules):
+        return frozenset()
+    found = Representation(logical, carrying).lattices
+    names = {name for rule in logical.rules for name in (rule.head.predicate, *rule.reads)}
+    return frozenset(name for name in names if not found.get(name))
 
 
 def told_apart(

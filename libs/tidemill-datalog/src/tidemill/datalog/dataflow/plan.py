@@ -205,6 +205,7 @@ class Head:
 
     `copies` are columns of the match above those of the row; `computed` other arguments by column.
     Of an `asked` head the time and the expiry only have to be sound, and are not of the row.
+    Matches of one that is `ahead` are established before the time from which it is derived.
     """
 
     copies: I64Array
@@ -216,6 +217,7 @@ class Head:
     outlives: bool
     asked: bool
     passes: Passes | None = None
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

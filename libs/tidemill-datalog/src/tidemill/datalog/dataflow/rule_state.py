@@ -254,7 +254,7 @@ class RuleState:
         return self._rows(self.latch.take(matches))
 
     def _rows(self, matches: Change) -> Change:
-        return self._noted(self._finished(matches))
+        return self._noted(self._finished(self.matches.seen(matches)))
 
     def _finished(self, matches: Change) -> Change:
         """Matches as rows of the predicate, or as its reduction takes them."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from tidemill.datalog.dataflow.deltas import Steps, pairs
-from tidemill.datalog.dataflow.lingering import INSTANTS, MET
+from tidemill.datalog.dataflow.lingering import INSTANTS, MET, OPEN
 from tidemill.datalog.dataflow.plan import UNIT, Begin, DeltaPlan, Head, Passes, Reduce, RulePlan
 from tidemill.datalog.dataflow.rule_columns import RuleColumns
 from tidemill.datalog.dataflow.schema import COLUMNS_MAX, KINDS, TIME, NotInDataflow
@@ -147,7 +147,11 @@ class RuleLowering(RuleColumns):
             outlives=self.rule.outlives and not asked,
             asked=asked,
             passes=self._passes(),
+            ahead=self.rule.lingers and self.rule.outlives and not (asked or self._of_lives()),
         )
+
+    def _of_lives(self) -> bool:
+        return any(atom.predicate.startswith(OPEN) for atom in self.rule.atoms)
 
     def _passes(self) -> Passes | None:
         if self._passes_into < 0:

@@ -276,7 +276,7 @@ class Matches:
         if head.time:
             matches = self._instants(head.time, time, matches, False)
             matches[:, columns.nulls] &= ~(1 << time)
-            if not head.asked:
+            if not (head.asked or head.ahead):
                 matches[:, -3] = np.maximum(matches[:, -3], matches[:, time])
         if head.asked if head.time else not head.timed:
             matches[:, time] = 0
@@ -309,6 +309,16 @@ class Matches:
             matches[:, column] = words
             if kept is not None:
                 matches = matches[kept]
+        return matches
+
+    def seen(self, matches: Change) -> Change:
+        """Established matches from the time of their head on, if that is later."""
+        if not self.plan.head.ahead or not self.plan.head.time:
+            return matches
+        start = np.maximum(matches[:, -3], matches[:, self.plan.columns.time])
+        holds = start < matches[:, -2]
+        matches = matches[holds]
+        matches[:, -3] = start[holds]
         return matches
 
     def rows(self, matches: Change) -> Change:

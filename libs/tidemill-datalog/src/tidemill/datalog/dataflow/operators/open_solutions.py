@@ -39,10 +39,12 @@ from tidemill.datalog.dataflow.schema import (
     word_of,
 )
 from tidemill.datalog.lattices import TALLIES
-from tidemill.datalog.logical.forms import Type, matched_variables
+from tidemill.datalog.logical.forms import Type, carried_variables, matched_variables
 from tidemill.datalog.presence import END
 from tidemill.datalog.state import (
+    AHEAD,
     ESTABLISHED,
+    LINGERING,
     OPEN,
     EstablishedSolution,
     Share,
@@ -117,6 +119,7 @@ class OpenSolutions:
         self._schema = schemas[plan.form.head.predicate]
         self._texts = texts
         self._ticked = ticked
+        self._kind = AHEAD if plan.head.ahead else OPEN
         self._template = plan.deltas[0].begin.template
         columns, form = plan.columns, plan.form
         self._taken: list[Change] = []
@@ -137,6 +140,7 @@ class OpenSolutions:
         self._passed = None if passes is None else (passes.into, Type.ANY)
         self._places = places if self._passed is None else [*places, self._passed]
         self._columns = np.array([column for column, _ in self._places], np.int64)
+        self._carried = [columns.variables[name] for name in carried_variables(form)]
         self._blocks: list[tuple[int, int, LateRow]] = []
         self._count = 0
         self._since = BEGIN_WORD
@@ -219,9 +223,12 @@ class OpenSolutions:
         Those of a `share` alone. A row is of the range that has its first solution, which says
         when it is gone. Raises: Corrupt for a row that cannot be read.
         """
-        found, self._since = [], lower - 1
+        found, self._since = list[Change](), lower - 1
+        if self._kind == AHEAD:
+            rows, anew = self._written_anew([*rows], lower, share)
+            found.append(anew)
         for row in rows:
-            matches = self._unpacked(row) if row[1] == OPEN else self._established(row)
+            matches = self._unpacked(row) if row[1] == self._kind else self._established(row)
             ends = matches[:, self._plan.columns.expiry]
             mine = np.ones(len(matches), np.bool_) if share is None else self._held(matches, share)
             if mine[:1].any():
@@ -230,6 +237,28 @@ class OpenSolutions:
         matches = np.concatenate(found) if found else self._matches(0)
         matches[:, -3], matches[:, -2], matches[:, -1] = lower - 1, lower, 1
         return matches
+
+    def _written_anew(
+        self, rows: Sequence[StateRow], lower: int, share: Share | None
+    ) -> tuple[list[StateRow], Change]:
+        """The rows of this form, and matches of an older one, which are written in this one.
+
+        That had each match as a row for ever, and its solution beside it from its time on.
+        """
+        parts = [self._matches(0)]
+        for row in rows:
+            if row[1] == AHEAD:
+                continue
+            part = self._lingering(row) if row[1] == LINGERING else self._matches(0)
+            if share is None or self._held(part, share).all():
+                parts.append(part)
+                self._keep(BEGIN_WORD, LateRow(partial(_same, row), len(row[2])))
+        matches = np.concatenate(parts)
+        matches[:, -3], matches[:, -2], matches[:, -1] = lower - 1, END_WORD, 1
+        matches = self._finds.timed(matches)
+        matches = matches[matches[:, self._plan.columns.expiry] >= lower]
+        self._taken.append(matches.copy())
+        return [row for row in rows if row[1] == AHEAD], matches
 
     def _matches(self, count: int) -> Change:
         matches = np.zeros((count, self._plan.columns.width + 3), np.int64)
@@ -321,7 +350,7 @@ class OpenSolutions:
         texts = msgspec.Raw(packed_texts(distinct))
         packed = _ToPack(count, len(data), _CODEC.compress(data, asbytes=True), texts)
         text = b64encode(msgspec.msgpack.encode(packed)).decode("ascii")
-        return self._plan.form.number, OPEN, text
+        return self._plan.form.number, self._kind, text
 
     def _spelled(self, kind: Type, numbers: I64Array) -> Any:  # pyarrow has no common type
         if kind in TEXTS:
@@ -366,6 +395,19 @@ class OpenSolutions:
         matches[:, column] = words
         matches[:, nulls] = matches[:, nulls] & ~(1 << column) | null << column
 
+    def _put_value(self, matches: Change, column: int, kind: Type, value: Any) -> None:
+        word, null = word_of(value, kind, self._texts, self._plan.columns.values)
+        self._write(matches, column, np.array([word]), np.array([int(null)]))
+
+    def _lingering(self, row: StateRow) -> Change:
+        """A match that an older form of the state has as a row by itself."""
+        keys, carried, _ = decode_fields(row[2])
+        matches = self._matches(1)
+        for places, key in [*zip(self._keys, keys, strict=True), (self._carried, carried)]:
+            for place, value in zip(places, key, strict=True):
+                self._put_value(matches, *place, value)
+        return matches
+
     def _established(self, row: StateRow) -> Change:
         """A solution that is a row by itself."""
         if row[1] != ESTABLISHED:
@@ -379,8 +421,7 @@ class OpenSolutions:
             values += [(*place, value) for place, value in zip(places, key, strict=True)]
         matches = self._matches(1 if self._passed is None else len(versions))
         for column, kind, value in values:
-            word, null = word_of(value, kind, self._texts, columns.values)
-            self._write(matches, column, np.array([word]), np.array([int(null)]))
+            self._put_value(matches, column, kind, value)
         if self._passed is not None:
             passed = [columns.values.number(parafacts) for _, parafacts in versions]
             self._write(matches, self._passed[0], np.array(passed), np.zeros(1, np.int64))

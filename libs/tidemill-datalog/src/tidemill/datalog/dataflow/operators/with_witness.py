@@ -125,10 +125,14 @@ class Witnessed:
         return _immoderate(matches, (*self._plan.numbers, *((limited,) if limited >= 0 else ())))
 
     def without_witness(self, matches: Change) -> Change:
-        """Matches of pairs, of which an older state tells, as those of this operator."""
+        """Matches of pairs, of which an older state tells, as those of this operator.
+
+        Those with numbers that are not moderate are pairs here too.
+        """
         own, nulls = list(self._plan.own), self._matches.plan.columns.nulls
-        matches[:, own] = 0
-        matches[:, nulls] |= sum(1 << column for column in own)
+        plain = np.flatnonzero(~self._is_wild(matches))
+        matches[np.ix_(plain, np.array(own, np.int64))] = 0
+        matches[plain, nulls] |= sum(1 << column for column in own)
         return matches
 
 

@@ -159,6 +159,18 @@ async def test_an_id_from_before_a_view_was_made_again_is_refused(tmp_path: Path
         assert found == {"N1": 1, "N2": 1, "N3": 1}
 
 
+async def test_an_id_of_a_system_that_was_set_up_anew_is_refused(tmp_path: Path) -> None:
+    """Collections of another state folder have the same ids; who kept rows counted them twice."""
+    async with web(tmp_path / "before") as asked:
+        await definite(asked, await asked.insert())
+        last, _ = await read_until(asked, PATH, 2)
+    async with web(tmp_path / "anew") as asked:
+        await definite(asked, await asked.insert())
+        refused = await asked.ask(PATH, headers={"Last-Event-ID": last})
+        assert (refused.status, refused.json["reason"]) == (400, "LastEventId")
+        assert "another collection" in refused.json["detail"]
+
+
 async def names_of(answer: aiohttp.ClientResponse) -> list[str]:
     """The names of all events of a stream."""
     return [event.name async for event in events(answer)]

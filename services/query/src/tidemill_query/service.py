@@ -99,19 +99,24 @@ class Answers:
         caller.get().demand(Role.reader, name, shown=written)
         return context.catalog.named(written).collection
 
-    async def _identity(self, collection: str) -> str:
-        """The identity of a collection. Ids do not come again, but in a system that is set up anew:
-        the birth of the resource tells these apart.
+    def _birth(self, collection: str) -> str:
+        """The id of a collection, with the instant at which its resource was made.
+
+        Ids do not come again, but in a system that is set up anew.
         """
         context = self._process.context
         name = context.catalog.name_of(collection)
         stored = None
         if context.catalog.knows(name):
             stored = context.store.get(context.catalog.named(name).kind, resource_of(name))
-        state = await context.collections.newest(collection, VERSION_AGE_S_MAX)
-        born_ms = 0 if stored is None else stored.created_ms
+        return f"{collection} {0 if stored is None else stored.created_ms}"
+
+    async def _identity(self, collection: str) -> str:
+        """The identity of a collection with the columns that it has now."""
+        collections = self._process.context.collections
+        state = await collections.newest(collection, VERSION_AGE_S_MAX)
         columns = [(each.name, str(each.type)) for each in state.description.schema]
-        told = f"{collection} {born_ms} {columns}"
+        told = f"{self._birth(collection)} {columns}"
         return blake2b(told.encode(), digest_size=12).hexdigest()
 
     async def _upper_of(self, collection: str) -> Frontier:
@@ -151,6 +156,7 @@ class Answers:
             now_ms=context.clock.now_ms,
             history=self._looks,
             identify=self._identify,
+            birth=self._birth,
             identity=self._identity,
             upper_of=self._upper_of,
         )

@@ -41,6 +41,10 @@ Identify = Callable[[str], Awaitable[str]]
 """The id of the collection that a goal of the caller is about."""
 
 
+BirthOf = Callable[[str], str]
+"""A collection by its id, in which system it was made: ids come again in one set up anew."""
+
+
 IdentityOf = Callable[[str], Awaitable[str]]
 """The identity of a collection by its id: another one for each birth, and for other columns."""
 
@@ -70,6 +74,7 @@ class Handlers:
     now_ms: Callable[[], int]
     history: History
     identify: Identify
+    birth: BirthOf
     identity: IdentityOf
     upper_of: UpperOf
 

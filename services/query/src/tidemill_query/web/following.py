@@ -177,9 +177,9 @@ def _upper(held: Frontier) -> int | None:
     return None if held.empty else sole_time(held)
 
 
-def mark_of(collection: str) -> str:
-    """The mark of a collection in the ids of its events."""
-    return blake2b(collection.encode(), digest_size=6).hexdigest()
+def mark_of(birth: str) -> str:
+    """The mark of a collection, by its birth, in the ids of its events."""
+    return blake2b(birth.encode(), digest_size=6).hexdigest()
 
 
 def event_pieces(upper: int | None, tables: Sequence[pa.Table], mark: str) -> Iterator[bytes]:
@@ -286,7 +286,7 @@ class _Follower:
                 if not begun:
                     begun = True
                     # Ids of collections never come again: between two equal looks it was this one.
-                    if mark_of(await self._on.identify(goal)) != self._of.mark:
+                    if mark_of(self._on.birth(await self._on.identify(goal))) != self._of.mark:
                         raise _another(goal)
                     yield b""
                 # NB: a frontier that is not past the start says nothing, and is no place to begin.
@@ -341,7 +341,7 @@ async def follow(on: Handlers, asked: Asked) -> HttpReply:
     """
     of, until = asked.of, on.at(asked.of.until)
     collection = await on.identify(of.goal)
-    given, mark = asked.request.sent.get("last-event-id", "").strip(), mark_of(collection)
+    given, mark = asked.request.sent.get("last-event-id", "").strip(), mark_of(on.birth(collection))
     last = _last_id(given, of.goal, mark, await on.upper_of(collection)) if given else None
     if until == 0 or (until is None and of.until is not None):
         raise UsageError(

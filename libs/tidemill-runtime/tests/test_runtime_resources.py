@@ -320,7 +320,7 @@ def source(spec: str) -> SourceSpec:
             CsvFormat(),
             False,
         ),
-        ("file: {path: a.parquet, format: parquet}", JsonFormat(), False),
+        ("file: {path: a.parquet, format: parquet}", JsonFormat(texts=True), False),
         ("file: {path: a.jsonl, format: jsonl}, infer: {}", JsonFormat(), False),
         (
             "kafka: {topic: t}, format: {text: {}}, columns: [{name: a, type: text}]",

@@ -89,6 +89,11 @@ async def test_v9_a_push_with_a_token_is_there_once(tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
 
 
+async def not_asked(collection: str) -> Any:
+    """No push needs to know this."""
+    raise AssertionError(collection)
+
+
 async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_path: Path) -> None:
     """A1: bytes of a header that are no ASCII were an error of the server."""
     async with running(tmp_path) as process:
@@ -99,6 +104,7 @@ async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_pa
             public=True, now_ms=process.context.clock.now_ms, history=FrontierHistory(
                 process.context.collections, process.context.clock
             ).of,
+            identify=not_asked, birth=str, identity=not_asked, upper_of=not_asked,
         )  # fmt: skip
         asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
         of = OfSource("events")

@@ -141,8 +141,10 @@ class PartLookup:
 
     async def _index(self, part: Part) -> PageIndex | None:
         key = part.key or ""
-        held = self._indexes.get(key)
-        if held is not None or part.pages is None:
+        if part.pages is None:
+            return None
+        if (held := self._indexes.get(key)) is not None:
+            self._indexes.move_to_end(key)
             return held
         data = await self._bytes(part, part.pages.span)
         index = read_index(data, part.pages.checksum, f"the object {key}")

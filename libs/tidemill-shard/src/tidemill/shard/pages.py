@@ -25,8 +25,8 @@ from tidemill.errors import Corrupt
 from tidemill.shard.compact_thrift import I64, LIST, STRUCT, Field, read_struct, write_fields
 from tidemill.shard.framing import PAGES, decoding, framed, unframed
 
-TEXT_CHARS_MAX = 64
-"""Of a first value that is a text, so much is in the index."""
+TEXT_BOUND_CHARS = 64
+"""Of a text that bounds others, or begins a page, so much is kept."""
 MAGIC = b"PAR1"
 _CODEC = "zstd"
 _DICTIONARY = 2
@@ -117,7 +117,7 @@ def footer_of(data: bytes) -> bytes:
 
 def shortened(value: Any) -> Any:
     """A value as the index has it."""
-    return value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
+    return value[:TEXT_BOUND_CHARS] if isinstance(value, str) else value
 
 
 def chunk_span(chunk: pq.ColumnChunkMetaData) -> Span:

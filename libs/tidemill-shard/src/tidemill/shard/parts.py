@@ -22,7 +22,7 @@ from tidemill.arrangement.updates import DIFF, TIME, consolidate
 from tidemill.errors import Corrupt
 from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.shard.heavy_values import HeavyValues, heavy_values
-from tidemill.shard.pages import IndexPlace, footer_of, with_pages
+from tidemill.shard.pages import TEXT_BOUND_CHARS, IndexPlace, footer_of, with_pages
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
@@ -33,7 +33,6 @@ PAGE_BYTES = 32 * 1024
 """About the size of a page before it is compressed. A page has 1,024 rows at least."""
 INDEXED_ROWS_MIN = 4 * ROWS_PER_GROUP
 """An object of fewer rows is read as a whole."""
-TEXT_BOUND_CHARS = 64
 DISTINCT_ROWS_MIN = 4
 """Values of a column that each come so often, on average, may be written as a dictionary."""
 WIDE_BITS_MIN = 32

@@ -34,7 +34,7 @@ function route() {
     if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const screen = SCREENS[name] ?? graph;
+  const screen = Object.hasOwn(SCREENS, name) ? SCREENS[name] : graph;
   document.title = `Tidemill ${name}`;
   focus = screen(main, parameters, open.signal, go) ?? {};
   address();

@@ -23,7 +23,7 @@ from tidemill.shard.encoding import unpack_part
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
-from tidemill.testkit.mortal_views import END, World, expected
+from tidemill.testkit.mortal_views import END, RECURSIONS, World, expected
 from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
@@ -49,28 +49,7 @@ PROGRAMS = {
         path(n, k) := path(n, m) ^ path(m, k);
         last(n) := path(n, _) ^ not path(_, n);
     """,
-    "least steps, from a stated fact": """
-        step(a, b) := host(a) ^ host(b) if a != b;
-        far("a") @min(0);
-        far(b) @min(d + 1) := far(a) @min(d) ^ step(a, b) if d < 9;
-        worst() @max(d) := far(_) @min(d);
-    """,
-    "sets and greatest values of texts": """
-        step(a, b) := host(a) ^ host(b) if a < b;
-        seen(a) @set(b) := step(a, b);
-        seen(b) @set(s) := seen(a) @set(s) ^ step(a, b);
-        most(a) @max(b) := step(a, b);
-        most(b) @max(c) := most(a) @max(c) ^ step(a, b);
-    """,
-    "two predicates that swap columns": """
-        up(h, n) := ping(h, n) ^ host(h);
-        up(h, m) := down(n, h) ^ ping(_, n) ^ ping(h, m);
-        down(n, g) := up(h, n) ^ ping(g, n) ^ host(h) ^ not ping(g, 0);
-    """,
-    "errors": """
-        share(n, 6 / n) := ping(_, n) if n > 1;
-        share(m, 6 / m) := share(n, _) ^ ping(h, n) ^ ping(h, m);
-    """,
+    **RECURSIONS,
 }  # fmt: skip
 
 

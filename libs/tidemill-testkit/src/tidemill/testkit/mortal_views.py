@@ -100,6 +100,31 @@ OTHER_VIEW = """
     span(h) @extent(n, n, n) := ping(h, n) if n > 1;
     least(h) @count(n) @min(n) := ping(h, n);
 """
+RECURSIONS = {
+    "least steps, from a stated fact": """
+        step(a, b) := host(a) ^ host(b) if a != b;
+        far("a") @min(0);
+        far(b) @min(d + 1) := far(a) @min(d) ^ step(a, b) if d < 9;
+        worst() @max(d) := far(_) @min(d);
+    """,
+    "sets and greatest values of texts": """
+        step(a, b) := host(a) ^ host(b) if a < b;
+        seen(a) @set(b) := step(a, b);
+        seen(b) @set(s) := seen(a) @set(s) ^ step(a, b);
+        most(a) @max(b) := step(a, b);
+        most(b) @max(c) := most(a) @max(c) ^ step(a, b);
+    """,
+    "two predicates that swap columns": """
+        up(h, n) := ping(h, n) ^ host(h);
+        up(h, m) := down(n, h) ^ ping(_, n) ^ ping(h, m);
+        down(n, g) := up(h, n) ^ ping(g, n) ^ host(h) ^ not ping(g, 0);
+    """,
+    "errors": """
+        share(n, 6 / n) := ping(_, n) if n > 1;
+        share(m, 6 / m) := share(n, _) ^ ping(h, n) ^ ping(h, m);
+    """,
+}  # fmt: skip
+"""Programs whose recursion hands no argument on, so that it goes by rounds."""
 
 
 def checked(text: str) -> CheckedProgram:

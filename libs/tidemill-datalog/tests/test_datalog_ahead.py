@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -20,9 +18,9 @@ from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.state import AHEAD, LINGERING, StateRow
 from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import (
     FORMS,
@@ -33,14 +31,7 @@ from tidemill.testkit.tidelog import (
     programs,
 )
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "40")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+LAW = drawn(40)
 FORMS_AHEAD = replace(
     FORMS,
     head_marks=(
@@ -73,7 +64,7 @@ EXAMPLES = programs(3, FORMS_AHEAD).filter(lambda example: ahead_in(example.chec
 DEATHS = st.lists(st.integers(1, UPPER - 1), min_size=1, unique=True).map(sorted)
 
 
-def plain(given_: Inputs) -> Inputs:
+def plain(given_: Presences) -> Presences:
     """The same presences without lattices that ride beside them."""
     return {
         name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
@@ -81,7 +72,7 @@ def plain(given_: Inputs) -> Inputs:
     }
 
 
-def feed(held: Held, given_: Inputs, since: int) -> None:
+def feed(held: Held, given_: Presences, since: int) -> None:
     for name, presences in given_.items():
         left = [p for p in presences if p.end > since]
         held.feed({name: [replace(p, start=max(p.start, since)) for p in left]})
@@ -90,7 +81,7 @@ def feed(held: Held, given_: Inputs, since: int) -> None:
 @LAW
 @given(EXAMPLES, inputs(rows_max=5), STRATEGIES, st.lists(st.integers(0, UPPER - 1)))
 def test_a_solution_is_seen_from_its_time_whatever_has_ended(
-    example: Example, given_: Inputs, strategy: Strategy, stops: list[int]
+    example: Example, given_: Presences, strategy: Strategy, stops: list[int]
 ) -> None:
     given_ = plain(given_)
     held = Held(example.checked, strategy=strategy, carrying=())
@@ -107,7 +98,7 @@ def test_a_solution_is_seen_from_its_time_whatever_has_ended(
 @LAW
 @given(EXAMPLES, inputs(rows_max=4), inputs(rows_max=3), STRATEGIES, st.integers(1, UPPER - 1))
 def test_facts_that_are_taken_away_leave_what_was_established(
-    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy, at: int
+    example: Example, given_: Presences, passing: Presences, strategy: Strategy, at: int
 ) -> None:
     given_, passing = plain(given_), plain(passing)
     held = Held(example.checked, strategy=strategy, carrying=())
@@ -130,7 +121,7 @@ def test_facts_that_are_taken_away_leave_what_was_established(
 @LAW
 @given(EXAMPLES, inputs(rows_max=4), STRATEGIES, DEATHS, st.booleans())
 def test_solutions_ahead_of_their_time_survive_restarts(
-    example: Example, given_: Inputs, strategy: Strategy, deaths: list[int], older: bool
+    example: Example, given_: Presences, strategy: Strategy, deaths: list[int], older: bool
 ) -> None:
     """The state of the first process may have the form that has a row for each life."""
     given_, state, since = plain(given_), set[StateRow](), 0

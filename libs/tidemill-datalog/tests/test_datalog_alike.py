@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -23,6 +22,7 @@ from tidemill.datalog.dataflow.schema import NotInDataflow
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.parser import parse
+from tidemill.testkit.drawing import drawn
 from tidemill.testkit.tidelog import CATALOG, Example, programs, programs_alike
 
 
@@ -70,12 +70,7 @@ def twice(example: Example) -> CheckedProgram:
     return check(parse(f"{example.text}\n{again}"), CATALOG)
 
 
-@settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "100")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@drawn(100)
 @given(programs() | programs_alike())
 def test_a_rule_like_another_one_has_the_plan_that_it_has_alone(example: Example) -> None:
     assert same_alone(twice(example)), example.text

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -39,6 +38,7 @@ from tidemill.datalog.strategy import Strategy
 from tidemill.errors import UsageError
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.registry import Options, run_case
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import (
     UPPER,
@@ -48,15 +48,7 @@ from tidemill.testkit.tidelog import (
     programs,
 )
 
-EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
-LAW = settings(
-    max_examples=EXAMPLES,
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+LAW = drawn(80)
 
 
 EVENTS = frozenset({"a", "b", "n"})
@@ -74,7 +66,7 @@ def fits(checked: CheckedProgram) -> bool:
     return True
 
 
-def carried_by(names: Collection[str], given_: Inputs) -> Inputs:
+def carried_by(names: Collection[str], given_: Presences) -> Presences:
     """The same presences without lattices that ride beside them, but for those of some inputs."""
     return {
         name: presences if name in names
@@ -86,7 +78,7 @@ def carried_by(names: Collection[str], given_: Inputs) -> Inputs:
 @LAW
 @given(programs(fits=fits), inputs(), STRATEGIES, CARRYING)
 def test_it_holds_at_every_instant_what_the_program_says(
-    example: Example, given_: Inputs, strategy: Strategy, carrying: frozenset[str]
+    example: Example, given_: Presences, strategy: Strategy, carrying: frozenset[str]
 ) -> None:
     given_ = carried_by(carrying, given_)
     held = Held(example.checked, strategy=strategy, carrying=carrying)
@@ -102,7 +94,7 @@ def test_it_holds_at_every_instant_what_the_program_says(
     st.integers(0),
 )  # fmt: skip
 def test_neither_steps_nor_deliveries_have_a_meaning(
-    example: Example, given_: Inputs, strategy: Strategy, carrying: frozenset[str],
+    example: Example, given_: Presences, strategy: Strategy, carrying: frozenset[str],
     stops: list[int], seed: int,
 ) -> None:  # fmt: skip
     given_, rng = carried_by(carrying, given_), Random(seed)
@@ -121,7 +113,7 @@ def test_neither_steps_nor_deliveries_have_a_meaning(
 @LAW
 @given(programs(fits=fits), inputs(), inputs(), STRATEGIES, CARRYING, st.integers(0, UPPER - 1))
 def test_what_is_taken_back_from_an_instant_on_was_there_before(
-    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy,
+    example: Example, given_: Presences, passing: Presences, strategy: Strategy,
     carrying: frozenset[str], at: int,
 ) -> None:  # fmt: skip
     given_, passing = carried_by(carrying, given_), carried_by(carrying, passing)
@@ -152,7 +144,7 @@ def test_what_is_taken_back_from_an_instant_on_was_there_before(
     st.lists(st.integers(1, UPPER - 1), min_size=1, unique=True).map(sorted),
 )  # fmt: skip
 def test_an_engine_that_begins_again_from_its_state_goes_on(
-    example: Example, given_: Inputs, strategy: Strategy, carrying: frozenset[str],
+    example: Example, given_: Presences, strategy: Strategy, carrying: frozenset[str],
     deaths: list[int],
 ) -> None:  # fmt: skip
     """It has its inputs from just before each death on, and the rows of its state."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -23,6 +22,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.foreign import clingo
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import (
@@ -35,12 +35,7 @@ from tidemill.testkit.tidelog import (
     programs,
 )
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "150")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+LAW = drawn(150)
 RULES = (
     "t(x, z) := t(x, y) ^ t(y, z);", "t(x, z) := t(x, y) ^ s(y, z);", "t(y, x) := t(x, y);",
     "t(x, z) := s(x, y) ^ t(y, z) ^ s(z, y);", "t(x, y) @time(u) := b(x, y) @time(u);",
@@ -56,8 +51,6 @@ RULES = (
     "q(y) := t(x, y) ^ t(y, x) ^ p(x);",
 )  # fmt: skip
 """Rules of which many recur, through one predicate or through several."""
-Inputs = Mapping[str, Sequence[Presence]]
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
 GIVEN = inputs(("a", "b", "r", "s"), nulls=False, rows_max=6)
 
 
@@ -154,7 +147,7 @@ def told_by(
     return found
 
 
-def answers(example: Example, given_: Inputs) -> list[dict[str, set[str]]]:
+def answers(example: Example, given_: Presences) -> list[dict[str, set[str]]]:
     """The facts and errors at each instant."""
     return [
         {name: found[name] for name in (*example.checked.derived, "errors")}
@@ -167,7 +160,7 @@ def answers(example: Example, given_: Inputs) -> list[dict[str, set[str]]]:
     recursive(), GIVEN, STRATEGIES, st.sets(st.integers(1, UPPER - 1), max_size=4), st.integers(0)
 )
 def test_a_recursion_by_differences_is_the_recursion_found_anew(
-    example: Example, given_: Inputs, strategy: Strategy, inner: set[int], seed: int
+    example: Example, given_: Presences, strategy: Strategy, inner: set[int], seed: int
 ) -> None:
     told_as_anew(example, given_, strategy, inner, seed)
 
@@ -178,13 +171,13 @@ def test_a_recursion_by_differences_is_the_recursion_found_anew(
     st.sets(st.integers(1, UPPER - 1), max_size=4), st.integers(0),
 )  # fmt: skip
 def test_numbers_of_a_recursion_by_differences_are_those_found_anew(
-    example: Example, given_: Inputs, strategy: Strategy, inner: set[int], seed: int
+    example: Example, given_: Presences, strategy: Strategy, inner: set[int], seed: int
 ) -> None:
     told_as_anew(example, given_, strategy, inner, seed)
 
 
 def told_as_anew(
-    example: Example, given_: Inputs, strategy: Strategy, inner: set[int], seed: int
+    example: Example, given_: Presences, strategy: Strategy, inner: set[int], seed: int
 ) -> None:
     """Rows come at a stop, go at a later one from an instant on, and may come back after it."""
     rng, stops = Random(seed), [0, *sorted(inner)]
@@ -221,7 +214,7 @@ def told_as_anew(
 @LAW
 @given(recursive(), GIVEN, STRATEGIES, st.integers(1, UPPER - 1))
 def test_a_recursion_begins_again_from_its_state(
-    example: Example, given_: Inputs, strategy: Strategy, death: int
+    example: Example, given_: Presences, strategy: Strategy, death: int
 ) -> None:
     """Solutions with ends of their own live on, also those that rest on each other."""
     require_equal_after(death, example, given_, strategy)
@@ -230,13 +223,15 @@ def test_a_recursion_begins_again_from_its_state(
 @LAW
 @given(OUTLIVING, GIVEN, STRATEGIES, st.integers(1, UPPER - 1))
 def test_matches_that_outlive_facts_of_a_recursion_begin_again(
-    example: Example, given_: Inputs, strategy: Strategy, death: int
+    example: Example, given_: Presences, strategy: Strategy, death: int
 ) -> None:
     """Most facts may outlive others, so deaths often come when only the state knows of them."""
     require_equal_after(death, example, given_, strategy)
 
 
-def require_equal_after(death: int, example: Example, given_: Inputs, strategy: Strategy) -> None:
+def require_equal_after(
+    death: int, example: Example, given_: Presences, strategy: Strategy
+) -> None:
     """An engine that begins at an instant, from the state of another, says what the twin does."""
     given_ = {
         name: [replace(p, record=replace(p.record, parafacts=())) for p in presences]

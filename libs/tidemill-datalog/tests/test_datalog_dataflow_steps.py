@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -21,6 +19,7 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import Corrupt
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import (
     CATALOG,
@@ -32,15 +31,8 @@ from tidemill.testkit.tidelog import (
 )
 from tidemill.testkit.twins.pointwise import answers
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "80")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(80)
 STRATEGY = pytest.mark.parametrize("strategy", ["strata", "retraction"])
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
 
 
 def program(text: str, **columns: str) -> CheckedProgram:
@@ -55,7 +47,7 @@ def program(text: str, **columns: str) -> CheckedProgram:
 @LAW
 @given(programs(), inputs(), inputs(), STRATEGIES, st.integers(0, UPPER - 1), st.integers(0))
 def test_what_comes_and_goes_at_one_instant_was_never_there(
-    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy, at: int, seed: int
+    example: Example, given_: Presences, passing: Presences, strategy: Strategy, at: int, seed: int
 ) -> None:
     """In whatever order rules and atoms stand: only errors name facts in that of the text."""
     rng = Random(seed)

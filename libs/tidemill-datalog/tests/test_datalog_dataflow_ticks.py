@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from cProfile import Profile
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.arrangement.interval_updates import Change
@@ -22,24 +21,16 @@ from tidemill.datalog.dataflow.ticker import DataflowTicker, TickGiven
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.ticks import TickAnswer
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
 from tidemill.testkit.twins.sampling import present_at
 
-EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
-LAW = settings(
-    max_examples=EXAMPLES,
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+LAW = drawn(80)
 INSTANTS = st.lists(st.integers(0, UPPER - 1), min_size=1, unique=True).map(sorted)
-Inputs = Mapping[str, Sequence[Presence]]
 Given = Mapping[str, Sequence[Record]]
 
 
@@ -52,7 +43,7 @@ def fits(checked: CheckedProgram) -> bool:
     return True
 
 
-def records_at(example: Example, given_: Inputs, instants: Sequence[int]) -> list[Given]:
+def records_at(example: Example, given_: Presences, instants: Sequence[int]) -> list[Given]:
     """The input records of each tick, without lattices that ride beside them."""
     known = {
         name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
@@ -120,7 +111,7 @@ def expected_of(
     ticked_programs(fits=fits), inputs(), INSTANTS, STRATEGIES, st.lists(st.integers(1, UPPER - 1))
 )
 def test_each_tick_says_what_the_program_says_however_many_are_in_a_step(
-    example: Example, given_: Inputs, instants: list[int], strategy: Strategy, cuts: list[int]
+    example: Example, given_: Presences, instants: list[int], strategy: Strategy, cuts: list[int]
 ) -> None:
     records = records_at(example, given_, instants)
     ticks, expected = ticks_of(instants, records), expected_of(example, records, instants)
@@ -135,7 +126,7 @@ def test_each_tick_says_what_the_program_says_however_many_are_in_a_step(
 @LAW
 @given(ticked_programs(fits=fits), inputs(), STRATEGIES)
 def test_a_tick_at_rest_says_what_the_one_before_said(
-    example: Example, given_: Inputs, strategy: Strategy
+    example: Example, given_: Presences, strategy: Strategy
 ) -> None:
     instants = list(range(UPPER))
     records = records_at(example, given_, instants)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -24,13 +24,13 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence, normalise
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
+from tidemill.testkit.drawing import Presences
 from tidemill.testkit.evaluated import evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import FORMS, UPPER, Example, accepted, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
 SEED = int(os.environ.get("LAW_SEED", "1"))
-Inputs = Mapping[str, Sequence[Presence]]
 
 CATALOG = InputSchemas(
     {
@@ -140,7 +140,7 @@ def _begins(presences: Iterable[Presence]) -> Begins:
 
 
 def state_before(
-    checked: CheckedProgram, known: Inputs, upper: int, carrying: set[str]
+    checked: CheckedProgram, known: Presences, upper: int, carrying: set[str]
 ) -> list[StateRow]:
     """The solutions that outlive facts, as a view that is definite up to `upper` keeps them."""
     engine = DataflowEngine(
@@ -152,7 +152,9 @@ def state_before(
     return engine.tell_state()[1]
 
 
-def unfounded(checked: CheckedProgram, known: Inputs, whole: Inputs, upper: int) -> Counter[str]:
+def unfounded(
+    checked: CheckedProgram, known: Presences, whole: Presences, upper: int
+) -> Counter[str]:
     """Facts of a part of the inputs, `known`, whole before `upper`, that begin there or later.
 
     Founded is what begins in the whole as well, at `upper` or later, and no later.
@@ -184,7 +186,7 @@ def found_early(examples: st.SearchStrategy[Example]) -> Counter[str]:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(examples, inputs(rows_min=2, rows_max=4), st.integers(1, UPPER - 1), st.data())
-    def early(example: Example, given_: Inputs, upper: int, data: st.DataObject) -> None:
+    def early(example: Example, given_: Presences, upper: int, data: st.DataObject) -> None:
         known = {
             name: [p for p in rows if p.start < upper or data.draw(st.booleans())]
             for name, rows in given_.items()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -20,16 +19,12 @@ from tidemill.datalog.records import Record, Value, format_record, format_value,
 from tidemill.datalog.state import decode_fields, encode_fields
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.why_not import why_not
+from tidemill.testkit.drawing import STRATEGIES, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import EXTREME, Example, answers_from_scratch, inputs, programs
 from tidemill.testkit.twins.pointwise import answers
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+LAW = drawn(60)
 Facts = Mapping[str, Sequence[Presence]]
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -185,9 +180,6 @@ def test_w8_a_set_contains_what_equals_an_element() -> None:
     for records, errors in every_answer(checked, given_):
         assert {r for r in records if r.startswith("has")} == {"has(1)", "has(3)", "has(4)"}
         assert errors == set()
-
-
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
 
 
 @LAW

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.checked import CheckedProgram, ResolvedRule
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.drawing import STRATEGIES, Presences
 from tidemill.testkit.foreign import clingo, metric
 from tidemill.testkit.held import Held
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
-Inputs = Mapping[str, Sequence[Presence]]
 Forms = Mapping[str, Callable[[CheckedProgram, ResolvedRule], bool]]
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
 INSTANTS = range(-1, UPPER)
 SEED = int(os.environ.get("LAW_SEED", "1"))
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "200"))
@@ -37,11 +35,11 @@ def recursive(checked: CheckedProgram, rule: ResolvedRule) -> bool:
     return any(a.predicate in component and not a.negated for a in rule.atoms)
 
 
-def present(given_: Inputs, at: int) -> list[Record]:
+def present(given_: Presences, at: int) -> list[Record]:
     return [p.record for found in given_.values() for p in found if p.start <= at < p.end]
 
 
-def answers(checked: CheckedProgram, given_: Inputs) -> list[dict[str, frozenset[str]]]:
+def answers(checked: CheckedProgram, given_: Presences) -> list[dict[str, frozenset[str]]]:
     """The records of each predicate at each instant."""
     held, found = Held(checked), []
     held.feed(given_)
@@ -51,7 +49,7 @@ def answers(checked: CheckedProgram, given_: Inputs) -> list[dict[str, frozenset
     return found
 
 
-def forms_that_matter(example: Example, given_: Inputs, forms: Forms) -> set[str]:
+def forms_that_matter(example: Example, given_: Presences, forms: Forms) -> set[str]:
     """The forms without whose rules the answer would be another one."""
     checked, whole = example.checked, None
     mattering = set()
@@ -87,7 +85,7 @@ def test_at_any_instant_the_facts_and_aggregates_are_those_of_clingo() -> None:
         STRATEGIES,
         st.sets(st.sampled_from(INSTANTS), min_size=3, max_size=3),
     )
-    def agree(example: Example, given_: Inputs, strategy: Strategy, instants: set[int]) -> None:
+    def agree(example: Example, given_: Presences, strategy: Strategy, instants: set[int]) -> None:
         held = Held(example.checked, strategy=strategy)
         held.feed(given_)
         for at in sorted(instants):
@@ -122,7 +120,7 @@ def test_at_every_instant_the_facts_are_those_of_datalog_with_metric_operators()
         inputs(("a", "b", "r", "s"), nulls=False, late=False, rows_min=1, rows_max=4),
         STRATEGIES,
     )
-    def agree(example: Example, given_: Inputs, strategy: Strategy) -> None:
+    def agree(example: Example, given_: Presences, strategy: Strategy) -> None:
         held = Held(example.checked, strategy=strategy)
         held.feed(given_)
         expected = metric.derived(example.checked, given_, INSTANTS)

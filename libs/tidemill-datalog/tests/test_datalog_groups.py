@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 
 from tidemill.datalog.check import check
@@ -16,6 +14,7 @@ from tidemill.datalog.placement import placement_document, placement_lines, plac
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.values import INT_MAX
+from tidemill.testkit.drawing import Presences
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.ranges import task
 from tidemill.testkit.ranges.evaluating import evaluated_by_ranges, feed
@@ -23,7 +22,6 @@ from tidemill.testkit.ranges.running import Ranges
 from tidemill.testkit.ranges.task import RangeSettings, evaluate_range
 
 UPPER = 40
-Inputs = Mapping[str, Sequence[Presence]]
 
 
 def program(text: str) -> CheckedProgram:
@@ -40,7 +38,7 @@ def program(text: str) -> CheckedProgram:
     return check(parsed, InputSchemas({n: each for n, each in schemas.items() if n in used}))
 
 
-def inputs() -> Inputs:
+def inputs() -> Presences:
     """Readings begin and end, sensors move, and large numbers leave."""
     readings = []
     for n in range(60):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -32,6 +31,7 @@ from tidemill.datalog.placement.hashing import range_of
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.errors import TidemillError
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.ranges.evaluating import evaluated_by_ranges, feed
 from tidemill.testkit.ranges.running import Ranges
@@ -40,13 +40,7 @@ from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs, programs_alike
 from tidemill.testkit.tidelog import INPUTS as NAMES
 
-LAW = settings(
-    max_examples=6 * int(os.environ.get("LAW_EXAMPLES", "15")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(15, times=6)
 FIRST = ("s(k, x)", "b(k, x)", "s(x, k)", "b(x, k)", "t(k, x)")
 MORE = (
     "b(k, y)", "s(y, k)", "r(k) ^ b(k, y)", "b(k, y) ^ not r(k)", "b(k, y) ^ not s(k, y)",
@@ -93,7 +87,7 @@ def answer(evaluation: Evaluation) -> object:
     return found, {(e.text, e.start, e.end) for e in evaluation.errors}
 
 
-def heavy_in(given_: Inputs, heavy: Sequence[str]) -> list[HeavyKey]:
+def heavy_in(given_: Presences, heavy: Sequence[str]) -> list[HeavyKey]:
     """All values of some inputs, said to be heavy."""
     found = {}
     for name in heavy:
@@ -104,7 +98,7 @@ def heavy_in(given_: Inputs, heavy: Sequence[str]) -> list[HeavyKey]:
     return [*found.values()]
 
 
-def placed(example: Example, given_: Inputs, heavy: Sequence[str]) -> Placement:
+def placed(example: Example, given_: Presences, heavy: Sequence[str]) -> Placement:
     carrying = undeclared(example.checked, given_)
     return placement_of(example.checked, carrying, heavy=heavy_in(given_, heavy))
 
@@ -115,7 +109,7 @@ def divides(placement: Placement) -> bool:
 
 
 def require_one_answer(
-    example: Example, given_: Inputs, ranges: int, cuts: Sequence[int], placement: Placement
+    example: Example, given_: Presences, ranges: int, cuts: Sequence[int], placement: Placement
 ) -> None:
     try:
         wanted = answer(evaluated(example.checked, given_, upper=UPPER))
@@ -131,7 +125,7 @@ def require_one_answer(
 @LAW
 @given(joins(), INPUTS, st.sampled_from((2, 5)), CUTS, HEAVY_INPUTS)
 def test_heavy_keys_of_joins_in_pieces_answer_as_one_process(
-    example: Example, given_: Inputs, ranges: int, cuts: Sequence[int], heavy: Sequence[str]
+    example: Example, given_: Presences, ranges: int, cuts: Sequence[int], heavy: Sequence[str]
 ) -> None:
     placement = placed(example, given_, heavy)
     SEEN["examples"] += 1
@@ -147,7 +141,7 @@ def test_a_part_of_the_joins_had_keys_in_pieces() -> None:
 @LAW
 @given(EXAMPLE, INPUTS, st.sampled_from((2, 5)), CUTS, HEAVY_INPUTS)
 def test_heavy_keys_of_any_program_in_pieces_answer_as_one_process(
-    example: Example, given_: Inputs, ranges: int, cuts: Sequence[int], heavy: Sequence[str]
+    example: Example, given_: Presences, ranges: int, cuts: Sequence[int], heavy: Sequence[str]
 ) -> None:
     require_one_answer(example, given_, ranges, cuts, placed(example, given_, heavy))
 
@@ -173,7 +167,7 @@ def test_the_law_notices_facts_that_are_not_in_all_pieces() -> None:
 
     @settings(LAW, max_examples=150, derandomize=False, backend=seeded_backend(4), database=None)
     @given(joins(), INPUTS, HEAVY_INPUTS)
-    def law(example: Example, given_: Inputs, heavy: Sequence[str]) -> None:
+    def law(example: Example, given_: Presences, heavy: Sequence[str]) -> None:
         placement = misplaced(placed(example, given_, heavy))
         try:
             wanted = answer(evaluated(example.checked, given_, upper=UPPER))
@@ -197,7 +191,7 @@ def program(text: str) -> CheckedProgram:
     return check(parse(text), InputSchemas(_SCHEMAS))
 
 
-def orders() -> Inputs:
+def orders() -> Presences:
     """600 orders of customer 7 among 1,000."""
     customer = {n: 7 if n % 5 < 3 else n % 40 for n in range(1_000)}
     return {

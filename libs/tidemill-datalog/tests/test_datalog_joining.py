@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -18,23 +17,18 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.joining import joining_inputs
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record, format_record, parse_record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.tick_plan import TickPlan
 from tidemill.datalog.tick_state import Handed
 from tidemill.datalog.ticking import TickRun, TickStart, recorded, why_in_ticks
 from tidemill.datalog.ticking.run import of_node
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(60)
 Moved = dict[str, list[tuple[Record, int, int]]]
 PERIOD = 5
 
@@ -44,7 +38,7 @@ def fits(checked: CheckedProgram) -> bool:
     return missing_in(checked) is None and bool(joining_inputs(checked))
 
 
-def moved(checked: CheckedProgram, given_: Inputs) -> Moved:
+def moved(checked: CheckedProgram, given_: Presences) -> Moved:
     """Presences of the inputs that a program reads, as changes; lattices ride beside none."""
     changes: Moved = {}
     for name, presences in given_.items():
@@ -204,7 +198,7 @@ HANDING = st.sampled_from(HANDED).map(lambda rules: accepted(rules, fits))
     HANDING | ticked_programs(fits=fits), inputs(), st.sets(st.integers(1, UPPER - 1), min_size=5)
 )
 def test_what_joins_a_tick_is_seen_at_its_instant_also_after_a_restart(
-    example: Example, given_: Inputs, restarts: set[int]
+    example: Example, given_: Presences, restarts: set[int]
 ) -> None:
     checked = example.checked
     joining = joining_inputs(checked)
@@ -225,7 +219,7 @@ def test_what_joins_a_tick_is_seen_at_its_instant_also_after_a_restart(
 @LAW
 @given(ticked_programs(sends=True, fits=fits), inputs(), st.integers(0, UPPER - 1))
 def test_a_tick_that_goes_on_takes_nothing_back_and_is_proved(
-    example: Example, given_: Inputs, at: int
+    example: Example, given_: Presences, at: int
 ) -> None:
     checked = example.checked
     changes = moved(checked, given_)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -21,6 +20,7 @@ from tidemill.datalog.presence import Presence, fact_text
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Value, format_record
 from tidemill.datalog.why import why
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import (
@@ -33,16 +33,10 @@ from tidemill.testkit.tidelog import (
 )
 from tidemill.testkit.twins.pointwise import answers
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(60)
 
 
-def settled(checked: CheckedProgram, given_: Inputs) -> Evaluation:
+def settled(checked: CheckedProgram, given_: Presences) -> Evaluation:
     """The whole history; programs that never settle are no examples."""
     try:
         return evaluated(checked, given_, upper=UPPER)
@@ -67,7 +61,9 @@ def at_instant(evaluation: Evaluation, at: int) -> dict[str, set[str]]:
 
 @LAW
 @given(programs(), inputs())
-def test_the_engine_answers_as_its_twin_at_every_instant(example: Example, given_: Inputs) -> None:
+def test_the_engine_answers_as_its_twin_at_every_instant(
+    example: Example, given_: Presences
+) -> None:
     evaluation = settled(example.checked, given_)
     for at, expected in enumerate(answers(example.checked, given_, 0, UPPER), -1):
         wanted = {name: set(expected.records[name]) for name in DERIVED}
@@ -77,7 +73,7 @@ def test_the_engine_answers_as_its_twin_at_every_instant(example: Example, given
 @LAW
 @given(programs(), inputs(), st.integers(0, 1000))
 def test_the_order_of_rules_and_inputs_has_no_meaning(
-    example: Example, given_: Inputs, seed: int
+    example: Example, given_: Presences, seed: int
 ) -> None:
     rng = Random(seed)
     rules = example.text.splitlines()
@@ -92,7 +88,7 @@ def test_the_order_of_rules_and_inputs_has_no_meaning(
 @LAW
 @given(programs(), inputs(), st.integers(0, 1000))
 def test_the_order_of_atoms_decides_the_text_of_errors_and_nothing_else(
-    example: Example, given_: Inputs, seed: int
+    example: Example, given_: Presences, seed: int
 ) -> None:
     rng = Random(seed)
     rules = tuple(
@@ -109,7 +105,7 @@ def test_the_order_of_atoms_decides_the_text_of_errors_and_nothing_else(
 @LAW
 @given(programs(), inputs(), st.integers(1, UPPER - 1))
 def test_presence_delivered_in_pieces_or_twice_is_the_same_presence(
-    example: Example, given_: Inputs, cut: int
+    example: Example, given_: Presences, cut: int
 ) -> None:
     pieces = {
         name: [
@@ -132,7 +128,7 @@ def test_presence_delivered_in_pieces_or_twice_is_the_same_presence(
 @LAW
 @given(programs(), inputs(), st.integers(0, UPPER - 1), st.integers(0, 1000))
 def test_every_record_has_a_proof_without_a_fact_above_itself(
-    example: Example, given_: Inputs, at: int, seed: int
+    example: Example, given_: Presences, at: int, seed: int
 ) -> None:
     evaluation = settled(example.checked, given_)
     present = [
@@ -194,7 +190,7 @@ def test_every_step_of_a_proof_follows_from_what_stands_below_it_alone() -> None
         st.integers(0, UPPER - 1),
         st.integers(0, 1000),
     )
-    def law(example: Example, given_: Inputs, at: int, seed: int) -> None:
+    def law(example: Example, given_: Presences, at: int, seed: int) -> None:
         held = {**given_, **settled(example.checked, given_).presences}
         found = [p.record for n in DERIVED for p in held.get(n, ()) if p.start <= at < p.end]
         for record in Random(seed).sample(found, min(8, len(found))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -21,6 +21,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, Record
 from tidemill.datalog.relevance import fits
+from tidemill.testkit.drawing import Presences
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, programs
@@ -28,7 +29,6 @@ from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 14
 SEED = int(os.environ.get("LAW_SEED", "1"))
 LIMITS = Limits(rounds=500)
-Inputs = Mapping[str, Sequence[Presence]]
 EDGES = InputSchemas(
     {
         "edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int"))),
@@ -61,7 +61,7 @@ def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() ->
         st.sampled_from(DERIVED),
         st.lists(st.sampled_from((0, 1, 2, ANY)), min_size=2, max_size=2),
     )  # fmt: skip
-    def agree(example: Example, given_: Inputs, asked: str, values: list[object]) -> None:
+    def agree(example: Example, given_: Presences, asked: str, values: list[object]) -> None:
         checked = example.checked
         pattern = tuple(values[: len(checked.columns[asked])])
         plan = magic_plan(logical_plan(checked), asked, pattern)
@@ -101,7 +101,7 @@ def tree(nodes: int) -> dict[str, list[Presence]]:
 
 
 def rows(
-    checked: CheckedProgram, asked: str, pattern: tuple[object, ...], given_: Inputs
+    checked: CheckedProgram, asked: str, pattern: tuple[object, ...], given_: Presences
 ) -> tuple[int, int]:
     """Rows that the whole program derives, and rows of the bound one with its magic facts."""
     whole = evaluated(checked, given_, upper=1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -17,16 +16,11 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.drawing import STRATEGIES, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+LAW = drawn(60)
 JOINED = "t(x, y, z) := r(x, y) ^ s(y, z);"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
 from decimal import Decimal
@@ -12,7 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.column_types import arrow_type
@@ -30,6 +29,7 @@ from tidemill.datalog.records import Record
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.values import Value
 from tidemill.errors import TidemillError
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.ranges.evaluating import evaluated_by_ranges
 from tidemill.testkit.ranges.task import RangeSettings
@@ -46,13 +46,7 @@ from tidemill.testkit.tidelog import (
 
 MANY = 10
 """Examples of a small program are quick: so many times as many as laws draw elsewhere."""
-LAW = settings(
-    max_examples=MANY * int(os.environ.get("LAW_EXAMPLES", "15")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(15, times=MANY)
 CUTS = st.lists(st.integers(0, UPPER - 1), min_size=1, max_size=3)
 EXAMPLE = programs(8, rules_min=2) | programs_alike()
 INPUTS = inputs(rows_min=2, rows_max=6)
@@ -67,7 +61,7 @@ def answer(evaluation: Evaluation) -> object:
     return found, {(e.text, e.start, e.end) for e in evaluation.errors}
 
 
-def one_process(example: Example, given_: Inputs) -> object:
+def one_process(example: Example, given_: Presences) -> object:
     """The answer to compare with; programs that never settle are no examples."""
     try:
         return answer(evaluated(example.checked, given_, upper=UPPER))
@@ -80,7 +74,7 @@ def one_process(example: Example, given_: Inputs) -> object:
 @LAW
 @given(EXAMPLE, INPUTS, st.sampled_from((3, 7)), CUTS, st.sampled_from(("strata", "retraction")))
 def test_any_ranges_and_cuts_answer_as_one_process(
-    example: Example, given_: Inputs, ranges: int, cuts: Sequence[int], strategy: Strategy
+    example: Example, given_: Presences, ranges: int, cuts: Sequence[int], strategy: Strategy
 ) -> None:
     found = evaluated_by_ranges(
         example.checked,
@@ -97,7 +91,7 @@ def test_any_ranges_and_cuts_answer_as_one_process(
 @LAW
 @given(programs(8, EXTREME, rules_min=2), inputs(rows_min=2, rows_max=6, extreme=True), CUTS)
 def test_values_at_borders_meet_in_their_range(
-    example: Example, given_: Inputs, cuts: Sequence[int]
+    example: Example, given_: Presences, cuts: Sequence[int]
 ) -> None:
     found = evaluated_by_ranges(example.checked, given_, upper=UPPER, cuts=cuts, ranges=5)
     assert answer(found) == one_process(example, given_), example.text
@@ -130,7 +124,7 @@ def test_the_law_notices_facts_in_a_wrong_range() -> None:
 
     @settings(LAW, max_examples=60, derandomize=False, backend=seeded_backend(4), database=None)
     @given(programs_alike(), INPUTS)
-    def law(example: Example, given_: Inputs) -> None:
+    def law(example: Example, given_: Presences) -> None:
         placement = misplaced(placement_of(example.checked, undeclared(example.checked, given_)))
         try:
             found = evaluated_by_ranges(

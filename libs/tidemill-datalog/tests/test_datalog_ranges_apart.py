@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -19,17 +18,12 @@ from tidemill.datalog.placement import Place
 from tidemill.datalog.placement.apart import InTheWay, places_apart
 from tidemill.datalog.placement.places import EVERYWHERE, Positions
 from tidemill.datalog.presence import Presence
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import UPPER, Example, accepted, inputs
 
-LAW = settings(
-    max_examples=10 * int(os.environ.get("LAW_EXAMPLES", "15")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(15, times=10)
 RULES = (
     "p(x) := a(x);", "p(x) := b(x, y) if y > 1;", "p(x) @max(y) := b(x, y);",
     "p(x) @expires(u + 3) := a(x) @time(u) ^ r(x);", "p(x) := s(x, 1) ^ not a(x);",
@@ -51,7 +45,7 @@ MIXED = st.lists(st.sampled_from(RULES + OTHERS), min_size=2, max_size=5, unique
 )
 
 
-def plain(given_: Inputs) -> dict[str, list[Presence]]:
+def plain(given_: Presences) -> dict[str, list[Presence]]:
     """The same facts, each once, without what their schemas do not say of them."""
     found: dict[str, list[Presence]] = {}
     for name, presences in given_.items():
@@ -72,7 +66,7 @@ def answer(evaluation: Evaluation) -> Counter[object]:
 
 
 def by_ranges(
-    example: Example, given_: Inputs, places: Mapping[str, Positions], ranges: int
+    example: Example, given_: Presences, places: Mapping[str, Positions], ranges: int
 ) -> Counter[object]:
     """The answers of all ranges, each over its share of the inputs, one added to the other."""
     found = Counter[object]()
@@ -91,7 +85,7 @@ def by_ranges(
     return found
 
 
-def one_process(example: Example, given_: Inputs) -> Counter[object]:
+def one_process(example: Example, given_: Presences) -> Counter[object]:
     """The answer to compare with; programs that never settle are no examples."""
     try:
         return answer(evaluated(example.checked, given_, upper=UPPER))
@@ -104,7 +98,7 @@ def one_process(example: Example, given_: Inputs) -> Counter[object]:
 @LAW
 @given(EXAMPLE | MIXED, INPUTS, st.sampled_from((2, 3, 7)))
 def test_ranges_apart_add_up_to_what_one_process_says(
-    example: Example, given_: Inputs, ranges: int
+    example: Example, given_: Presences, ranges: int
 ) -> None:
     places = places_apart(example.checked)
     assume(not isinstance(places, InTheWay))
@@ -119,7 +113,7 @@ def test_the_law_is_about_many_programs_and_notices_a_wrong_place() -> None:
 
     @settings(LAW, max_examples=150, derandomize=False, backend=seeded_backend(4), database=None)
     @given(EXAMPLE, INPUTS)
-    def law(example: Example, given_: Inputs) -> None:
+    def law(example: Example, given_: Presences) -> None:
         places = places_apart(example.checked)
         if isinstance(places, InTheWay):
             return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -20,19 +19,14 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Place, Placement, placement_of
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.evaluated import Evaluation, evaluated
 from tidemill.testkit.ranges.evaluating import evaluated_by_ranges
 from tidemill.testkit.ranges.task import RangeSettings
 
-LAW = settings(
-    max_examples=4 * int(os.environ.get("LAW_EXAMPLES", "15")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+LAW = drawn(15, times=4)
 UPPER = 12
 VALUES = 4
-Inputs = Mapping[str, Sequence[Presence]]
 SCHEMAS = {
     "edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int"))),
     "link": InputSchema("link", "events", (("a", "int"), ("b", "text"))),
@@ -92,7 +86,7 @@ def programs(draw: st.DrawFn) -> CheckedProgram:
 
 
 @st.composite
-def facts(draw: st.DrawFn) -> Inputs:
+def facts(draw: st.DrawFn) -> Presences:
     """Edges that come, go and come back; links with ends."""
     random = Random(draw(st.integers(0, 1 << 30)))
     found: dict[str, list[Presence]] = {"edge": [], "link": []}
@@ -124,7 +118,7 @@ def answer(program: CheckedProgram, found: Evaluation) -> object:
 @LAW
 @given(programs(), facts(), st.sampled_from((2, 3, 7)), st.lists(st.integers(1, UPPER - 1)))
 def test_rounds_in_any_ranges_and_windows_answer_as_one_process(
-    program: CheckedProgram, given_: Inputs, ranges: int, cuts: Sequence[int]
+    program: CheckedProgram, given_: Presences, ranges: int, cuts: Sequence[int]
 ) -> None:
     found = evaluated_by_ranges(program, given_, upper=UPPER, cuts=cuts[:2], ranges=ranges)
     wanted = evaluated(program, given_, upper=UPPER)

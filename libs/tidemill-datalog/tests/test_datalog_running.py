@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tidemill.arrangement.interval_updates import Change
 from tidemill.datalog.check import check
@@ -31,6 +30,7 @@ from tidemill.datalog.ticking import TickRun, TickStart
 from tidemill.datalog.ticking.admitting import HELD
 from tidemill.datalog.ticking.run import RAN
 from tidemill.errors import Corrupt
+from tidemill.testkit.drawing import drawn
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
 PERIOD = 10
@@ -243,12 +243,7 @@ def fits(checked: CheckedProgram) -> bool:
     return missing_in(checked) is None
 
 
-@settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "40")),
-    deadline=None,
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@drawn(40)
 @given(programs(fits=fits), inputs())
 def test_a_queue_by_priority_gives_the_same_answers(
     example: Example, given_: Mapping[str, Sequence[Presence]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,13 +21,13 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.testkit import tidelog
+from tidemill.testkit.drawing import Presences
 from tidemill.testkit.held import Held
 from tidemill.testkit.seeded_backend import seeded_backend
 from tidemill.testkit.tidelog import Example, answers_from_scratch, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
 SEED = int(os.environ.get("LAW_SEED", "1"))
-Inputs = Mapping[str, Sequence[Presence]]
 CATALOG = InputSchemas(
     {
         "sale": InputSchema(
@@ -128,7 +128,7 @@ def test_no_answer_and_no_error_changes_without_what_scans_leave_out() -> None:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(GUARDED, inputs(rows_min=1), st.booleans())
-    def agree(example: Example, given_: Inputs, backwards: bool) -> None:
+    def agree(example: Example, given_: Presences, backwards: bool) -> None:
         checked = example.checked
         found = logical_plan(checked).scans
         less = {name: narrowed(scan, given_.get(name, ())) for name, scan in found.items()}

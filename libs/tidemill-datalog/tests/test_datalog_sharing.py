@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.arrangement.interval_updates import Change, SharedRows, Sharing, arranged, shared
@@ -21,25 +20,20 @@ from tidemill.datalog.dataflow import holdings
 from tidemill.datalog.dataflow.schema import rows_of_records
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record
 from tidemill.errors import Corrupt, Exhausted, UsageError
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(60)
 Update = tuple[int, str, Record, int]
 """An instant, an input, a record that lasts as long as it says, and a diff."""
 
 
-def updates_of(given_: Inputs) -> list[Update]:
-    """Inputs as a log tells them: without lattices, and no end before it has come."""
+def updates_of(given_: Presences) -> list[Update]:
+    """Presences as a log tells them: without lattices, and no end before it has come."""
     found: list[Update] = []
     for name, presences in given_.items():
         for presence in presences:
@@ -152,7 +146,7 @@ def _compacted_at_once() -> Iterator[None]:
 @LAW
 @given(st.lists(programs(), min_size=2, max_size=4), inputs(rows_min=4, rows_max=8), st.integers(0))
 def test_engines_that_share_rows_say_what_each_says_alone(
-    examples: list[Example], given_: Inputs, seed: int
+    examples: list[Example], given_: Presences, seed: int
 ) -> None:
     """Whichever goes on first, begins late or behind, or goes; in the end there is one store."""
     rng, meeting, log = Random(seed), Meeting(), updates_of(given_)

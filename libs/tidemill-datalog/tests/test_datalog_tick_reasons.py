@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -16,7 +13,7 @@ from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import END
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record, parse_record
 from tidemill.datalog.tick_state import Handed
@@ -30,15 +27,10 @@ from tidemill.datalog.ticking import (
     why_not_in_ticks,
 )
 from tidemill.datalog.ticking.run import of_node
+from tidemill.testkit.drawing import Presences, drawn
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
+LAW = drawn(60)
 Moved = dict[str, list[tuple[Record, int, int]]]
 PLANS = st.builds(
     TickPlan, st.sampled_from((None, 1, 3)), st.integers(1, 3), st.sampled_from(({}, {"r": 0}))
@@ -54,7 +46,7 @@ def fits(checked: CheckedProgram) -> bool:
     return missing_in(checked) is None
 
 
-def moved(checked: CheckedProgram, given_: Inputs) -> Moved:
+def moved(checked: CheckedProgram, given_: Presences) -> Moved:
     """Presences of the inputs of a program, as changes; double records count twice."""
     changes: Moved = {}
     for name, presences in given_.items():
@@ -68,7 +60,7 @@ def moved(checked: CheckedProgram, given_: Inputs) -> Moved:
     return changes
 
 
-def history_of(example: Example, plan: TickPlan, given_: Inputs) -> TickHistory:
+def history_of(example: Example, plan: TickPlan, given_: Presences) -> TickHistory:
     changes = moved(example.checked, given_)
     start = TickStart(0, True, dict.fromkeys(changes, ()))
     try:
@@ -107,7 +99,7 @@ def rests_on_what_was_seen(history: TickHistory, proof: Proof) -> bool:
     ticked_programs(sends=True, fits=fits), inputs(), PLANS, st.integers(0, UPPER - 1), st.data()
 )
 def test_every_record_of_a_tick_has_a_proof_down_to_inputs_and_every_other_a_reason(
-    example: Example, given_: Inputs, plan: TickPlan, at: int, data: st.DataObject
+    example: Example, given_: Presences, plan: TickPlan, at: int, data: st.DataObject
 ) -> None:
     history = history_of(example, plan, given_)
     node = data.draw(st.integers(0, plan.nodes - 1))
@@ -137,7 +129,7 @@ def test_every_record_of_a_tick_has_a_proof_down_to_inputs_and_every_other_a_rea
 @LAW
 @given(ticked_programs(sends=True, fits=fits), inputs(), PLANS, st.integers(1, UPPER - 1))
 def test_a_history_that_begins_later_is_the_rest_of_the_whole_one(
-    example: Example, given_: Inputs, plan: TickPlan, cut: int
+    example: Example, given_: Presences, plan: TickPlan, cut: int
 ) -> None:
     checked, limits = example.checked, Limits(rounds=200)
     whole = history_of(example, plan, given_)

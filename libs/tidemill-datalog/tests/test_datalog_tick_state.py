@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import missing_in
 from tidemill.datalog.dataflow.ticker import DataflowTicker
 from tidemill.datalog.limits import LimitPassed
-from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.datalog.tick_state import handed_of, message_of, message_row
 from tidemill.datalog.ticks import Message
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
 from tidemill.testkit.twins.sampling import present_at
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "80")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+LAW = drawn(80)
 
 
 def fits(checked: CheckedProgram) -> bool:
@@ -47,7 +38,7 @@ def fits(checked: CheckedProgram) -> bool:
     st.randoms(use_true_random=False),
 )  # fmt: skip
 def test_an_engine_that_begins_anew_at_any_tick_goes_on_with_the_same_answers(
-    example: Example, given_: Inputs, instants: list[int], strategy: Strategy, random: Random
+    example: Example, given_: Presences, instants: list[int], strategy: Strategy, random: Random
 ) -> None:
     """Some ticks go on with the engine of the one before, others with a new one."""
     known = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
@@ -25,6 +23,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
+from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
 from tidemill.testkit.held import Held
 from tidemill.testkit.tidelog import (
     FORMS,
@@ -35,14 +34,7 @@ from tidemill.testkit.tidelog import (
     programs,
 )
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "40")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-Inputs = Mapping[str, Sequence[Presence]]
-STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+LAW = drawn(40)
 FORMS_OF_WITNESSES = replace(
     FORMS,
     guards=(
@@ -77,7 +69,7 @@ def witnesses_in(checked: CheckedProgram) -> int:
 EXAMPLES = programs(3, FORMS_OF_WITNESSES).filter(lambda example: witnesses_in(example.checked) > 0)
 
 
-def plain(given_: Inputs) -> Inputs:
+def plain(given_: Presences) -> Presences:
     """The same presences without lattices that ride beside them."""
     return {
         name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
@@ -90,7 +82,7 @@ def plain(given_: Inputs) -> Inputs:
     EXAMPLES, inputs(rows_max=5), STRATEGIES, st.lists(st.integers(0, UPPER - 1)), st.integers(0)
 )
 def test_a_witness_is_found_in_whatever_order_facts_come(
-    example: Example, given_: Inputs, strategy: Strategy, stops: list[int], seed: int
+    example: Example, given_: Presences, strategy: Strategy, stops: list[int], seed: int
 ) -> None:
     given_, rng = plain(given_), Random(seed)
     held = Held(example.checked, strategy=strategy, carrying=())
@@ -108,7 +100,7 @@ def test_a_witness_is_found_in_whatever_order_facts_come(
 @LAW
 @given(EXAMPLES, inputs(rows_max=4), inputs(), STRATEGIES, st.integers(1, UPPER - 1))
 def test_a_witness_that_goes_leaves_matches_to_others(
-    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy, at: int
+    example: Example, given_: Presences, passing: Presences, strategy: Strategy, at: int
 ) -> None:
     given_, passing = plain(given_), plain(passing)
     held = Held(example.checked, strategy=strategy, carrying=())
@@ -135,7 +127,7 @@ def test_a_witness_that_goes_leaves_matches_to_others(
     st.lists(st.integers(1, UPPER - 1), min_size=1, unique=True).map(sorted),
 )  # fmt: skip
 def test_a_witness_is_known_after_each_restart(
-    example: Example, given_: Inputs, strategy: Strategy, deaths: list[int]
+    example: Example, given_: Presences, strategy: Strategy, deaths: list[int]
 ) -> None:
     given_, state, since = plain(given_), set[StateRow](), 0
     expected = answers_from_scratch(example, given_)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -12,7 +11,7 @@ from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemill.catalog.record_rows import (
@@ -28,6 +27,7 @@ from tidemill.datalog.presence import END as NEVER
 from tidemill.datalog.presence import Presence
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import MemoryBlob, MemoryConsensus
+from tidemill.testkit.drawing import drawn
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import World, follow, table
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, programs_alike
@@ -38,12 +38,7 @@ from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.windows import planning
 from tidemill_compute.views.windows.collecting import answer
 
-LAW = settings(
-    max_examples=int(os.environ.get("LAW_EXAMPLES", "15")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+LAW = drawn(15)
 FindsHeavy = Callable[[History, int], tuple[HeavyKey, ...]]
 EXAMPLE = programs(8, rules_min=2) | programs_alike()
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow.evaluating import presences_of, undeclared
 from tidemill.datalog.dataflow.schema import instant_of, instant_word
 from tidemill.datalog.placement import Placement, placement_of
-from tidemill.datalog.presence import END, ErrorMove, ErrorPresence, Instant, Presence
+from tidemill.datalog.presence import END, ErrorMove, ErrorPresence, Instant
+from tidemill.testkit.drawing import Presences
 from tidemill.testkit.evaluated import Evaluation
 from tidemill.testkit.ranges.running import Merged, Ranges, Steps
 from tidemill.testkit.ranges.task import Move, RangeAnswer, RangeSettings, RangeTask, evaluate_range
 
-Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
 Evaluate: TypeAlias = "Callable[[Sequence[RangeTask]], Sequence[RangeAnswer]]"
 """Evaluates ranges of one fragment."""
 
 
 def evaluated_by_ranges(
     checked: CheckedProgram,
-    inputs: Inputs,
+    inputs: Presences,
     *,
     upper: int,
     cuts: Sequence[int] = (),
@@ -43,7 +43,7 @@ def evaluated_by_ranges(
     return told.evaluation(checked.derived)
 
 
-def feed(running: Ranges, inputs: Inputs, at: Instant | None = None) -> None:
+def feed(running: Ranges, inputs: Presences, at: Instant | None = None) -> None:
     """Presences of inputs, known from an instant on, as updates."""
     for name, presences in inputs.items():
         found = []

@@ -1,4 +1,4 @@
-"""How much the laws of programs are drawn, and over which strategies."""
+"""Settings of laws over programs: the examples, and the strategies."""
 
 from __future__ import annotations
 

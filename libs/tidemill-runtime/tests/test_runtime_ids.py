@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.runtime.ids import counted_ids, random_id
+from tidemill.runtime.ids import random_id
 from tidemill.runtime.rng import new_rng
 
 
@@ -10,11 +10,6 @@ def test_random_ids_have_128_bits_and_differ() -> None:
     ids = {random_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert all(len(bytes.fromhex(each)) == 16 for each in ids)
-
-
-def test_counted_ids_repeat() -> None:
-    one, two = counted_ids("c"), counted_ids("c")
-    assert [one(), one()] == [two(), two()] == ["c1", "c2"]
 
 
 def test_a_seed_repeats_a_generator() -> None:

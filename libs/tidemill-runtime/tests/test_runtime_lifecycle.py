@@ -11,8 +11,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from mmap import mmap
 
 import pytest
@@ -72,13 +70,7 @@ async def test_the_stop_order_is_the_start_order_reversed() -> None:
     supervisor = Supervisor(ManualClock())
     supervisor.add("log", story.component("log"))
 
-    @asynccontextmanager
-    async def resource() -> AsyncIterator[None]:
-        story.events.append("http opens")
-        yield
-        story.events.append("http closes")
-
-    supervisor.add_resource("http", resource)
+    supervisor.add("http", story.component("http"))
     supervisor.add("query", story.component("query"))
     running = asyncio.create_task(supervisor.run())
     await ManualClock().settle()
@@ -87,7 +79,7 @@ async def test_the_stop_order_is_the_start_order_reversed() -> None:
     assert outcome == Stopped("asked to")
     assert exit_code(outcome) == 0
     assert story.events == [
-        "log starts", "http opens", "query starts", "query stops", "http closes", "log stops",
+        "log starts", "http starts", "query starts", "query stops", "http stops", "log stops",
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.errors import KafkaError
 
+from tidemill.catalog.lifetime import ensure_collection
 from tidemill.errors import TidemillError
 from tidemill.rpc.messages import ResourceDocument, ResourceStatus
 from tidemill.runtime.log import Entry
@@ -283,7 +284,9 @@ async def test_records_that_are_taken_from_under_a_starved_reader_stall_the_sour
         collections = process.context.collections
         from tidemill.shard import Description
 
-        await process.context.ensure("decided", Description(DECISIONS_SCHEMA, retain_ms=1))
+        await ensure_collection(
+            process.context.collections, "decided", Description(DECISIONS_SCHEMA, retain_ms=1)
+        )
         await append(log, topic, [1])
         taken = asyncio.Event()
 

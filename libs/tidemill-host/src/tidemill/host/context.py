@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.catalog.catalog import Catalog
-from tidemill.catalog.lifetime import close_collection, ensure_collection, release_holds
+from tidemill.catalog.lifetime import close_collection, release_holds
 from tidemill.catalog.made.making import Making
 from tidemill.catalog.revisions import Revisions
 from tidemill.catalog.store import ResourceStore
@@ -25,9 +25,9 @@ from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
-from tidemill.shard import Collections, Description
+from tidemill.shard import Collections
 from tidemill.spark.launcher import SparkLauncher
-from tidemill.time import Frontier, frontier
+from tidemill.time import frontier
 
 DAMAGED_LOOK_S = 60.0
 """Seconds between two looks at a damaged collection, which somebody may have repaired."""
@@ -63,12 +63,6 @@ class Context:
     def root(self) -> Path:
         """The state directory."""
         return self.settings.root
-
-    async def ensure(
-        self, collection: str, description: Description, start: Frontier | None = None
-    ) -> None:
-        """Make the collection if it is not there, by `ensure_collection`."""
-        await ensure_collection(self.collections, collection, description, start)
 
     async def discover(self) -> None:
         """Enter collections that users have created since by their names, and forget deleted ones.

@@ -80,10 +80,6 @@ class Server:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
-    async def wait_closed(self) -> None:
-        """Return once the server has stopped."""
-        await self._server.wait_for_termination()
-
 
 @dataclass(frozen=True, slots=True)
 class ServiceHandlers:

@@ -20,7 +20,6 @@ import time
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
-    AbstractAsyncContextManager,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -420,18 +419,6 @@ class Supervisor:
         if self._running:
             raise UsageError(f"component {name} refused: the process already runs")
         self._planned.append(_Planned(name, component, may_end))
-
-    def add_resource(
-        self, name: str, open_resource: Callable[[], AbstractAsyncContextManager[object]]
-    ) -> None:
-        """Enter a context manager at its turn, and leave it when everything later has stopped."""
-
-        async def hold(scope: Scope) -> None:
-            async with open_resource():
-                scope.ready()
-                await scope.until_stopping()
-
-        self.add(name, hold)
 
     def stop(self, reason: str) -> None:
         """Ask for a graceful stop."""

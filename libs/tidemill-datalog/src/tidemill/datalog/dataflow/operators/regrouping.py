@@ -120,11 +120,6 @@ class Regrouped:
         kept = (self.kept.facts, self.kept.spare)
         return {word for each in kept for word in words_in(each.rows[: len(each)], columns)}
 
-    def group_of(self, row: Sequence[int]) -> tuple[int, ...]:
-        """The values of a group, and which of them are null."""
-        mask = row[self._width - 1] & ((1 << self._groups) - 1)
-        return (*row[: self._groups], mask)
-
 
 def words_in(rows: I64Array, columns: Sequence[int]) -> list[int]:
     """The different words in some columns. Cost: O(n log n)."""

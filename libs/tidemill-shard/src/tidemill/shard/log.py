@@ -57,6 +57,14 @@ class Planned(NamedTuple):
     known: KnownVersion
     after: State
     version: Version
+    attempt: str
+
+
+class _Newest(NamedTuple):
+    """Number of a version that a process has seen in the log, and the write that made it."""
+
+    number: int
+    attempt: str
 
 
 class Paces(Protocol):
@@ -82,7 +90,8 @@ class CollectionLog:
     catch up and apply their transition to the winner's state. A write whose outcome is unknown is
     written again at the same number; its attempt's name tells whether the first one had landed. The
     newest version of a resting collection is shown as its pace states it, and leaves the pace
-    before another one follows.
+    before another one follows. A log without a version that was seen here is Unavailable until it
+    has it again: its store is another one, or an older copy.
     """
 
     def __init__(
@@ -106,6 +115,8 @@ class CollectionLog:
         self._clock = clock
         self._unique = unique
         self._known: KnownVersion | None = None
+        # IMPORTANT: kept where the known version is forgotten. A store that has lost it is noticed.
+        self._newest: _Newest | None = None
         self._followed: tuple[KnownVersion, Frontier, Shown] | None = None
         self._read_at_s = 0.0
         self._reads_begun = self._read_last = 0
@@ -132,9 +143,13 @@ class CollectionLog:
     async def create(self, state: State) -> bool:
         """Write version 0; False if the collection exists. Durable on return."""
         async with self.turn:
-            won = await self._write(None, first_entry(self._unique(), state))
+            if self._newest is not None:
+                await self._catch_up()
+                return False
+            entry = first_entry(self._unique(), state)
+            won = await self._write(None, entry)
             if won:
-                self._known = KnownVersion(0, state, None)
+                self._known, self._newest = KnownVersion(0, state, None), _Newest(0, entry.attempt)
             return won
 
     async def refresh(self, age_s_max: float = 0.0) -> KnownVersion:
@@ -215,10 +230,15 @@ class CollectionLog:
                     self.lost += 1
                 # A refusal counts only if it is about the newest version.
                 newest = await self._catch_up()
-                if newest.number == known.number and after is seen.state:
+                if newest.number == known.number:
                     if refused is not None:
                         raise refused
-                    return answer, False
+                    if after is seen.state:
+                        return answer, False
+                    raise Unavailable(
+                        f"the store refuses what is to follow {self._where(known.number)}, and has"
+                        " nothing that follows it", collection=self.collection,
+                    )  # fmt: skip
                 known = newest
 
     async def _show(
@@ -302,8 +322,7 @@ class CollectionLog:
                 f"version {version.number} of {self.collection} is no longer in the log",
                 collection=self.collection,
             )
-        where = f"version {version.number} of {self.collection}"
-        return decode_entry(found[0].data, where).attempt == entry.attempt
+        return decode_entry(found[0].data, self._where(version.number)).attempt == entry.attempt
 
     async def _append(self, known: KnownVersion, after: State, *, rolled_up: bool = False) -> bool:
         """Append the version that leads from `known` to `after`; whether nobody else was faster.
@@ -325,15 +344,18 @@ class CollectionLog:
         if not won:
             await self._forget_rollup(known, rollup)
             return False
-        self._advance(known, after, rollup)
+        self._advance(known, after, rollup, entry.attempt)
         if rollup is not None and rollup != known.rollup:
             with suppress(Unavailable, Indeterminate):
                 await self._consensus.truncate(self.collection, rollup[1] + 1)
         return True
 
-    def _advance(self, known: KnownVersion, after: State, rollup: tuple[str, int] | None) -> None:
+    def _advance(
+        self, known: KnownVersion, after: State, rollup: tuple[str, int] | None, attempt: str
+    ) -> None:
         """Know a version that was appended behind another one."""
         self._known = KnownVersion(known.number + 1, after, rollup)
+        self._newest = _Newest(known.number + 1, attempt)
         self._read_at_s = self._clock.monotonic_s()
         self.commits += 1
 
@@ -353,14 +375,15 @@ class CollectionLog:
         if after is known.state:
             return None
         entry = next_entry(self._unique(), known.rollup, known.state, after)
-        return Planned(known, after, Version(known.number + 1, encode_entry(entry)))
+        version = Version(known.number + 1, encode_entry(entry))
+        return Planned(known, after, version, entry.attempt)
 
     def settle(self, planned: Planned, landed: bool | None) -> None:
         """A planned version has landed or not; None: nobody knows, and the next look tells."""
         if landed is None:
             self._known = None
         elif landed:
-            self._advance(planned.known, planned.after, planned.known.rollup)
+            self._advance(planned.known, planned.after, planned.known.rollup, planned.attempt)
 
     async def _rollup(self, known: KnownVersion, due: bool) -> tuple[str, int] | None:
         """The rollup that the entry behind `known` names: a new one if it is due, or if its turn
@@ -392,12 +415,15 @@ class CollectionLog:
         # IMPORTANT: a read that fails or is cancelled tells nobody who waits what is there.
         begun = self._reads_begun
         if self._known is not None:
-            newer = await self._consensus.scan(self.collection, self._known.number + 1)
-            self._read_last, self._read_at_s = begun, self._clock.monotonic_s()
-            if not newer:
-                return self._known
-            if newer[0].number == self._known.number + 1:
-                self._known = self._replayed(self._known, newer)
+            # IMPORTANT: from the known version on, which says whether the newer ones follow it.
+            found = await self._consensus.scan(self.collection, self._known.number)
+            if not found:
+                raise self._lost(None)
+            if found[0].number == self._known.number:
+                self._same(decode_entry(found[0].data, self._where(found[0].number)), found[0])
+                self._read_last, self._read_at_s = begun, self._clock.monotonic_s()
+                if len(found) > 1:
+                    self._known = self._replayed(self._known, found[1:])
                 return self._known
         self._known = await self._read_all()
         self._read_last, self._read_at_s = begun, self._clock.monotonic_s()
@@ -413,21 +439,47 @@ class CollectionLog:
                     f"the log of {self.collection} has a hole before version {version.number}",
                     collection=self.collection,
                 )
-            entry = decode_entry(version.data, f"version {number} of {self.collection}")
+            entry = decode_entry(version.data, self._where(number))
+            self._same(entry, version)
             entries.append(entry)
             rollup = entry.rollup
-        return KnownVersion(number, patch(known.state, entries, self.collection), rollup)
+        state = patch(known.state, entries, self.collection)
+        if entries:
+            self._newest = _Newest(number, entries[-1].attempt)
+        return KnownVersion(number, state, rollup)
+
+    def _where(self, number: int) -> str:
+        return f"version {number} of {self.collection}"
+
+    def _same(self, entry: Entry, version: Version) -> None:
+        """Raises: Unavailable if another write made a version that was seen here."""
+        newest = self._newest or _Newest(-1, "")
+        if version.number == newest.number and entry.attempt != newest.attempt:
+            raise self._lost(version.number)
+
+    def _lost(self, last: int | None) -> Unavailable:
+        """The error of a log that has not the newest version that was seen here."""
+        assert self._newest is not None
+        has = "has none" if last is None else f"has another version {last}"
+        return Unavailable(
+            f"the store has lost version {self._newest.number} of {self.collection}, which was"
+            f" seen here, and {has}: connect to the store that it was in, or restore it, and start"
+            " again",
+            reason="LostVersion", collection=self.collection,
+        )  # fmt: skip
 
     async def _read_all(self) -> KnownVersion:
         """Read from the newest rollup on, or from version 0."""
         failure: Corrupt | None = None
         for _ in range(8):
             head = await self._consensus.head(self.collection)
+            if self._newest is not None and (head is None or head.number < self._newest.number):
+                raise self._lost(None if head is None else head.number)
             if head is None:
                 raise UnknownCollection(
                     f"there is no collection {self.collection}", collection=self.collection
                 )
-            rollup = decode_entry(head.data, f"version {head.number} of {self.collection}").rollup
+            rollup = decode_entry(head.data, self._where(head.number)).rollup
             try:
                 return await (self._from_start() if rollup is None else self._from_rollup(rollup))
             except Corrupt as error:
@@ -444,8 +496,12 @@ class CollectionLog:
                 f"the log of {self.collection} has no beginning and names no rollup",
                 collection=self.collection,
             )
-        where = f"version 0 of {self.collection}"
-        state = rebuild(decode_entry(versions[0].data, where).cells, where)
+        where = self._where(0)
+        entry = decode_entry(versions[0].data, where)
+        self._same(entry, versions[0])
+        state = rebuild(entry.cells, where)
+        if len(versions) == 1:
+            self._newest = _Newest(0, entry.attempt)
         return self._replayed(KnownVersion(0, state, None), versions[1:])
 
     async def _from_rollup(self, rollup: tuple[str, int]) -> KnownVersion:

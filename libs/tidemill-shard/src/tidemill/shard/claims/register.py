@@ -30,32 +30,47 @@ def value_of(version: Version, key: str, kind: type[Value]) -> Value:
 class Register(Generic[Value]):
     """The value of `key`, `initial` until somebody writes.
 
-    Raises as Consensus does, and Corrupt.
+    A store that has lost the value that was seen here is Unavailable, until it has it again. Raises
+    as Consensus does, and Corrupt.
     """
 
     def __init__(self, consensus: Consensus, key: str, initial: Value) -> None:
         self._consensus = consensus
         self._key = key
         self._initial = initial
-        self._seen: tuple[int, Value] | None = None
+        self._seen: tuple[Version, Value] | None = None
 
     async def read(self) -> tuple[int | None, Value]:
         """The newest number, None if there is none, and the value."""
+        seen = self._seen
         head = await self._consensus.head(self._key)
+        if seen is not None and head == seen[0]:
+            return head.number, seen[1]
+        # NB: what was seen before the store was asked. Another call may have seen more meanwhile.
+        if seen is not None and (head is None or head.number <= seen[0].number):
+            raise Unavailable(
+                f"the store has lost version {seen[0].number} of {self._key}, which was seen here:"
+                " connect to the store that it was in, or start again",
+                reason="LostVersion",
+            )
         if head is None:
             return None, self._initial
-        if self._seen is None or self._seen[0] != head.number:
-            self._seen = head.number, value_of(head, self._key, type(self._initial))
-        return self._seen
+        value = value_of(head, self._key, type(self._initial))
+        self._see(head, value)
+        return head.number, value
 
     async def replace(self, expected: int | None, value: Value) -> bool:
         """Make `value` the newest iff the newest number is `expected`; durable when it is True."""
         number = 0 if expected is None else expected + 1
-        data = framed(REGISTER, msgspec.msgpack.encode(value))
-        if not await self._consensus.compare_and_set(self._key, expected, Version(number, data)):
+        version = Version(number, framed(REGISTER, msgspec.msgpack.encode(value)))
+        if not await self._consensus.compare_and_set(self._key, expected, version):
             return False
-        self._seen = number, value
+        self._see(version, value)
         if number and number % TRUNCATE_EVERY == 0:
             with suppress(Unavailable, Indeterminate):
                 await self._consensus.truncate(self._key, number)
         return True
+
+    def _see(self, version: Version, value: Value) -> None:
+        if self._seen is None or self._seen[0].number < version.number:
+            self._seen = version, value

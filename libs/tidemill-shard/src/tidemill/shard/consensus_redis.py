@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha1
+from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, cast
 
 from redis.asyncio import Redis, RedisCluster
@@ -106,21 +107,25 @@ class RedisConsensus:
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
             "retry": Retry(NoBackoff(), 0),
+            # IMPORTANT: with the later protocol the client takes up a connection on which an answer
+            # is left, and gives it to the next question.
+            "protocol": 2,
         }
-        self._client: Client = Redis.from_url(url, **self._options)
+        self._client: Client = _reading(Redis.from_url(url, **self._options))
         self._checking = asyncio.Lock()
         self._checked = False
         self.risks: tuple[str, ...] = ()
 
     async def head(self, key: str) -> Version | None:
         """The newest version, None if there is none. Raises: Unavailable."""
-        entries = await self._ask(lambda: self._client.xrevrange(self._stream(key), count=1))
-        return _versions(entries)[0] if entries else None
+        found = await self._ask(lambda: self._client.xrevrange(self._stream(key), count=1))
+        return found[0] if found else None
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         """The versions from number `start` on, in order. Raises: Unavailable."""
-        entries = await self._ask(lambda: self._client.xrange(self._stream(key), min=str(start)))
-        return _versions(entries)
+        stream = self._stream(key)
+        found: list[Version] = await self._ask(lambda: self._client.xrange(stream, min=str(start)))
+        return found
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
         """Append `version` iff the newest number is `expected`; on disk when True.
@@ -135,6 +140,8 @@ class RedisConsensus:
         number = f"{version.number}-1".encode()
         arguments = (newest, number, version.data)
         done = await self._ask(lambda: self._ran(_APPEND, key, *arguments), changes=True)
+        if done not in (0, 1):
+            raise Indeterminate(f"the Redis at {_shown(self._url)}: {done} is no answer to a write")
         return bool(done)
 
     async def truncate(self, key: str, before: int) -> None:
@@ -143,10 +150,9 @@ class RedisConsensus:
 
     async def keys(self) -> Sequence[str]:
         """The keys that have a version, in order."""
-        names = await self._ask(
+        ids = await self._ask(
             lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
         )
-        ids = sorted(name.decode() for name in names)
         present = await all_of(self._present(name) for name in ids)
         return [name for name, there in zip(ids, present, strict=True) if there]
 
@@ -187,6 +193,11 @@ class RedisConsensus:
             raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
         except RedisError as error:
             raise self._translated(error, changes=changes) from error
+        except TidemillError:
+            raise
+        except Exception as error:  # the client raises what it meets in an answer that is none
+            message = f"the Redis at {_shown(self._url)} gave no answer: {type(error).__name__}"
+            raise (Indeterminate if changes else Unavailable)(message) from error
 
     async def _check(self) -> None:
         async with self._checking:
@@ -198,6 +209,11 @@ class RedisConsensus:
                 raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
             except RedisError as error:
                 raise self._translated(error, changes=False) from error
+            except Exception as error:  # as of every answer
+                raise Unavailable(
+                    f"the Redis at {_shown(self._url)} does not say its settings:"
+                    f" {type(error).__name__}"
+                ) from error
             if self.risks and not self._allow_non_durable:
                 raise UsageError(
                     f"the Redis at {_shown(self._url)} may lose what it acknowledges: "
@@ -215,11 +231,12 @@ class RedisConsensus:
             if not cluster.get("cluster_enabled"):
                 return await durability_risks(self._client)
             await self._client.aclose()
-            self._client = RedisCluster.from_url(self._url, **self._options)
-        await self._client.initialize()
+            self._client = _reading(RedisCluster.from_url(self._url, **self._options))
+        nodes = cast(RedisCluster, self._client)
+        await nodes.initialize()
         risks = []
-        for node in self._client.get_primaries():
-            found = await durability_risks(self._client, target_nodes=node)
+        for node in nodes.get_primaries():
+            found = await durability_risks(nodes, target_nodes=node)
             risks += [f"{node.name}: {risk}" for risk in found]
         return risks
 
@@ -248,8 +265,41 @@ async def await_uncancelled(ask: Callable[[], Awaitable[T]]) -> T:
             raise asyncio.CancelledError
 
 
-def _versions(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Version]:
-    return [Version(int(name.split(b"-")[0]), fields[b"d"]) for name, fields in entries]
+def _reading(client: Client) -> Client:
+    """The client, which takes no answer of another shape for one."""
+    of_commands = cast(Any, client)  # redis-py types its callbacks for clients of both kinds
+    for command in ("XRANGE", "XREVRANGE"):
+        of_commands.set_response_callback(command, _versions)
+    for command in ("EVALSHA", "EVAL", "EXISTS", "SADD"):
+        of_commands.set_response_callback(command, _whole_number)
+    of_commands.set_response_callback("SMEMBERS", _names)
+    return client
+
+
+def _versions(entries: object, **_: object) -> list[Version]:
+    """The versions of a stream, ascending. Raises: ValueError for any other answer."""
+    if not isinstance(entries, list):
+        raise ValueError("an answer without entries")
+    found = []
+    for name, (field, data) in entries:
+        if field != b"d" or not isinstance(data, bytes):
+            raise ValueError("an entry that is no version")
+        found.append(Version(int(name.partition(b"-")[0]), data))
+    if any(later.number <= before.number for before, later in pairwise(found)):
+        raise ValueError("versions out of order")
+    return found
+
+
+def _names(answer: object, **_: object) -> list[str]:
+    if not isinstance(answer, list):
+        raise ValueError("an answer without names")
+    return sorted(name.decode() for name in answer)
+
+
+def _whole_number(answer: object, **_: object) -> int:
+    if not isinstance(answer, int):
+        raise ValueError("an answer that is no number")
+    return answer
 
 
 def _shown(url: str) -> str:

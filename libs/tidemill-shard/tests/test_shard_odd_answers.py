@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from tidemill.errors import Indeterminate, Unavailable, UsageError
 from tidemill.shard import Version
+from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.testkit.redis_answers import NOT_ANSWERS, bulk, odd_redis
 
@@ -84,3 +87,94 @@ async def test_a_script_that_redis_has_forgotten_is_sent_again() -> None:
         assert await store.compare_and_set("a", 5, NEXT)
         assert redis.asked[-2:] == ["EVALSHA", "EVAL"]
         await store.close()
+
+
+def answer(body: bytes, status: str = "200 OK", head: str = "", length: int | None = None) -> bytes:
+    """An answer of an object store, which may say another length than that of its body."""
+    size = len(body) if length is None else length
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Length: {size}\r\nConnection: close\r\n{head}"
+        'ETag: "a"\r\nLast-Modified: Fri, 27 Nov 2026 10:00:00 GMT\r\n\r\n'
+    ).encode() + body
+
+
+def listing(key: str = "f/a", modified: str = "2026-11-27T10:00:00Z", more: str = "") -> bytes:
+    """A page of a listing with one object; `more` names the page that follows."""
+    token = f"<NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+    return answer(
+        (
+            f"<ListBucketResult><Name>b</Name><KeyCount>1</KeyCount>"
+            f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>{token}<Contents><Key>{key}</Key>"
+            f'<LastModified>{modified}</LastModified><ETag>"x"</ETag><Size>1</Size></Contents>'
+            "</ListBucketResult>"
+        ).encode()
+    )
+
+
+@asynccontextmanager
+async def odd_bucket(*answers: bytes) -> AsyncIterator[tuple[ObjectBlob, list[bytes]]]:
+    """A store that gives one answer after the other, the last one for ever; and what it was
+    asked.
+    """
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(answers[min(len(asked), len(answers)) - 1])
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    bucket = Bucket("b", f"http://{host}:{port}", "us-east-1", "key", "secret")
+    try:
+        yield bucket_blob(bucket, timeout_s=20), asked
+    finally:
+        server.close()
+
+
+async def test_a_listing_without_an_end_is_given_up() -> None:
+    async with odd_bucket(listing(more="on")) as (blob, asked):
+        with pytest.raises(Unavailable, match="lists f/a again and again"):
+            await blob.list("f/")
+        assert len(asked) > 1
+    async with odd_bucket(listing(more="on"), listing("f/b")) as (blob, asked):
+        assert [entry.key for entry in await blob.list("f/")] == ["f/a", "f/b"]
+
+
+@pytest.mark.parametrize("modified", ["-9999-01-01T00:00:00Z", "+262142-12-31T23:59:59Z", "now"])
+async def test_a_listing_of_impossible_instants_is_none(modified: str) -> None:
+    async with odd_bucket(listing(modified=modified)) as (blob, asked):
+        with pytest.raises(Unavailable):
+            await blob.list("f/")
+        assert asked
+
+
+async def test_an_object_of_impossible_size_is_not_read() -> None:
+    async with odd_bucket(answer(b"x", length=1 << 40)) as (blob, asked):
+        with pytest.raises(Unavailable, match="has 1099511627776 bytes"):
+            await blob.get("f/a")
+        with pytest.raises(Unavailable, match="has 1099511627776 bytes"):
+            await asyncio.to_thread(blob.get_now, "f/a")
+        assert len(asked) == 2
+
+
+ODD_OBJECTS = {
+    "no HTTP": b"\xff\xfe\x00garbage\r\n\r\n",
+    "cut short": answer(b"hel", length=5),
+    "to a file": answer(b"", "307 Temporary Redirect", "Location: file:///etc/passwd\r\n"),
+    "to itself": answer(b"", "307 Temporary Redirect", "Location: /b/f/a\r\n"),
+    "a part of another place": answer(b"he", "206 Partial", "Content-Range: bytes 3-4/5\r\n"),
+    "a part that ends before": answer(b"he", "206 Partial", "Content-Range: bytes 9-1/5\r\n"),
+    "headers without end": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+    "refused": answer(b"", "403 Forbidden"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_OBJECTS)
+async def test_an_answer_that_is_no_piece_of_an_object_is_unavailable(odd: str) -> None:
+    async with odd_bucket(ODD_OBJECTS[odd]) as (blob, asked):
+        with pytest.raises(Unavailable):
+            await blob.get_range("f/a", 0, 5)
+        assert asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.ports import BlobEntry
 
 TIMEOUT_S = 30.0
+OBJECT_BYTES_MAX = 1 << 30
+"""A store that says that an object has more is not believed."""
+LISTING_S_MAX = 600.0
+"""A listing without end is given up."""
 _STATUS = re.compile(r"status code: \d+")
 
 
@@ -86,7 +91,9 @@ class ObjectBlob:
     def get_now(self, key: str) -> bytes | None:
         """`get` for the same callers."""
         try:
-            return bytes(self._store.get(key).bytes())
+            found = self._store.get(key)
+            self._check_size(key, found)
+            return bytes(found.bytes())
         except (FileNotFoundError, NotFoundError):
             return None
         except (BaseError, OSError) as error:
@@ -104,11 +111,18 @@ class ObjectBlob:
     async def get(self, key: str) -> bytes | None:
         """The bytes of the object, None if there is none. Raises: Unavailable."""
         try:
-            return bytes(await (await self._store.get_async(key)).bytes_async())
+            found = await self._store.get_async(key)
+            self._check_size(key, found)
+            return bytes(await found.bytes_async())
         except (FileNotFoundError, NotFoundError):
             return None
         except (BaseError, OSError) as error:
             raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
+
+    def _check_size(self, key: str, found: Any) -> None:  # Any: as of the stores
+        """Raises: Unavailable before the bytes of an answer that is no object of ours are read."""
+        if found.meta["size"] > OBJECT_BYTES_MAX:
+            raise Unavailable(f"{self._name} says that {key} has {found.meta['size']} bytes")
 
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         """The bytes from `start` to before `stop`, None without an object. Raises: Unavailable."""
@@ -139,18 +153,20 @@ class ObjectBlob:
         """The objects whose keys begin with `prefix`, in the order of keys. Raises: Unavailable."""
         # Stores list by whole names of folders; the rest of the prefix is for us to compare.
         folder = prefix.rpartition("/")[0]
-        found = []
+        found: dict[str, BlobEntry] = {}
         try:
-            async for page in self._store.list(folder or None):
-                found += [
-                    BlobEntry(
-                        entry["path"], entry["size"], int(entry["last_modified"].timestamp() * 1000)
-                    )
-                    for entry in page
-                ]
-        except (BaseError, OSError) as error:
+            async with asyncio.timeout(LISTING_S_MAX):
+                async for page in self._store.list(folder or None):
+                    for entry in page:
+                        key, modified = entry["path"], entry["last_modified"]
+                        if key in found:
+                            raise Unavailable(f"{self._name} lists {key} again and again")
+                        found[key] = BlobEntry(key, entry["size"], int(modified.timestamp() * 1000))
+        except (BaseError, OSError, TimeoutError) as error:
             raise Unavailable(f"{self._name} could not be listed: {_said(error)}") from error
-        return sorted(entry for entry in found if entry.key.startswith(prefix))
+        except ValueError as error:  # instants that Python has not
+            raise Unavailable(f"{self._name} lists what no object can be: {error}") from error
+        return sorted(entry for entry in found.values() if entry.key.startswith(prefix))
 
     async def close(self) -> None:
         """No effect: the client holds nothing that needs an end."""

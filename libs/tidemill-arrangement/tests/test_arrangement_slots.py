@@ -17,7 +17,6 @@ from tidemill.arrangement.interval_updates import (
 )
 from tidemill.arrangement.interval_updates import arranged as arranged_module
 from tidemill.arrangement.interval_updates.slots import BITS, FULL, PAGE_BITS, PAGES, ROW_BITS
-from tidemill.arrangement.kernels import capacity
 from tidemill.testkit.twins.interval_updates import rows_by_key
 
 NO_PAIRS = np.empty((2, 0), np.int64)
@@ -134,27 +133,3 @@ def test_a_large_change_tells_each_new_fact_once() -> None:
     going[:, -1] = -1
     assert len(merged.take(going)) == 0
     assert sorted(merged.take(going)[:, 0].tolist()) == sorted(set(range(1_000, MANY)) - {5, 7, 8})
-
-
-class Holder:
-    def __init__(self) -> None:
-        self.rows = np.arange(6, dtype=np.int64).reshape(3, 2)
-
-
-def test_an_array_that_grows_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others that refer to it keep what they see. A large one has whole large pages."""
-    monkeypatch.setattr(capacity, "MAPPED_BYTES", 1 << 10)
-    monkeypatch.setattr(capacity, "WHOLE_BYTES", 1 << 15)
-    holder, kept = Holder(), 3
-    for rows in (10, 200, 5_000, 6_000, 90_000):
-        seen = holder.rows[:kept] if rows != 6_000 else None
-        before = None if seen is None else seen.copy()
-        capacity.grow(holder, "rows", rows, kept)
-        assert holder.rows.shape == (rows, 2)
-        memory = capacity._memory_of(holder.rows)
-        large = holder.rows.nbytes >= capacity.WHOLE_BYTES
-        assert memory is None or (len(memory) % capacity.PAGE_BYTES == 0) == large
-        assert holder.rows[:kept, 0].tolist() == list(range(0, 2 * kept, 2))
-        holder.rows[:] = np.arange(2 * rows).reshape(rows, 2)
-        kept = rows
-        assert seen is None or np.array_equal(seen, before)

@@ -22,7 +22,7 @@ from tidemill.arrangement.interval_updates.slots import (
     spread,
 )
 from tidemill.arrangement.kernels.arrays import I64Array, compiled
-from tidemill.arrangement.kernels.capacity import grow
+from tidemill.arrangement.kernels.capacity import grow, take_pages
 
 AsOf = tuple[int, int]
 """The place of a reader, and the column that says until when a row lasts; see `end_as_of`."""
@@ -32,13 +32,17 @@ _SLOTS_BITS_MIN = 5
 _ROW_BITS = 18, 31
 """Bits of the number of a row: at first, and at most."""
 _COMPACT_ROWS_MIN = 1 << 10
+_LOOKS, _LOOKS_EACH = 1 << 12, 4
+"""Rows that one call looks at for those of use, and for each row that has come since the last."""
+_FEW = 1 << 6
+"""Fewer rows than these take their pages as they are written."""
 
 
 @compiled
-def _useful(rows: I64Array, count: int, ends: int, since: int) -> int:
-    """The number of rows that are of use from an instant on."""
+def _useful(rows: I64Array, first: int, last: int, ends: int, since: int) -> int:
+    """The number of rows[first:last] that are of use from an instant on."""
     width, found = rows.shape[1] - 2, 0
-    for row in range(count):
+    for row in range(first, last):
         start, end = rows[row, width], rows[row, width + 1]
         if start < end and (end > since or rows[row, ends] > since):
             found += 1
@@ -84,6 +88,8 @@ class Index:
         """Take in the rows before `last`. Cost: O(rows), and now and then O(keys)."""
         if len(self.nexts) < len(rows):
             grow(self, "nexts", len(rows), self.linked)
+            many = len(rows) if len(rows) > 2 * self.linked else self.linked
+            take_pages(self.nexts, self.linked, many)
         if len(rows) > 1 << self.used[ROW_BITS]:
             bits = min(len(rows).bit_length() + 2, _ROW_BITS[1])
             renumber(self.slots, self.used, bits)
@@ -116,6 +122,7 @@ class Index:
         if bits == PAGE_BITS and more < taken and not used[FULL]:
             room = pages + (pages >> 3) + 1
             grow(self, "slots", room << bits, pages << bits)
+            take_pages(self.slots, pages << bits, min(2 * more + (pages << bits), room << bits))
             self.used = np.concatenate([used, np.zeros(COUNTS + room - len(used), np.int64)])
             return
         old = self.slots[: pages << bits]
@@ -150,7 +157,10 @@ class Arrangement:
     never overlap. Not for use by several threads at once.
     """
 
-    __slots__ = ("_apart", "_ends", "_indexes", "_live", "columns", "counts", "rows")
+    __slots__ = (
+        "_apart", "_ends", "_found", "_indexes", "_live", "_looked", "_seen", "columns", "counts",
+        "rows",
+    )  # fmt: skip
 
     def __init__(
         self, columns: int, ends: int | None = None, apart: Sequence[int] | None = None
@@ -163,6 +173,9 @@ class Arrangement:
         self._indexes: dict[tuple[int, ...], Index] = {}
         self._ends = columns + 1 if ends is None else ends
         self._live = 0
+        """Rows of use when all of them were looked at last."""
+        self._looked = self._found = self._seen = 0
+        """Rows looked at since, those of use among them, and all rows at the last look."""
 
     def __len__(self) -> int:
         return int(self.counts[0])
@@ -225,15 +238,19 @@ class Arrangement:
 
     def useful(self, since: int) -> int:
         """The number of rows that are of use from an instant on. Cost: O(rows)."""
-        return _useful(self.rows, len(self), self._ends, since)
+        return _useful(self.rows, 0, len(self), self._ends, since)
 
-    def reserve(self, more: int) -> None:
-        """Have room for more rows. Cost: amortised O(1) for each row that comes."""
-        needed = int(self.counts[0]) + more
-        if needed <= len(self.rows):
-            return
-        capacity = max(needed, len(self.rows) + (len(self.rows) >> 1), _ROWS_MIN)
-        grow(self, "rows", capacity, len(self))
+    def reserve(self, more: int, coming: int = 0) -> None:
+        """Have room for more rows, and memory for those `coming` if these are even more.
+
+        Cost: amortised O(1) for each row that comes.
+        """
+        count = int(self.counts[0])
+        if count + more > len(self.rows):
+            capacity = max(count + more, len(self.rows) + (len(self.rows) >> 1), _ROWS_MIN)
+            grow(self, "rows", capacity, count)
+        if more > _FEW:
+            take_pages(self.rows, count, count + max(more, coming))
 
     def append(self, rows: I64Array) -> None:
         """Take in rows with their intervals. Shapes: (n, columns + 2)."""
@@ -244,26 +261,34 @@ class Arrangement:
 
     def clear(self) -> None:
         """Forget all rows."""
-        self.counts[:] = self._live = 0
+        self.counts[:] = self._live = self._looked = self._found = self._seen = 0
         self._indexes = {columns: self._index(columns) for columns in self._indexes}
 
     def compact(self, since: int) -> None:
         """Forget what is of no use from `since` on, where that may be half of the rows.
 
-        Cost: O(rows), amortised O(1) for each row that has come.
+        Many rows are looked at in several calls, while others come. Cost: O(rows come since the
+        last call), and O(rows) where many are forgotten: amortised O(1) for each that has come.
         """
         count = len(self)
+        come, self._seen = count - self._seen, count
         if count < max(_COMPACT_ROWS_MIN, 2 * self._live):
             return
-        kept = self._live = _useful(self.rows, count, self._ends, since)
-        if 4 * kept > 3 * count:
+        first = self._looked
+        self._looked = min(first + max(_LOOKS, _LOOKS_EACH * come), count)
+        self._found += _useful(self.rows, first, self._looked, self._ends, since)
+        if self._looked < count:
             return
+        self._live, self._looked, self._found = self._found, 0, 0
+        if 4 * self._live > 3 * count:
+            return
+        kept = self._live = _useful(self.rows, 0, count, self._ends, since)
         out = self.rows
         if 4 * kept < len(out):
             out = np.empty((2 * kept + _ROWS_MIN, out.shape[1]), np.int64)
         _keep(self.rows, count, self._ends, since, out)
         self.rows = out
-        self.counts[:] = kept
+        self.counts[:] = self._seen = kept
         for index in self._indexes.values():
             index.clear(kept)
 

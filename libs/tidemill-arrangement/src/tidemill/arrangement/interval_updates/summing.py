@@ -180,7 +180,7 @@ class Sums:
         self._past, times = since, self._times
         while first < len(change):
             more = min(len(change) - first, _MANY)
-            rows.reserve(more)
+            rows.reserve(more, len(change) - first)
             index = rows.index(range(self._groups))
             if self._many == len(self._touched):
                 grow(self, "_touched", max(more, 2 * self._many), self._many)

@@ -18,6 +18,9 @@ WHOLE_BYTES = 8 * PAGE_BYTES
 """Larger arrays have whole large pages. In smaller ones too much of the last would be unused."""
 _PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
+_SMALL = getattr(mmap, "MADV_NOHUGEPAGE", None)
+_TAKE = 23
+"""`MADV_POPULATE_WRITE` of Linux, which Python 3.11 does not name."""
 
 
 def grow(holder: object, name: str, rows: int, kept: int) -> None:
@@ -50,6 +53,24 @@ def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     if size < MAPPED_BYTES or not _PRIVATE:
         return np.zeros(shape, kind)
     return _array_in(_mapped(_whole_pages(size)), shape, np.dtype(kind))
+
+
+def take_pages(array: npt.NDArray[Any], first: int, last: int) -> None:
+    """Have the memory of the rows [first, last) of a large array, which are written next.
+
+    Fewer than a large page are in small ones, which one call takes. The system clears a large page
+    at once, which takes longer than to write a thousand rows. Cost: O(bytes) of these rows.
+    """
+    memory = _memory_of(array)
+    if memory is None or _SMALL is None or _HUGE is None:
+        return
+    row_bytes = array.strides[0]
+    begin, end = first * row_bytes // mmap.PAGESIZE * mmap.PAGESIZE, last * row_bytes
+    few = end - begin < PAGE_BYTES
+    with suppress(OSError):  # a system that takes no such advice, or is older
+        memory.madvise(_SMALL if few else _HUGE)
+        if few and begin < len(memory):
+            memory.madvise(_TAKE, begin, end - begin)
 
 
 def _array_in(

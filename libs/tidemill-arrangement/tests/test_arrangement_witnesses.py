@@ -14,7 +14,7 @@ from tidemill.arrangement.interval_updates import (
     Witnesses,
     WitnessShape,
 )
-from tidemill.arrangement.interval_updates.witness_loops import touched_by
+from tidemill.arrangement.interval_updates.witness_loops import note_full, touched_by
 from tidemill.testkit.twins.interval_updates import with_witness
 
 LAST, RANKS = 12, 9
@@ -215,6 +215,55 @@ def test_the_way_over_full_matches_stays_among_them(full: int) -> None:
     )
     assert found == 0
     assert nexts.tolist() == [*[full] * full, -7]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_ways_lead_to_each_match_that_is_not_full(seed: int) -> None:
+    """Twin: all matches of the key that are not full, in two tiers that some keys are in."""
+    rng, many = Random(seed), 60
+    keys = [sorted(rng.randint(0, 4) for _ in range(many // 2)) for _ in range(2)]
+    bounds, places = np.array([0, many // 2, many]), np.arange(many)
+    rows, ranks = np.zeros((many, MATCH + 2), np.int64), np.zeros((many, 4), np.int64)
+    rows[:, -1], ranks[:, 0] = LAST, [*keys[0], *keys[1]]
+    reaches = np.zeros((many, 3), np.int64)
+    reaches[:, 1], nexts, full = LAST, places.copy(), np.zeros(many, np.int64)
+    for _ in range(12):
+        share, key = rng.choice((0.0, 0.5, 0.9, 1.0)), rng.randint(0, 4)
+        touched = np.array([at for at in places if ranks[at, 0] == key and rng.random() < 0.8], int)
+        said = np.array([rng.random() < share for _ in touched], np.int64)
+        full[touched] = said
+        note_full(touched, said, ranks, nexts)
+        for each in rng.sample(range(5), 3):
+            out, asked = np.empty(many, np.int64), np.array([[each, 0, 0, 0, LAST]])
+            found = touched_by(asked, rows, ranks, reaches, nexts, bounds, False, out)
+            expected = [at for at in places if ranks[at, 0] == each and not full[at]]
+            assert out[:found].tolist() == expected
+
+
+def test_a_match_that_is_not_full_any_more_changes_no_way_of_other_keys() -> None:
+    """However many there are: a witness that goes costs what its key has."""
+    many = 1_000
+    ranks, nexts = np.zeros((many, 4), np.int64), np.arange(many)
+    ranks[:, 0] = np.arange(many) // 10
+    note_full(np.arange(many), np.ones(many, np.int64), ranks, nexts)
+    before = nexts.copy()
+    note_full(np.array([505]), np.array([0]), ranks, nexts)
+    assert np.flatnonzero(nexts != before).tolist() == [505]
+    nexts[500:505] = 510  # as a way becomes when it is gone
+    note_full(np.array([505]), np.array([1]), ranks, nexts)
+    note_full(np.array([505]), np.array([0]), ranks, nexts)
+    assert nexts[495:515].tolist() == [*range(496, 505), 505, 505, *range(507, 516)]
+
+
+def test_memory_of_rows_that_have_ended_is_given_back() -> None:
+    held, rows = sides(False, False), range(200_000)
+    empty = held.nbytes
+    matches = matrix([click(at) for at in rows], MATCH + 3)
+    held.take_matches(matches, matches[:, 1] - 1, None)
+    held.take_witnesses(matrix([recent(at) for at in rows], WITNESS + 3), matches[:, 1], 0)
+    full = held.nbytes
+    held.compact(300_000)
+    assert held.nbytes <= 2 * empty < full // 100
 
 
 def test_a_row_that_is_not_there_is_not_taken_away() -> None:

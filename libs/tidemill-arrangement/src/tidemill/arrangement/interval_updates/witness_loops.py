@@ -185,11 +185,35 @@ def cut_rows(
     return 0
 
 
+@compiled
+def note_full(touched: I64Array, full: I64Array, ranks: I64Array, nexts: I64Array) -> None:
+    """Some matches, in ascending order, are full now or are not any more.
+
+    No way leads over one that is not: those of its key before it lead to the next match again.
+    Cost: O(touched), and full matches of their keys where some are not full any more.
+    """
+    for each in range(touched.size):
+        at = touched[each]
+        if full[each] != 0:
+            nexts[at] = max(nexts[at], at + 1)
+        elif ranks[at, FULL] != 0:
+            nexts[at] = at
+            before = at - 1
+            while before >= 0 and nexts[before] > before and ranks[before, HASH] == ranks[at, HASH]:
+                nexts[before] = before + 1
+                before -= 1
+        ranks[at, FULL] = full[each]
+
+
 @inlined
-def _end_of_full(nexts: I64Array, at: Word, last: Word) -> np.int64:
-    """The first match from a place on that is not full; the way there becomes shorter."""
-    found = np.int64(at)
-    while found < last and nexts[found] != found:
+def _end_of_full(nexts: I64Array, ranks: I64Array, at: Word, last: Word) -> np.int64:
+    """The first match from a place on that is not full, or has the next key.
+
+    The way there becomes shorter. NB: no way leads beyond the first match of the next key. Else the
+    ways of all keys would have to be looked at where a match is not full any more.
+    """
+    found, key = np.int64(at), ranks[at, HASH]
+    while found < last and nexts[found] != found and ranks[found, HASH] == key:
         found = nexts[found]
     at = np.int64(at)
     while at < found:
@@ -218,7 +242,7 @@ def touched_by(
             at = _place(ranks, bounds[tier], end, key, lowest, False)
             while at < end:
                 if not all_:
-                    at = _end_of_full(nexts, at, end)
+                    at = _end_of_full(nexts, ranks, at, end)
                 if at >= end or ranks[at, HASH] != key:
                     break
                 if reaches[at, FIRST_START] >= last or reaches[at, LAST_END] <= first:

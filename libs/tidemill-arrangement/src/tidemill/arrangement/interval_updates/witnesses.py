@@ -27,6 +27,7 @@ from tidemill.arrangement.interval_updates.witness_loops import (
     hashes_of,
     keep_useful,
     merge_tiers,
+    note_full,
     touched_by,
     witnessed,
     write_reaches,
@@ -36,6 +37,7 @@ from tidemill.arrangement.kernels.capacity import grow
 
 _RANKS = 4
 _ROOM_MIN = 64
+_ARRAYS = "rows", "ranks", "reaches", "nexts"
 _MANY = 1 << 10
 """So many stretches of matches are found without a question for memory."""
 
@@ -93,7 +95,7 @@ class _Ranked:
             return
         first, last = self.count, self.count + len(rows)
         if last > len(self.rows):
-            for name in ("rows", "ranks", "reaches", "nexts"):
+            for name in _ARRAYS:
                 grow(self, name, max(last, last + (last >> 2), _ROOM_MIN), self.count)
         if len(rows) > 1:
             order = np.lexsort((ranks[:, RANK], ranks[:, HASH]))
@@ -142,17 +144,6 @@ class _Ranked:
             if places[1] + 2 > len(stack):
                 stack = np.concatenate([stack, np.empty_like(stack)])
 
-    def note_full(self, rows: I64Array, full: I64Array) -> None:
-        """Some matches are full now, or are not any more. Cost: O(rows); O(all) if some are not."""
-        opened = bool((self.ranks[rows, FULL] > full).any())
-        self.ranks[rows, FULL] = full
-        if opened:
-            at = np.arange(self.count)
-            self.nexts[: self.count] = at + self.ranks[: self.count, FULL]
-        else:
-            filled = rows[full > 0]
-            self.nexts[filled] = np.maximum(self.nexts[filled], filled + 1)
-
     def compact(self, since: int) -> None:
         """Forget rows that have ended by an instant, once they are half. Amortised O(1).
 
@@ -165,6 +156,8 @@ class _Ranked:
             keep_useful(self.rows, self.ranks, self.bounds, since)
             bounds = [0, *dict.fromkeys(b for b in self.bounds.tolist() if b)]
             self.bounds, self.count = np.array(bounds, np.int64), bounds[-1]
+            if len(self.rows) > max(4 * self.count, _ROOM_MIN):
+                self._shrink(max(2 * self.count, _ROOM_MIN))
             for first, last in pairwise(bounds):
                 self._reach(first, last)
         ends = self.rows[: self.count, -1]
@@ -172,6 +165,11 @@ class _Ranked:
             middle = len(ends) // 2
             self._due = max(int(np.partition(ends, middle)[middle]), since + 1)
         self._many = max(2 * self.count, _ROOM_MIN)
+
+    def _shrink(self, room: int) -> None:
+        """Give memory back but for some rows."""
+        for name in _ARRAYS:
+            setattr(self, name, getattr(self, name)[:room].copy())
 
 
 class Witnesses:
@@ -238,7 +236,8 @@ class Witnesses:
                 ours.cut(rows, ranks)
         after = self._told(matches, looks, require)
         if len(touched):
-            self._matches.note_full(touched, looks[:, FULL])
+            full = np.ascontiguousarray(looks[:, FULL])
+            note_full(touched, full, self._matches.ranks, self._matches.nexts)
         if not len(before):
             return after
         before[:, -1] = -1

@@ -38,6 +38,7 @@ BIG = 2**64 - 1
 frontiers = st.one_of(st.integers(0, U64_MAX).map(lambda time: frontier(time)), st.just(frontier()))
 names = st.text(st.sampled_from("ab/é"), min_size=1, max_size=4)
 limits = st.one_of(st.none(), st.integers(-5, 5), st.floats(allow_nan=False), st.text(max_size=3))
+bounds = st.dictionaries(names, st.tuples(limits, limits, st.booleans()), max_size=2)
 parts = st.builds(
     Part,
     rows=st.integers(1, 9),
@@ -51,7 +52,7 @@ parts = st.builds(
     inline=st.one_of(st.none(), st.binary(max_size=8)),
     lower=st.integers(0, BIG),
     upper=st.one_of(st.none(), st.integers(0, BIG)),
-    bounds=st.dictionaries(names, st.tuples(limits, limits, st.booleans()), max_size=2),
+    bounds=bounds,
     heavy=st.dictionaries(
         names,
         st.lists(st.tuples(limits | st.booleans(), st.integers(1, BIG))).map(tuple),
@@ -59,7 +60,7 @@ parts = st.builds(
     ),
 )
 maybe = st.one_of(st.none(), st.integers(0, BIG))
-lists = st.builds(PartList, names, *[st.integers(0, BIG)] * 7, maybe, maybe)
+lists = st.builds(PartList, names, *[st.integers(0, BIG)] * 7, maybe, maybe, bounds)
 holds = st.builds(
     Hold,
     frontiers,

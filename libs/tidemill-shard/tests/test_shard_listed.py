@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tidemill.errors import Corrupt
@@ -22,6 +23,7 @@ from tidemill.shard import (
     MemoryConsensus,
     Version,
     compaction,
+    listed,
     part_store,
 )
 from tidemill.shard.framing import ENTRY, LISTED, PLAIN, framed
@@ -129,8 +131,8 @@ async def test_listed_parts_are_read_as_parts_are() -> None:
     answers = []
     for limits in (TINY, UNLISTED):
         world, read = await fill(limits)
-        listed = any(batch.lists for batch in (await world.raw()).batches)
-        assert listed == (limits is TINY)
+        some = any(batch.lists for batch in (await world.raw()).batches)
+        assert some == (limits is TINY)
         fresh = world.open()
         whole = await fresh.state("c")
         assert len(whole.parts()) > 16
@@ -164,6 +166,49 @@ async def test_a_look_up_reads_the_list_of_its_key_alone() -> None:
     assert not any(map(is_list, world.blob.read))
 
 
+async def test_a_filter_reads_the_lists_alone_whose_bounds_meet_it() -> None:
+    answers = []
+    for limits in (TINY, UNLISTED):
+        world, read = await fill(limits)
+        await world.write(5_000, 5_900)
+        await world.store.list_parts("c")
+        lists = [each.lists for each in (await world.raw()).batches]
+        fresh = world.open()
+        world.blob.read.clear()
+        found = await fresh.snapshot(read, world.upper - 1, where=pc.field("n") >= 5_100)
+        answers.append(sorted(found["n"].to_pylist()))
+        if limits is TINY:
+            assert sum(map(len, lists)) > len(lists[-1]) > 2
+            assert sum(map(is_list, world.blob.read)) == len(lists[-1])
+        world.blob.read.clear()
+        none = await fresh.snapshot(read, world.upper - 1, where=pc.field("n") == 4_000)
+        assert (none.num_rows, world.blob.read) == (0, [])
+    assert answers[0] == answers[1] == [*range(5_100, 5_900)]
+
+
+async def bytes_of_lists(parts: int) -> int:
+    """Bytes that a filter reads which meets no row of so many parts."""
+    world = World(Limits())
+    read, _ = await world.store.create("c", Description(ROWS), lease_ms=None)
+    await world.store.append_parts(
+        "c", frontier(0), frontier(1), parts_alone(world, parts), writer="j"
+    )
+    await world.store.list_parts("c")
+    assert (await world.raw()).batches[0].lists
+    fresh = world.open()
+    world.blob.read.clear()
+    await fresh.snapshot(read, 0, where=pc.field("n") > parts + 10)
+    return sum(len(world.blob._objects[key][0]) for key in world.blob.read)
+
+
+async def test_a_filter_that_meets_none_of_24_000_parts_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await bytes_of_lists(24_000) == 0
+    monkeypatch.setattr(listed, "_bounds", lambda parts: ())  # as older versions have written
+    assert await bytes_of_lists(24_000) > 2_000_000
+
+
 async def test_of_more_lists_than_memory_keeps_only_those_over_are_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -179,18 +224,23 @@ async def test_of_more_lists_than_memory_keeps_only_those_over_are_read_again(
         assert sum(map(is_list, world.blob.read)) == over
 
 
-async def bytes_of_appends(parts: int, limits: Limits) -> float:
-    """Bytes of log and objects for an append of no rows to a collection of so many parts."""
-    world = World(limits)
-    await world.store.create("c", Description(ROWS), lease_ms=None)
+def parts_alone(world: World, parts: int) -> list[Part]:
+    """So many parts, whose objects nobody has."""
     width = HASH_MAX // parts
-    made = [
+    return [
         Part(
             1_000_000, 10**7, 0, 0, 2, at * width, at * width + width - 1, b"c" * 160,
             part_key("c", world.ids(), world.clock.now_ms()), bounds={"n": (at, at + 9, False)},
         )
         for at in range(parts)
     ]  # fmt: skip
+
+
+async def bytes_of_appends(parts: int, limits: Limits) -> float:
+    """Bytes of log and objects for an append of no rows to a collection of so many parts."""
+    world = World(limits)
+    await world.store.create("c", Description(ROWS), lease_ms=None)
+    made = parts_alone(world, parts)
     await world.store.append_parts("c", frontier(0), frontier(1), made, writer="job")
     await world.store.list_parts("c")
     for at in range(1, 140):  # past the rollup that still has the parts

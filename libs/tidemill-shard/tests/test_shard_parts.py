@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from functools import reduce
@@ -22,10 +24,12 @@ from tidemill.errors import Corrupt, UsageError
 from tidemill.shard import Description, MemoryBlob
 from tidemill.shard.conforming import conform
 from tidemill.shard.hashing import key_hashes
+from tidemill.shard.listed import PartList, list_of
 from tidemill.shard.lookup import PartLookup
 from tidemill.shard.part_store import Limits, PartGone, PartStore
 from tidemill.shard.parts import (
     BLOCK_BYTES,
+    NULLS_ALONE,
     ROWS_PER_GROUP,
     Part,
     decode_part,
@@ -186,11 +190,20 @@ def test_no_part_that_holds_a_wanted_row_is_skipped(
     found: list[list[dict[str, Any]]], wanted: list[tuple[str, str, Any]], joined: Any
 ) -> None:
     where = reduce(joined, map(expression, wanted))
-    pairs = [pair for some in found for pair in encoded(updates(some), (), inline_bytes_max=0)]
+    batches = [encoded(updates(some), (), inline_bytes_max=0) for some in found]
+    pairs = [pair for some in batches for pair in some]
     chosen = parts_where([part for part, _ in pairs], DATA, where)
-    for part, data in pairs:
-        rows_wanted = decode_part(data, part, Description(DATA).update_schema()).filter(where)
-        assert part in chosen or not rows_wanted.num_rows
+    listed = parts_where([*map(listed_in, batches), listed_in(pairs)], DATA, where)
+    for some in (*batches, pairs):
+        for part, data in some:
+            rows_wanted = decode_part(data, part, Description(DATA).update_schema()).filter(where)
+            read = part in chosen and listed_in(some) in listed
+            assert read or not rows_wanted.num_rows
+
+
+def listed_in(pairs: Sequence[tuple[Part, bytes]]) -> PartList:
+    """The list of some parts."""
+    return list_of("list", [part for part, _ in pairs])
 
 
 def test_statistics_do_skip_parts() -> None:
@@ -210,6 +223,30 @@ def test_statistics_do_skip_parts() -> None:
         parts[9],
     ]
     assert parts_where(parts, DATA, pc.field("s") == "x") == []
+    lists = [listed_in(pairs[:5]), listed_in(pairs[5:])]
+    assert parts_where(lists, DATA, pc.field("n") == 42) == lists[:1]
+    assert parts_where(lists, DATA, pc.field("s") == "x") == []
+    old = [replace(each, bounds={}) for each in lists]
+    assert parts_where(old, DATA, pc.field("n") == 42) == old
+
+
+def test_bounds_of_a_list_hold_in_all_of_its_parts() -> None:
+    rows = [
+        {"n": 1, "s": "a", "f": 0.5, "d": date(2020, 1, 2)},
+        {"n": None, "s": "b" * 900, "f": float("nan"), "d": None},
+        {"n": 7, "s": "c", "f": 2.5, "d": None},
+    ]
+    pairs = [
+        pair
+        for row in rows
+        for pair in encoded(updates([{**row, "_time": 0, "_diff": 1}]), (), inline_bytes_max=0)
+    ]
+    bounds = listed_in(pairs).bounds
+    assert bounds["n"] == (1, 7, True)
+    assert bounds["s"] == ("a", None, False)  # the end of a long text is not kept
+    assert bounds["d"] == (18_263, 18_263, True)
+    assert "f" not in bounds  # NaN is in no order
+    assert listed_in(pairs[1:2]).bounds["n"] == NULLS_ALONE
 
 
 @pytest.mark.rule("SU6")
@@ -230,6 +267,8 @@ async def test_a_lookup_finds_exactly_the_rows_that_a_filter_finds(
         return
     scalars = equal_scalars(description, equal)
     chosen = parts_equal([part for part, _ in pairs], description, scalars)
+    read = parts_equal([listed_in(pairs)], description, scalars) if pairs else []
+    assert read or not chosen
     looked_up = [
         row
         for part in chosen

@@ -111,6 +111,7 @@ class _List(msgspec.Struct, frozen=True, array_like=True):
     hash_max: int
     apart_min: int | None
     begun_ms: int | None
+    bounds: dict[str, Bounds] = {}
 
 
 class _ListedBatch(msgspec.Struct, frozen=True, array_like=True):

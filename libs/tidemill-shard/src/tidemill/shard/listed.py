@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from tidemill.shard.parts import Part, begun_ms_of
+from tidemill.shard.parts import NULLS_ALONE, Bounds, Part, begun_ms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,9 @@ class PartList:
     begun_ms: int | None
     """When the writer of the first part began it; None if no name says so."""
 
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    """Bounds that hold in all parts; a list that was written before lists had some has none."""
+
     def meets(self, lower: int, upper: int | None) -> bool:
         """Whether a part may hold updates at lower <= time < upper (None: no bound)."""
         return self.time_max >= lower and (upper is None or self.time_min < upper)
@@ -48,7 +51,21 @@ def list_of(key: str, parts: Sequence[Part]) -> PartList:
         hash_max=max(part.hash_max for part in parts),
         apart_min=min(apart, default=None),
         begun_ms=min(begun, default=None),
+        bounds=dict(_bounds(parts)),
     )
+
+
+def _bounds(parts: Sequence[Part]) -> Iterator[tuple[str, Bounds]]:
+    """The bounds of the columns of which each part has some."""
+    for name in parts[0].bounds:
+        told = [part.bounds[name] for part in parts if name in part.bounds]
+        some = [each for each in told if each != NULLS_ALONE]
+        least, greatest = ([each[at] for each in some] for at in (0, 1))
+        if len(told) < len(parts) or None in least:
+            continue
+        first = min(least, default=None)  # type: ignore[type-var]  # all are of one column
+        last = None if None in greatest else max(greatest, default=None)  # type: ignore[type-var]
+        yield name, (first, last, any(each[2] for each in told))
 
 
 def list_name(unique: str, begun_ms: int) -> str:

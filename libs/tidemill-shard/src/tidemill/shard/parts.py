@@ -47,6 +47,8 @@ Limit: TypeAlias = "int | float | str | None"
 Bounds: TypeAlias = tuple[Limit, Limit, bool]
 """Least and greatest value (None: unknown; days or ticks for dates), and whether there are nulls.
 """
+NULLS_ALONE: Bounds = (None, None, True)
+"""Of a column of nulls."""
 
 _NAME = re.compile(r"/(?:part|list)-(\d{13,})-")
 
@@ -293,7 +295,7 @@ def _bounds(piece: pa.Table, sorted_by: Sequence[str]) -> Iterator[tuple[str, Bo
         column = piece.column(name)
         kind = column.type
         if column.null_count == len(column):
-            yield name, (None, None, True)
+            yield name, NULLS_ALONE
             continue
         if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
             continue

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.errors import UsageError
 from tidemill.shard.hashing import key_hashes
+from tidemill.shard.listed import PartList
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.parts import Part
 from tidemill.shard.state import Description
 
 Equal = Mapping[str, object]
 """Column → the value it must have; None asks for null."""
+Piece = TypeVar("Piece", bound="Part | PartList")
+"""Parts, or the parts of a list together."""
 
 
 def equal_scalars(description: Description, equal: Equal) -> dict[str, pa.Scalar[pa.DataType]]:
@@ -39,8 +43,8 @@ def equal_scalars(description: Description, equal: Equal) -> dict[str, pa.Scalar
 
 
 def parts_equal(
-    parts: Sequence[Part], description: Description, scalars: Mapping[str, pa.Scalar[pa.DataType]]
-) -> list[Part]:
+    parts: Sequence[Piece], description: Description, scalars: Mapping[str, pa.Scalar[pa.DataType]]
+) -> list[Piece]:
     """Parts that may hold a row with these values: by hash if they fix the key, and by bounds."""
     rest = {}
     for name, scalar in scalars.items():
@@ -49,7 +53,8 @@ def parts_equal(
             parts = [part for part in parts if _within(part, name, value)]
         else:
             rest[name] = scalar
-    digest = hash_of_key(description, scalars) if len(parts) > 1 else None
+    several = len(parts) > 1 or any(isinstance(part, PartList) for part in parts)
+    digest = hash_of_key(description, scalars) if several else None
     if digest is not None:
         parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
     return parts_where(parts, description.schema, all_equal(rest)) if rest else list(parts)
@@ -66,7 +71,7 @@ def hash_of_key(
     return int(key_hashes(pa.table(columns, names=list(key)), key)[0])
 
 
-def _within(part: Part, name: str, value: int | str | None) -> bool:
+def _within(part: Part | PartList, name: str, value: int | str | None) -> bool:
     """Whether the bounds of a part let a column have a value; texts are ordered as their bytes."""
     if name not in part.bounds:
         return True
@@ -106,7 +111,7 @@ def matching(rows: pa.Table, where: pc.Expression) -> pa.Table:
     return chosen.to_table(use_threads=False)
 
 
-def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) -> list[Part]:
+def parts_where(parts: Sequence[Piece], schema: pa.Schema, where: pc.Expression) -> list[Piece]:
     """Parts that may hold a row for which `where` is true.
 
     Arrow simplifies the expression under what the statistics of each part guarantee; a part for
@@ -130,12 +135,12 @@ def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) 
     return [parts[int(piece.path)] for piece in dataset.get_fragments(where)]
 
 
-def guarantee(part: Part, schema: pa.Schema) -> pc.Expression:
+def guarantee(part: Part | PartList, schema: pa.Schema) -> pc.Expression:
     """A condition that holds for every row of a part."""
     return reduce(and_, _bounds(part, schema), pc.scalar(True))
 
 
-def _bounds(part: Part, schema: pa.Schema) -> Iterator[pc.Expression]:
+def _bounds(part: Part | PartList, schema: pa.Schema) -> Iterator[pc.Expression]:
     for name, (least, greatest, nulls) in part.bounds.items():
         column, at = pc.field(name), schema.get_field_index(name)
         if at < 0:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,8 @@ from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
 from tidemill.shard.pruning import (
     Equal,
+    Piece,
     equal_scalars,
-    hash_of_key,
     matching,
     parts_equal,
     parts_where,
@@ -163,18 +163,19 @@ class VersionReader:
         description = state.description
         _check_columns(query, description.schema.names)
         scalars = equal_scalars(description, query.equal or {})
-        met = [piece for piece in state.pieces_from(lower) if piece.meets(lower, upper)]
-        if not met:
-            return []
-        if all(isinstance(piece, Part) for piece in met):
-            chosen = cast(list[Part], met)
-        else:
-            hashed = hash_of_key(description, scalars)
-            chosen = await self._parts_of(met, lower, upper, hashed, query)
-        if scalars:
-            chosen = parts_equal(chosen, description, scalars)
-        if query.where is not None:
-            chosen = parts_where(chosen, description.schema, query.where)
+
+        def wanted(pieces: Iterable[Piece]) -> list[Piece]:
+            met = [piece for piece in pieces if piece.meets(lower, upper)]
+            if met and scalars:
+                met = parts_equal(met, description, scalars)
+            if met and query.where is not None:
+                met = parts_where(met, description.schema, query.where)
+            return met
+
+        pieces = wanted(state.pieces_from(lower))
+        chosen = [piece for piece in pieces if isinstance(piece, Part)]
+        if len(chosen) < len(pieces):
+            chosen = wanted(await self._parts_of(pieces, query))
 
         seen = [0]
 
@@ -200,28 +201,18 @@ class VersionReader:
                 seen.append(0)
         return tables
 
-    async def _parts_of(
-        self,
-        pieces: Sequence[Part | PartList],
-        lower: int,
-        upper: int | None,
-        hashed: int | None,
-        query: Query,
-    ) -> list[Part]:
-        """The parts among pieces, and those that are listed and may hold updates of the interval.
+    async def _parts_of(self, pieces: Sequence[Part | PartList], query: Query) -> list[Part]:
+        """The parts among pieces, and those that are listed.
 
-        Lists of other keys than the one with the hash, or of other hashes than are wanted, are not
-        read.
+        Lists of other hashes than are wanted are not read.
         """
         first, last = query.hashes or (0, HASH_MAX)
-        if hashed is not None:
-            first, last = max(first, hashed), min(last, hashed)
         found: list[Part] = []
         for piece in pieces:
             if isinstance(piece, Part):
                 found.append(piece)
             elif piece.hash_min <= last and first <= piece.hash_max:
-                found += [p for p in await self._parts.parts_of([piece]) if p.meets(lower, upper)]
+                found += await self._parts.parts_of([piece])
         return found
 
     async def _rows(

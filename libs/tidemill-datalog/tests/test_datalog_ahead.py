@@ -16,8 +16,11 @@ from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow import DataflowEngine, lower, lowering
 from tidemill.datalog.dataflow.ticked_plan import given_apart
 from tidemill.datalog.inputs import InputSchema, InputSchemas
+from tidemill.datalog.logical.partial import plan_in
 from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
+from tidemill.datalog.placement import placement_of
+from tidemill.datalog.placement.shares import shares_of
 from tidemill.datalog.state import AHEAD, LINGERING, StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
@@ -170,8 +173,8 @@ def test_what_is_ahead_is_a_row_a_step_and_is_forgotten() -> None:
     assert most < 8_000_000
 
 
-def test_an_older_state_is_written_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = check(parse(DUE), CLICKS)
+def older_state(checked: CheckedProgram, monkeypatch: pytest.MonkeyPatch) -> list[StateRow]:
+    """The state of a thousand clicks, as processes wrote it that knew no solutions ahead."""
     with monkeypatch.context() as patch:
         patch.setattr(lowering, "_bare", lambda *_: frozenset())
         older = DataflowEngine(checked, keeps_state=True)
@@ -179,6 +182,30 @@ def test_an_older_state_is_written_anew_at_once(monkeypatch: pytest.MonkeyPatch)
     older.step(1000)
     _, rows = older.tell_state()
     assert sum(kind == LINGERING for _, kind, _ in rows) == 1000
+    return rows
+
+
+def test_each_row_of_an_older_state_goes_from_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, ranges = check(parse(DUE), CLICKS), 3
+    rows, (fragment,) = older_state(checked, monkeypatch), placement_of(checked).fragments
+    assert any(kind != LINGERING for _, kind, _ in rows)
+    gone, begun, in_ranges = list[StateRow](), list[object](), 0
+    for number in range(ranges):
+        engine = DataflowEngine(checked, plan=plan_in(fragment.plan, number), keeps_state=True)
+        engine.restore(rows, 1000, shares_of(fragment, number, ranges))
+        told = engine.step(1010)["due"].records()
+        left, come = engine.tell_state()
+        gone += left
+        begun += [at for at, _, diff in told if diff > 0 and at >= 1000]
+        in_ranges += bool(come)
+    assert sorted(gone) == sorted(rows)
+    assert sorted(begun) == [*range(1000, 1010)]
+    assert in_ranges == ranges
+
+
+def test_an_older_state_is_written_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = check(parse(DUE), CLICKS)
+    rows = older_state(checked, monkeypatch)
     engine = DataflowEngine(checked, keeps_state=True)
     engine.restore(rows, 1000)
     told = engine.step(1010)["due"]

@@ -30,7 +30,7 @@ from tidemill.shard import MemoryBlob, MemoryConsensus
 from tidemill.testkit.drawing import drawn
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import World, follow, table
-from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, programs_alike
+from tidemill.testkit.tidelog import FORMS, UPPER, Example, inputs, programs, programs_alike
 from tidemill.testkit.twins.window_tasks import evaluate_here
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.engines import Engine, Engines, Windows
@@ -40,7 +40,17 @@ from tidemill_compute.views.windows.collecting import answer
 
 LAW = drawn(15)
 FindsHeavy = Callable[[History, int], tuple[HeavyKey, ...]]
-EXAMPLE = programs(8, rules_min=2) | programs_alike()
+OUTLIVING = replace(
+    FORMS,
+    head_marks=(
+        "", "@expires(u + 4)", "@time(u + 2) @expires(u + 5)", "~expires", "@time(3) @expires(6)",
+        "@count(y) @expires(u + 3)",
+    ),
+    atom_marks=("", "~expires", "~expires", "@time(u)", "@time(u) ~expires", "@time(w) ~expires"),
+    clocks=(),
+)  # fmt: skip
+"""Rules with ends of their own, with `~expires` in their bodies, and with both."""
+EXAMPLE = programs(8, rules_min=2) | programs_alike() | programs(4, OUTLIVING)
 
 
 class DrawnWorld(World):
@@ -98,7 +108,7 @@ async def live(world: DrawnWorld, cuts: Sequence[int], engines: Sequence[Engine]
     return windows
 
 
-SEEN = {"programs": 0, "windows": 0, "divided": 0}
+SEEN = {"programs": 0, "windows": 0, "divided": 0, "outliving": 0}
 
 
 def heavy_keys_of(drawn: Mapping[str, Sequence[Presence]], chosen: Random) -> FindsHeavy:
@@ -135,7 +145,9 @@ def test_windows_of_random_programs_write_what_one_process_writes(
 ) -> None:
     """Windows divide some keys, others each time."""
     assume(example.checked.inputs)
-    assume(not live_of(placement_of(example.checked), example.checked.derived).lacking)
+    placement = placement_of(example.checked)
+    rules = placement.plan.rules
+    assume(not live_of(placement, example.checked.derived).lacking)
 
     async def both() -> None:
         alone, handed = DrawnWorld(example, drawn), DrawnWorld(example, drawn)
@@ -145,6 +157,7 @@ def test_windows_of_random_programs_write_what_one_process_writes(
         assert await handed.contents() == await alone.contents(), example.text
         SEEN["programs"] += 1
         SEEN["windows"] += windows
+        SEEN["outliving"] += any(rule.outlives and rule.lingers for rule in rules)
 
     asyncio.run(both())
 
@@ -153,3 +166,4 @@ def test_random_programs_had_windows() -> None:
     assert SEEN["programs"] > 5
     assert SEEN["windows"] > SEEN["programs"]
     assert 2 * SEEN["divided"] > SEEN["windows"]
+    assert SEEN["outliving"]

@@ -87,12 +87,24 @@ REMEMBER = {
         much(n) @count(h) := named(n, h);
         gone(h) ~expires := host(h) ^ not ping(h, _);
     """,
+    "an end of its own, and no end of a fact": """
+        met(h, n) @expires(t + 9) := host(h) ^ ping(h, n) @time(t) ~expires ^ not ping(h, 0);
+        near(h, n) @expires(t + 6) := host(h) ~expires ^ ping(h, n) @time(t);
+    """,
+    "an end of its own, established ahead": """
+        due(h, n) @time(t + 5) @expires(t + 9) := ping(h, n) @time(t) ~expires;
+        once(h) @time(t + 2) @expires(t + 7) := ping(h, 1) @time(t) ~expires ^ host(h) ~expires;
+    """,
+    "an end of its own, divided by values of any type": """
+        alike(s, n) ~count ~max ~set := load(h) @set(s) ^ ping(h, n);
+        both(s, n) @expires(t + 6) := alike(s, n) ^ alike(s, m) ^ ping(_, m) @time(t);
+    """,
 }
 IN_WINDOWS |= REMEMBER
 NOT_IN_WINDOWS = {
-    "an end of its own, and one of a fact": (
-        "met(h, n) @expires(t + 9) := host(h) ^ ping(h, n) @time(t) ~expires;",
-        "an end of its own",
+    "the end of a fact": (
+        "long(h, n) := host(h) ^ ping(h, n) @time(t) @expires(x) if x > t + 4;",
+        "a rule names the end of a fact",
     ),
 }  # fmt: skip
 

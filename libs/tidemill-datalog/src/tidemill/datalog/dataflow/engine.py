@@ -446,6 +446,8 @@ class DataflowEngine:
             others = [row for row in mine if row[1] != LINGERING] if living else mine
             if others:
                 share = shares.get(number)
+                if share is not None and number in openings:
+                    share = openings[number][1].lives.share(share)
                 self._put(rules[number], rules[number].restore(others, lower, share))
 
     def _restore_lives(self, name: str, opening: Opening, met: Change, lower: int) -> None:

@@ -34,6 +34,7 @@ from tidemill.datalog.logical.forms import (
 )
 from tidemill.datalog.logical.plan import Component, LogicalPlan, reads_any
 from tidemill.datalog.presence import END
+from tidemill.datalog.state import Share
 
 WORDS: Mapping[Type, ColumnType] = dict(zip(Type, TYPES, strict=True))
 """Types as columns name them."""
@@ -62,6 +63,13 @@ class Lives:
     leaving: int
     times: tuple[int, ...]
     looped: bool
+
+    def share(self, share: Share) -> Share:
+        """The same solutions by the rows of their lives, which the rule reads."""
+        places = [self.keys[share.atom][at] for at in share.columns]
+        columns = tuple(each for each in places if isinstance(each, int))
+        assert len(columns) == len(places), "the key of a match is of variables"
+        return replace(share, atom=0, columns=columns)
 
 
 def lives_alone(rule: RuleForm) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tidemill.datalog.carried_lattices import matches_ends
-from tidemill.datalog.logical.forms import RuleForm, Type
+from tidemill.datalog.logical.forms import RuleForm
 from tidemill.datalog.placement.places import Fragment, Placement
 from tidemill.datalog.placement.reasons import TICKS
 
@@ -87,20 +87,7 @@ def _lacking(placement: Placement) -> str:
         fragment = placement.fragments[0]
         advice = f"; {fragment.advice}" if fragment.advice else ""
         return f"the program is one task: {fragment.reason}{advice}"
-    for fragment in placement.fragments:
-        for rule, key in zip(fragment.plan.rules, fragment.keys, strict=True):
-            said = _kept_in_one(rule, key)
-            if said:
-                return f"rule {rule.number} {said}: one process keeps its matches"
     return ""
-
-
-def _kept_in_one(rule: RuleForm, key: Sequence[str]) -> str:
-    """Why matches of a rule that outlive their facts cannot be divided among ranges, if so."""
-    if rule.outlives and rule.lingers:
-        return "has ~expires in its body, and an end of its own"
-    loose = rule.outlives and any(rule.types[name] in (Type.ANY, Type.SET) for name in key)
-    return "has an end of its own, and is divided by values of any type" if loose else ""
 
 
 def _moves_by_itself(rule: RuleForm) -> bool:

@@ -49,6 +49,7 @@ class _Program(msgspec.Struct, frozen=True):
 class _Task(msgspec.Struct, frozen=True):
     fragment: int
     number: int
+    ranges: int
     lower: int | None
     upper: int
     present: dict[str, list[_Row]]
@@ -96,8 +97,8 @@ def pack_task(task: RangeTask) -> bytes:
     part = task.part
     return msgspec.msgpack.encode(
         _Task(
-            task.fragment, task.number, task.lower, task.upper, _packed(part.present),
-            list(part.state), _packed(task.changes),
+            task.fragment, task.number, task.ranges, task.lower, task.upper,
+            _packed(part.present), list(part.state), _packed(task.changes),
         )
     )  # fmt: skip
 
@@ -110,8 +111,9 @@ def evaluate_packed(program: bytes, task: bytes) -> bytes:
     placed, given = _placed(program), msgspec.msgpack.decode(task, type=_Task)
     part = RangeContents(_unpacked(given.present), given.state)
     mine = RangeTask(
-        given.fragment, given.number, given.lower, given.upper, part, _unpacked(given.changes)
-    )
+        given.fragment, given.number, given.ranges, given.lower, given.upper, part,
+        _unpacked(given.changes),
+    )  # fmt: skip
     fragment = placed.placement.fragments[mine.fragment]
     try:
         found = evaluate_range(fragment, mine, placed.told[mine.fragment], placed.settings)

@@ -98,7 +98,7 @@ class Ranges:
             for fragment in placement.fragments
             for number in range(ranges if fragment.divided else 1)
         }
-        self._state: dict[tuple[int, int], list[StateRow]] = {key: [] for key in self._held}
+        self._state: dict[int, list[StateRow]] = {each.number: [] for each in placement.fragments}
         self._failing = FailingTexts()
 
     def told_of(self, fragment: Fragment) -> frozenset[str]:
@@ -132,8 +132,8 @@ class Ranges:
             else:
                 found = yield tasks
             self._limit(fragment, found)
-            for task, answer in zip(tasks, found, strict=True):
-                self._keep((fragment.number, task.number), answer)
+            self._keep(fragment.number, found)
+            for answer in found:
                 errors += answer.errors
                 for name, each in answer.moves.items():
                     moves.setdefault(name, []).extend(each)
@@ -180,16 +180,19 @@ class Ranges:
         for (at, number), held in self._held.items():
             if at == fragment.number:
                 present = {name: each.present() for name, each in held.items()}
-                part = RangeContents(present, self._state[at, number])
+                part = RangeContents(present, self._state[at])
+                ranges = self._ranges if fragment.divided else 1
                 changes = {name: each.take(upper) for name, each in held.items()}
-                yield RangeTask(at, number, self._lower, upper, part, changes)
+                yield RangeTask(at, number, ranges, self._lower, upper, part, changes)
 
-    def _keep(self, key: tuple[int, int], answer: RangeAnswer) -> None:
-        """Take in how the state of a range has changed."""
-        state = Counter(self._state[key])
-        state.subtract(answer.gone)
-        state.update(answer.come)
-        self._state[key] = list(state.elements())
+    def _keep(self, fragment: int, found: Sequence[RangeAnswer]) -> None:
+        """Take in how the state of a fragment has changed, of which each row goes once."""
+        state = Counter(self._state[fragment])
+        for answer in found:
+            state.update(answer.come)
+            state.subtract(answer.gone)
+        assert min(state.values(), default=0) >= 0, "a row of the state has gone twice"
+        self._state[fragment] = list(state.elements())
 
     def _shown(self, name: str, moves: Mapping[str, Sequence[Move]]) -> Sequence[Move]:
         """The changes of a predicate by what its facts show."""

@@ -13,6 +13,7 @@ from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.limits import Limits
 from tidemill.datalog.logical.partial import plan_in
 from tidemill.datalog.placement.places import Fragment
+from tidemill.datalog.placement.shares import shares_of
 from tidemill.datalog.presence import ErrorMove, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
@@ -26,7 +27,7 @@ Move: TypeAlias = "tuple[Instant, Record, int]"
 
 @dataclass(frozen=True, slots=True)
 class RangeContents:
-    """The facts that a range reads, by name, and its state, before an interval."""
+    """The facts that a range reads, by name, and the state of its fragment, before an interval."""
 
     present: Mapping[str, Sequence[Update]] = field(default_factory=dict)
     state: Sequence[StateRow] = ()
@@ -34,13 +35,14 @@ class RangeContents:
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """The task of one range of a fragment for [lower, upper); `lower` None is the beginning.
+    """The task of one of the `ranges` of a fragment for [lower, upper); `lower` None begins.
 
     `changes` are of the facts that it reads, by name, from `lower` on.
     """
 
     fragment: int
     number: int
+    ranges: int
     lower: int | None
     upper: int
     part: RangeContents
@@ -87,7 +89,8 @@ def evaluate_range(
         told=mine, keeps_state=True, limits=settings.limits, whole=fragment.whole,
     )  # fmt: skip
     if task.lower is not None:
-        engine.restore(task.part.state, task.lower)
+        shares = shares_of(fragment, task.number, task.ranges)
+        engine.restore(task.part.state, task.lower, shares)
         for name, updates in task.part.present.items():
             began = task.lower - 1
             engine.feed_records(name, [(record, began, end, n) for record, _, end, n in updates])

@@ -250,7 +250,11 @@ class OpenSolutions:
             if row[1] == AHEAD:
                 continue
             part = self._lingering(row) if row[1] == LINGERING else self._matches(0)
-            if share is None or self._held(part, share).all():
+            # A row without a match in this form is of any one range.
+            mine = share is None or (
+                self._held(part, share).all() if len(part) else share.holds([row[2]])
+            )
+            if mine:
                 parts.append(part)
                 self._keep(BEGIN_WORD, LateRow(partial(_same, row), len(row[2])))
         matches = np.concatenate(parts)
@@ -266,10 +270,13 @@ class OpenSolutions:
         return matches
 
     def _held(self, matches: Change, share: Share) -> BoolArray:
-        """Which matches are of a share."""
+        """Which matches are of a share. Cost: O(matches), by Python where types are any."""
         nulls, key = matches[:, self._plan.columns.nulls], []
-        for at in share.columns:
-            column, kind = self._keys[share.atom][at]
+        places = [self._keys[share.atom][at] for at in share.columns]
+        if any(kind in NUMBERED for _, kind in places):
+            keys = ([self._value(words, each) for each in places] for words in matches.tolist())
+            return np.fromiter(map(share.holds, keys), np.bool_, len(matches))
+        for column, kind in places:
             words = np.ascontiguousarray(matches[:, column])
             key.append(column_of(words, kind, nulls >> column & 1).to_arrow(self._texts))
         found: BoolArray = share.held(key)
@@ -289,12 +296,7 @@ class OpenSolutions:
 
     def _solution(self, match: I64Array, head: list[int]) -> EstablishedSolution:
         columns, words = self._plan.columns, match.tolist()
-
-        def value(place: tuple[int, Type]) -> Any:
-            column, kind = place
-            null = words[columns.nulls] >> column & 1
-            return None if null else value_of(words[column], kind, self._texts, columns.values)
-
+        value = partial(self._value, words)
         keys = tuple(tuple(map(value, key)) for key in self._keys)
         return EstablishedSolution(
             (self._plan.form.number, keys, tuple(map(value, self._matched))),
@@ -304,6 +306,12 @@ class OpenSolutions:
             self._contributed(match),
             ((words[-3], None if self._passed is None else value(self._passed)),),
         )
+
+    def _value(self, words: Sequence[int], place: tuple[int, Type]) -> Any:
+        column, kind = place
+        columns = self._plan.columns
+        null = words[columns.nulls] >> column & 1
+        return None if null else value_of(words[column], kind, self._texts, columns.values)
 
     def _contributed(self, match: I64Array) -> tuple[Any, ...]:
         """Contribution of a solution to each lattice of the head, as groups keep it."""

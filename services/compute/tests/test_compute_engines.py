@@ -14,7 +14,9 @@ from tidemill.host.settings import LimitSettings
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.mortal_views import END, World, expected, follow
 from tidemill.testkit.twins.window_tasks import evaluate_here
+from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.auto import BACK_S, GROWING_S, GROWING_STEPS, AutoRule
+from tidemill_compute.views.bulk import History
 from tidemill_compute.views.engines import Engines, Windows
 from tidemill_compute.views.part import range_memory
 from tidemill_compute.views.windows.collecting import answer
@@ -24,6 +26,25 @@ TEXT = """
     named(n, h) := ping(h, n) ^ host(h);
     many(n) @count(h) := named(n, h);
 """
+
+RECURSION = """
+    step(n, m) := ping(h, n) ^ ping(h, m) if n < m;
+    path(n, m) := step(n, m);
+    path(n, k) := path(n, m) ^ path(m, k);
+"""
+
+
+async def history_of(world: World) -> History:
+    """All rows of a view, which has written nothing."""
+    await world.create()
+    await world.feed(0, END)
+    states = {name: await world.now.state(name) for name, _ in world.target.inputs.values()}
+    written = [name for name, _ in world.target.outputs.values()] + ["v/state", "v/errors"]
+    return History(
+        world.target, ComputeSettings(), 0, END,
+        {name: (state.description, state.parts()) for name, state in states.items()},
+        {name: await world.now.description(name) for name in written},
+    )  # fmt: skip
 
 
 def test_a_view_leaves_one_process_at_four_fifths_of_its_memory() -> None:
@@ -138,6 +159,36 @@ async def test_without_spark_a_view_stays_where_it_is_and_says_what_to_install()
     assert not engines.gave_up(Exhausted("too much", reason="memory"), begins=True)
     assert engines.choose(fresh=False) == "local"
     assert engines.why.said == "pyspark is not installed"
+
+
+def lagging(rule: AutoRule) -> None:
+    for step in range(GROWING_STEPS + 1):
+        rule.step_here(step * EVERY_S, EVERY_S, step, 1, 1)
+
+
+@pytest.mark.parametrize("text", [RECURSION, TEXT])
+async def test_a_lag_takes_no_recursion_to_windows_that_would_begin_it_anew(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each window costs all of its facts, and a step of one process what has changed."""
+    monkeypatch.setattr("tidemill.datalog.placement.rounds.ROWS_MIN", 0)
+    world = World(text, 1)
+    engines = engines_of(world)
+    engines.plan(await history_of(world))
+    lagging(engines.rule)
+    if text == TEXT:
+        assert engines.choose(fresh=False) == "spark"
+        return
+    assert engines.choose(fresh=False) == engines.wanted == "local"
+    assert engines.why.cause == "Rounds"
+    assert "each window on Spark would evaluate its recursion anew" in engines.why.said
+    engines.stepped(GROWING_S, 0.1, 0, (1, 1))
+    assert engines.choose(fresh=False) == "local"
+    assert engines.why.cause == "Fits"
+    lagging(engines.rule)
+    engines.stepped(GROWING_S, 0.1, 1, (1 << 30, 1))
+    assert engines.choose(fresh=False) == "spark"
+    assert engines.why.cause == "Memory"
 
 
 async def test_a_view_changes_engines_at_any_frontier_and_its_answers_do_not_show_it() -> None:

@@ -29,6 +29,9 @@ class Why(NamedTuple):
     said: str
 
 
+FITS = Why("Fits", "the rows fit into one process")
+
+
 class AutoRule:
     """Which engine a view should have. Pure; cost of a note: O(1)."""
 
@@ -36,7 +39,7 @@ class AutoRule:
         """`bytes_max` is the memory that one process may use for the view."""
         self._bytes_max = bytes_max
         self.wanted: Engine = "local"
-        self.why = Why("Fits", "the rows fit into one process")
+        self.why = FITS
         self._row_bytes = ROW_BYTES
         self._kept = 0
         self._behind, self._steps = 0, 0
@@ -60,8 +63,13 @@ class AutoRule:
             self._go("spark", "Memory", f"one process has no room: {message}")
 
     def step_here(self, now_s: float, took_s: float, behind: int, held: int, rows: int) -> None:
-        """A step of one process took so long, and left changes behind; the view holds memory."""
+        """A step of one process took so long, and left changes behind; the view holds memory.
+
+        A lag for which windows would be of no help is forgotten when it has gone.
+        """
         self.kept_here(held)
+        if not behind and self.why.cause == "Lag":
+            self.wanted, self.why = "local", FITS
         if rows:
             self._row_bytes = max(1, held // rows)
         self._full(held, f"{rows:,} rows")
@@ -92,6 +100,7 @@ class AutoRule:
             self._go("spark", "Memory", f"about {held:,} bytes of {of}, above {limit}")
 
     def _go(self, engine: Engine, cause: str, said: str) -> None:
-        if self.wanted != engine:
+        stronger = cause == "Memory" and self.why.cause == "Lag"
+        if self.wanted != engine or stronger:
             self.wanted, self.why = engine, Why(cause, said)
             self._steps, self._below_s = 0, None

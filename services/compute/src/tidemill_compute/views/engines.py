@@ -86,8 +86,15 @@ class Engines:
             return None
         if self._plan is not None and self._plan.lacking:
             return Why("NoWindows", self._plan.lacking)
+        if self._plan is not None and self._plan.anew and self._for_lag:
+            said = "would evaluate its recursion anew, from all of its facts: more work, not less"
+            return Why("Rounds", f"{self.rule.why.said}; each window on Spark {said}")
         lacking = self._windows.lacking() if self.asked == "auto" else ""
         return Why("NoDriver", lacking) if lacking else None
+
+    @property
+    def _for_lag(self) -> bool:
+        return self.asked == "auto" and self.rule.why.cause == "Lag"
 
     def choose(self, *, fresh: bool) -> Engine:
         """The engine from now on. A view begins in one process: its history is a job of its own.

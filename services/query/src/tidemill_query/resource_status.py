@@ -41,6 +41,7 @@ from tidemill.runtime.resources import (
 )
 from tidemill.shard import CollectionStatus
 from tidemill.time import Frontier, sole_time
+from tidemill_query.failure_counts import FailureCounts
 from tidemill_query.listing import NOTHING_BOUND
 from tidemill_query.retention_report import who_holds, why_kept
 
@@ -110,6 +111,7 @@ class ResourceStatuses:
         self._store = context.store
         self._reports = reports
         self._texts: dict[tuple[str, str], list[tuple[Resource, str]]] = {}
+        self._failures = FailureCounts(context.collections)
 
     async def get(
         self, kind: str | None, name: str | None, documents: bool = True
@@ -125,6 +127,7 @@ class ResourceStatuses:
         if kind is None and name is None:
             known = {(stored.resource.kind, stored.resource.name) for stored in found}
             self._texts = {key: text for key, text in self._texts.items() if key in known}
+            self._failures.keep({stored.prefix for stored in found})
         return [await self._status(stored, said, documents=documents) for stored in found]
 
     def _text(self, resource: Resource) -> str:
@@ -152,31 +155,12 @@ class ResourceStatuses:
             for collection in own:
                 kept += why_kept(made[collection])
                 holders += who_holds(made[collection])
-            failed = await self._count_failures(stored)
+            failed = await self._failures.of(stored, made)
         except (UnknownCollection, Corrupt):  # its status says why
             return status
         return replace(
             status, details={**status.details, **failed, "holders": holders, "heldBack": kept}
         )
-
-    async def _count_failures(self, stored: Stored) -> dict[str, Json]:
-        """Numbers of failed solutions of a view now, and of dead letters of a source."""
-        spec, collections = stored.resource.spec, self._context.collections
-        what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
-        if not isinstance(spec, SourceSpec | ViewSpec):
-            return {}
-        collection = f"{stored.prefix}/{what}"
-        upper = (await collections.status(collection)).upper
-        if upper.empty or sole_time(upper) == 0:
-            return {what: 0}
-        held, _ = await collections.acquire(collection, owner="describe")
-        try:
-            last = sole_time(upper) - 1
-            if not held.frontier.less_equal(last):
-                return {what: 0}
-            return {what: (await collections.snapshot(held, last)).num_rows}
-        finally:
-            await collections.drop(held)
 
     def _health(self, stored: Stored, said: PartReports) -> tuple[Health, dict[str, Json]]:
         """The health of the work on a resource, and its details."""

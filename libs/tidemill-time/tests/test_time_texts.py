@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import unicodedata
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from tidemill.errors import UsageError
 from tidemill.time import MARKS_MAX, is_normal, normal, texts
 from tidemill.time.texts import marks
 
-SOME = st.text(st.sampled_from("aé\u0301\u0316\u0f73\u0f81\u1100\u1161ß漢\U0001e944"), max_size=80)
+LETTERS = "aé\u0301\u0316\u0f73\u0f81\u1100\u1161\u11a8ß漢\U0001e944\u09c7\u09be\uf900"
+SOME = st.text(st.sampled_from(LETTERS), max_size=80)
 
 
 def in_a_row(text: str) -> int:
@@ -45,12 +47,44 @@ def test_s1_a_long_text_is_normalised_in_pieces_as_it_is_at_once(text: str, piec
         assert is_normal(text) == (unicodedata.normalize("NFC", text) == text)
 
 
-def test_s1_no_ascii_character_composes_with_what_stands_before_it() -> None:
-    """So a text may be cut before any; a letter that does compose was put behind such a cut."""
-    taken = {unicodedata.normalize("NFD", chr(at))[1:] for at in range(sys.maxunicode + 1)}
-    assert not any(sign.isascii() for rest in taken for sign in rest)
-    assert all(unicodedata.combining(chr(at)) == 0 for at in range(128))
-    assert unicodedata.normalize("NFC", "e") + unicodedata.normalize("NFC", "\u0301") != "é"
+def test_s1_a_text_is_cut_before_no_character_that_composes_with_what_stands_before_it() -> None:
+    """Letters that do were put behind another one by some canonical decomposition."""
+    every = list(map(chr, range(sys.maxunicode + 1)))
+    behind = {sign for one in every for sign in unicodedata.normalize("NFD", one)[1:]}
+    assert "\u0301" in behind
+    assert {"\u09be", "\u1161", "\u11a8"} <= {
+        one for one in behind if not unicodedata.combining(one)
+    }
+    assert not any(map(texts._begins, behind))
+    assert not any(texts._begins(one) for one in every if unicodedata.combining(one))
+    assert all(map(texts._begins, ["a", "é", "α", "か", "각", "語", "豈", "ᄀ"]))
+
+
+WITHOUT_ASCII = {
+    "kana": "か" + "\u0316\u0301" * 15,
+    "tibetan": "ཀ" + "\u0f73" * 30,
+    "singletons": "\uf900",
+    "hangul": "\u1100\u1161\u11a8",
+    "bengali": "\u09c7\u09beক",
+}
+
+
+@pytest.mark.parametrize("letters", WITHOUT_ASCII)
+def test_s1_a_long_text_without_ascii_is_in_pieces_too(
+    letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = WITHOUT_ASCII[letters]
+    text = part * ((1 << 18) // len(part))
+    whole, at_once = unicodedata.normalize("NFC", text), list[int]()
+    known = unicodedata.normalize
+
+    def counted(form: Literal["NFC", "NFD"], piece: str) -> str:
+        at_once.append(len(piece))
+        return known(form, piece)
+
+    monkeypatch.setattr(unicodedata, "normalize", counted)
+    assert normal(text) == whole
+    assert max(at_once) < texts.PIECE + texts.LOOKS
 
 
 @given(st.integers(0, 70), st.integers(25, 36), st.text(max_size=40))

@@ -8,7 +8,6 @@ is normalised piece by piece.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
@@ -25,10 +24,10 @@ _DECOMPOSING = "\u0f73\u0f75\u0f81"
 """Characters that count as letters until they are taken apart, into marks alone."""
 
 PIECE = 4_096
-"""Characters that are normalised at once, or more up to the next ASCII character."""
+"""Characters that are normalised at once, or more up to one that may begin a text."""
 
-_ASCII = re.compile("[\\x00-\\x7f]")
-"""Such a character takes part in no normal form with what stands before it."""
+LOOKS = MARKS_MAX + 2
+"""Characters that are looked at for one that may begin a text: in a run of marks none does."""
 
 
 def normal(text: str) -> str:
@@ -59,11 +58,27 @@ def is_normal(text: str) -> bool:
 
 def _pieces(text: str) -> Iterator[str]:
     """The text in pieces, between which other threads may go on."""
-    first = 0
-    while len(text) - first > PIECE and (found := _ASCII.search(text, first + PIECE)):
-        yield text[first : found.start()]
-        first = found.start()
+    first, at = 0, PIECE
+    while at < len(text):
+        looked = range(at, min(at + LOOKS, len(text)))
+        cut = next((place for place in looked if _begins(text[place])), None)
+        if cut is not None:
+            yield text[first:cut]
+            first = at = cut
+        at += PIECE
     yield text[first:]
+
+
+def _begins(sign: str) -> bool:
+    """Whether a character takes part in no normal form with anything that stands before it.
+
+    Letters that compose with the ones before them are marks by their category, or Hangul's vowels
+    and final consonants.
+    """
+    start = unicodedata.normalize("NFD", sign)[0]
+    if unicodedata.combining(start) or unicodedata.category(start).startswith("M"):
+        return False
+    return not "\u1160" <= start <= "\u11ff"
 
 
 @cache

@@ -53,8 +53,9 @@ from tidemill.testkit.evaluated import evaluated
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.turns import Turns
 from tidemill.time import frontier
-from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.action import ActionDriver
 from tidemill_compute.actions.outbox import Firing, Took, untold
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget

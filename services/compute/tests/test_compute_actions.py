@@ -24,10 +24,11 @@ from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
-from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.action import ActionDriver
 from tidemill_compute.actions.outbox import Firing, Took, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_log import LogSink
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
 END = 30

@@ -39,13 +39,14 @@ from tidemill.testkit.http_endpoints import served
 from tidemill.testkit.pages import defined_in
 from tidemill.testkit.turns import Turns
 from tidemill.time import frontier
-from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.action import ActionDriver
 from tidemill_compute.actions.outbox import Firing, Sink, Took, key_in, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
 ALARM = pa.schema(

@@ -28,9 +28,10 @@ from tidemill.runtime.resources.specs import GroupSpec, RateSpec
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
-from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.action import ActionDriver
 from tidemill_compute.actions.outbox import Firing, Sink, Took, untold
 from tidemill_compute.actions.sink_file import FileSink
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
 ALARM = pa.schema(
@@ -112,7 +113,7 @@ class World:
 
     def action(self, collections: Collections, sink: Sink) -> ActionDriver:
         settings = ComputeSettings(hold_interval_s=0.0)
-        target = replace(TARGET, limit=self.limit, group=self.group)
+        target = replace(TARGET, limit=self.limit, group=self.group, repeats=True)
         return ActionDriver(target, sink, collections, self.clock, settings)
 
     async def create(self) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tidemill.runtime.durations import Milliseconds
 from tidemill.runtime.resources.specs import GroupSpec
+from tidemill.testkit.effects import in_order
 from tidemill.time import U64_MAX
 from tidemill_compute.actions.grouping import EVENTS_MAX, Grouping, grouping_of
-from tidemill_compute.actions.outbox import BEGIN, END, Firing, in_order
+from tidemill_compute.actions.outbox import BEGIN, END, Firing
 
 EVENTS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 60), st.booleans(), st.booleans()), max_size=40

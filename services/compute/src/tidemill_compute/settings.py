@@ -16,6 +16,11 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory than there is begins again with fewer.
     """
 
+    action_changes_max: int = 5_000
+    """Changes of what an action watches that one step of it takes, as far as instants differ; and
+    firings that its sink is handed at a time. A backlog behind a slow sink waits in the collection.
+    """
+
     window_ticks_max: int = 2_000
     """Ticks of a ticked view that one step covers; their output is readable after each step."""
 

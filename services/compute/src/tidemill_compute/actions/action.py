@@ -5,53 +5,33 @@ once.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
-from tidemill.catalog.record_rows import PredicateShape, record_of
+from tidemill.arrangement.updates import DIFF, concatenate, stamp, update_schema
 from tidemill.catalog.schemas import outbox_schema
-from tidemill.datalog.goals import Goal
 from tidemill.errors import Fenced, NotYet
 from tidemill.runtime.clock import Clock
-from tidemill.runtime.resources.specs import GroupSpec, RateSpec
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, frontier, sole_time
-from tidemill_compute.actions.corrections import Correction, correction_rows, corrections_told
-from tidemill_compute.actions.firings import Firings
+from tidemill_compute.actions.corrections import Correction, correction_rows
+from tidemill_compute.actions.due import Due
 from tidemill_compute.actions.grouping import grouping_of
-from tidemill_compute.actions.limiting import limiter_of
+from tidemill_compute.actions.memory import Memory
 from tidemill_compute.actions.outbox import (
     Firing,
     Sink,
-    firings_of,
+    firing_updates,
     follow_on,
-    lasting_in,
-    outbox_rows,
 )
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.appending import append_through
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
-
-
-@dataclass(frozen=True, slots=True)
-class ActionTarget:
-    """An action: its goal, the collection that is watched, its outbox, and what is done of it."""
-
-    name: str
-    goal: Goal
-    watched: str
-    shape: PredicateShape
-    outbox: str
-    done: str
-    corrections: str
-    follow: bool = False
-    limit: RateSpec | None = None
-    group: GroupSpec | None = None
 
 
 @dataclass(slots=True)
@@ -96,16 +76,17 @@ class ActionDriver:
         self._clock = clock
         self._settings = settings
         self._holds = Holds(collections, f"action:{target.name}")
-        self._record_of = record_of(target.shape)
-        names = [name for name, _ in target.shape.argument_columns]
-        self._limiter = limiter_of(target.limit, names)
-        self._grouping = grouping_of(target.group, names)
-        self._fired = Firings(target.goal, target.follow, self._limiter)
-        self.lasting: dict[str, Firing] = {}
-        """Of an action that follows its events: what was told last of each that has not ended."""
+        self._grouping = grouping_of(
+            target.group, [name for name, _ in target.shape.argument_columns]
+        )
+        self._memory = Memory(target, collections, self._holds)
         self._telling = asyncio.Lock()
         self._carried: set[str] = set()
         """Keys whose effects have happened, of firings that are not marked as done."""
+        self._told = 0, 0
+        """An instant from which on nothing is done, and the number of firings from there on whose
+        effects have happened: these are not in `_carried`.
+        """
         self.counts = ActionCounts()
 
     async def prepare(self) -> None:
@@ -120,7 +101,8 @@ class ActionDriver:
         await self._resume()
         held_at = self._clock.monotonic_s()
         while self.counts.frontier < U64_MAX:
-            upper = await self._definite(self.counts.frontier)
+            reached = await self._definite(self.counts.frontier)
+            upper = await self._step_end(reached)
             await self._put(self.counts.frontier, upper)
             await self._carry_out(upper)
             self.counts.frontier = upper
@@ -136,31 +118,24 @@ class ActionDriver:
         while True:
             await self._clock.sleep(repeat_s)
             async with self._telling:
-                await self._sink.fire(list(self.lasting.values()))
+                await self._sink.fire(list(self._memory.lasting.values()))
 
     async def _resume(self) -> None:
         """Read the fired events and the effects done from the outbox, and go on behind them."""
         upper, covered = await self._recall()
         done = await self._read_done()
-        doubtful = [firing for _, firing in await self._due(done, self._told_until(upper))]
+        doubtful = await self._due(done, self._told_until(upper))
         self._carried |= await self._sink.recover(doubtful)
         await self._carry_out(upper)
         self.counts.frontier = covered
 
     async def _recall(self) -> tuple[int, int]:
         """Learn what has fired; the upper of the outbox, and how far it covers what is watched."""
-        target = self._target
-        status = await self._collections.status(target.outbox)
+        status = await self._collections.status(self._target.outbox)
         upper = sole_time(status.upper)
+        self._memory.forget()
         if status.since != status.upper:
-            put = await self._holds.snapshot(target.outbox, upper - 1)
-            self._fired.known = Counter(put["event" if target.follow else "key"].to_pylist())
-            self.lasting = lasting_in(put) if target.follow else {}
-            if self._limiter is not None:
-                rows = put.drop_columns([DIFF]).to_pylist()
-                self._limiter.recall(Firing(**row) for row in rows)
-            told = await self._holds.snapshot(target.corrections, upper - 1)
-            self._fired.told = corrections_told(told)
+            await self._memory.recall(upper)
         return upper, upper
 
     async def _definite(self, lower: int) -> int:
@@ -174,42 +149,44 @@ class ActionDriver:
                 continue
             return U64_MAX if upper.empty else sole_time(upper)
 
+    async def _step_end(self, reached: int) -> int:
+        """The end of the next step: all that is definite, or as much as is taken at once."""
+        rows_max = self._settings.action_changes_max
+        return await self._collections.upper_of_rows(
+            self._target.watched, self.counts.frontier, reached, rows_max
+        )
+
     async def _put(self, lower: int, upper: int) -> None:
         """Put every event into the outbox whose presence begins in [lower, upper) and did not
         before.
         """
-        firings, corrections = self._news(await self._changes(lower, upper))
-        target, name = self._target, self._target.name
-        stamps = [pa.array([f.instant for f in firings], pa.uint64())]
-        stamps.append(pa.array([1] * len(firings), pa.int64()))
+        changes, target = await self._changes(lower, upper), self._target
         schema = outbox_schema(target.follow, limited=target.limit is not None)
-        table = outbox_rows(firings, schema)
-        table = table.append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
-        table = concatenate([update_schema(schema).empty_table(), table])
+        put, corrected = [update_schema(schema).empty_table()], []
+        for piece in self._memory.taking.pieces(changes, self._settings.action_changes_max):
+            firings, corrections = self._news(piece)
+            put.append(firing_updates(firings, schema))
+            corrected.append(correction_rows(corrections, target.shape))
+            await self._clock.sleep(0)  # others have a turn
         # IMPORTANT: the corrections first: a restart goes on from the upper of the outbox.
-        await self._correct(corrections, upper)
-        await append_through(self._collections, target.outbox, table, upper, name)
-        self.counts.fired += len(firings)
-        self.counts.limited += sum(firing.limited for firing in firings)
-
-    async def _correct(self, corrections: Sequence[Correction], upper: int) -> None:
-        """Write down what became, before `upper`, of what has fired."""
-        target = self._target
-        changed = correction_rows(corrections, target.shape)
-        await append_through(self._collections, target.corrections, changed, upper, target.name)
-        self.counts.corrected += len(corrections)
+        await self._correct(concatenate(corrected), upper)
+        rows = concatenate(put)
+        await append_through(self._collections, target.outbox, rows, upper, target.name)
+        self.counts.fired += rows.num_rows
+        if target.limit is not None:
+            self.counts.limited += pc.sum(rows["limited"]).as_py() or 0
 
     def _news(self, changes: pa.Table) -> tuple[list[Firing], list[Correction]]:
         """First firings, and corrections of earlier ones, by instant."""
-        names = self._target.shape.schema.names
-        rows = list(zip(*(changes[name].to_pylist() for name in names), strict=True))
-        times, diffs = changes[TIME].to_pylist(), changes[DIFF].to_pylist()
-        news = self._fired.take(
-            (self._record_of(row), int(time), diff)
-            for row, time, diff in zip(rows or [()] * len(times), times, diffs, strict=True)
-        )
-        self.counts.repeated = self._fired.repeated
+        news = self._memory.fired.take(self._memory.taking.changes(changes))
+        self.counts.repeated = self._memory.fired.repeated
         return news
+
+    async def _correct(self, corrected: pa.Table, upper: int) -> None:
+        """Write down what became, before `upper`, of what has fired."""
+        target = self._target
+        await append_through(self._collections, target.corrections, corrected, upper, target.name)
+        self.counts.corrected += corrected.num_rows
 
     async def _changes(self, lower: int, upper: int) -> pa.Table:
         """The changes of the watched collection in [lower, upper); its first contents count as
@@ -224,17 +201,18 @@ class ActionDriver:
             return first
         return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
 
-    async def _due(self, lower: int, upper: int) -> list[tuple[int, Firing]]:
+    async def _due(self, lower: int, upper: int) -> Due:
         """The effects that the outbox asks for from [lower, upper), each with the instant behind
         which it is done, in their order.
         """
         if lower >= upper:
-            return []
-        due = firings_of(await self._holds.changes(self._target.outbox, lower, upper))
+            return Due.of([])
+        due = Due.in_outbox(await self._holds.changes(self._target.outbox, lower, upper))
         if self._grouping is None:
             return due
-        messages = self._grouping.messages(firing for _, firing in due)
-        return [(self._grouping.end_of(each), each) for each in messages]
+        return Due.of(
+            [(self._grouping.end_of(each), each) for each in self._grouping.messages(due)]
+        )
 
     def _told_until(self, upper: int) -> int:
         """The instant before which effects are complete, if the outbox is up to `upper`."""
@@ -248,16 +226,26 @@ class ActionDriver:
         lower, upper = await self._read_done(), self._told_until(upper)
         due = await self._due(lower, upper)
         if self._sink.at_most_once:
-            for instant, firings in groupby(due, lambda each: each[0]):
-                together = list(firings)
-                if await self._mark_done(together, instant + 1):
-                    await self._fire([firing for _, firing in together if not firing.limited])
+            for instant, start, stop in due.instants():
+                if await self._mark_done(due.marks.slice(start, stop - start), instant + 1):
+                    await self._tell(due, start, stop)
         else:
-            told = (firing for _, firing in due if not firing.limited)
-            await self._fire([firing for firing in told if firing.key not in self._carried])
+            await self._tell(due, self._told[1] if self._told[0] == lower else 0, len(due), lower)
         if lower < upper:
-            await self._mark_done(due, upper)
-            self._carried.difference_update(firing.key for _, firing in due)
+            await self._mark_done(due.marks, upper)
+
+    async def _tell(self, due: Due, start: int, stop: int, lower: int | None = None) -> None:
+        """Call the sink for the effects at these places, some at a time.
+
+        With `lower`, the instant of the first one that is not done, those that happen are noted.
+        """
+        for at in range(start, stop, self._settings.action_changes_max):
+            some = due[at : min(at + self._settings.action_changes_max, stop)]
+            told = [each for each in some if not each.limited and each.key not in self._carried]
+            await self._fire(told)
+            if lower is not None:
+                self._told = lower, at + len(some)
+                self._carried.difference_update(each.key for each in some)
 
     async def _read_done(self) -> int:
         return sole_time((await self._collections.status(self._target.done)).upper)
@@ -272,24 +260,19 @@ class ActionDriver:
 
     def _took(self, firings: Sequence[Firing]) -> None:
         self.counts.effects += len(firings)
-        if self._target.follow and self._grouping is None:
+        if self._target.repeats:
             for firing in firings:
-                follow_on(self.lasting, firing)
+                follow_on(self._memory.lasting, firing)
         if not self._sink.at_most_once:
             self._carried.update(firing.key for firing in firings)
 
-    async def _mark_done(self, due: Sequence[tuple[int, Firing]], upper: int) -> int:
+    async def _mark_done(self, marks: pa.Table, upper: int) -> int:
         """Write marks for these firings; the number of them that had no mark before."""
-        keys = pa.table(
-            {
-                "key": pa.array([firing.key for _, firing in due], pa.string()),
-                TIME: pa.array([instant for instant, _ in due], pa.uint64()),
-                DIFF: pa.array([1] * len(due), pa.int64()),
-            }
-        )
+        ones = pa.array(np.ones(marks.num_rows, np.int64))
         return await append_through(
-            self._collections, self._target.done, keys, upper, self._target.name
-        )
+            self._collections, self._target.done, marks.append_column(DIFF, ones), upper,
+            self._target.name,
+        )  # fmt: skip
 
     async def _move_holds(self, upper: int) -> None:
         """Downgrade the holds to the instant up to which the outbox has every firing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -60,9 +60,3 @@ def _plain(record: Record) -> Iterator[object]:
     """Arguments as columns hold them: sets in their text form."""
     for value in record.arguments:
         yield format_value(value) if isinstance(value, frozenset) else value
-
-
-def corrections_told(rows: pa.Table) -> Counter[str]:
-    """Number of corrections of each key, from all rows."""
-    counts: Mapping[str, int] = Counter(rows["key"].to_pylist())
-    return Counter(counts)

@@ -4,26 +4,27 @@ definite.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
-from tidemill.catalog.record_rows import endless, row_of
+from tidemill.catalog.record_rows import endless, record_of, row_of
 from tidemill.catalog.schemas import OUTBOX_SCHEMA
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.pushdown import Reading
 from tidemill.datalog.records import Record
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, UpperMismatch
 from tidemill.shard.offloading import first_of
 from tidemill.time import U64_MAX, frontier, sole_time
-from tidemill_compute.actions.action import ActionDriver, ActionTarget
-from tidemill_compute.actions.corrections import corrections_told
+from tidemill_compute.actions.action import ActionDriver
+from tidemill_compute.actions.corrections import correction_rows
 from tidemill_compute.actions.early import EarlyEvents
 from tidemill_compute.actions.outbox import Firing, Sink
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
 _LAST = 2**63 - 1
@@ -47,6 +48,7 @@ class EagerDriver(ActionDriver):
         super().__init__(target, sink, collections, clock, settings)
         self.early = early
         self._row_of = row_of(target.shape)
+        self._record_of = record_of(target.shape)
         self._upper = 0
         self._noted: int | None = None
         """The instant up to which the outbox covers the watched collection; None before its first
@@ -99,33 +101,38 @@ class EagerDriver(ActionDriver):
         target = self._target
         status = await self._collections.status(target.outbox)
         self._upper = sole_time(status.upper)
-        rows: list[dict[str, Any]] = []
+        self._memory.forget()
+        notes: dict[str, int] = {}
         if status.since != status.upper:
-            rows = (await self._holds.snapshot(target.outbox, self._upper - 1)).to_pylist()
-        self._fired.known = Counter(row["key"] for row in rows if row["key"])
-        notes = {row["record"]: int(row["instant"]) for row in rows if not row["key"]}
+            read = Reading(columns=("key", "instant", "record"))
+            rows = await self._holds.snapshot(target.outbox, self._upper - 1, reading=read)
+            is_note = pc.equal(rows["key"], "")
+            self._memory.fired.known.add(rows.filter(pc.invert(is_note))["key"].to_pylist())
+            noted = rows.filter(is_note)
+            notes = dict(
+                zip(noted["record"].to_pylist(), noted["instant"].to_pylist(), strict=True)
+            )
         self._noted = notes.pop("", None)
-        self._fired.ahead = notes
+        self._memory.fired.ahead = notes
         begins = sole_time((await self._collections.status(target.corrections)).since)
         covered = begins if self._noted is None else self._noted
-        self._fired.told = Counter()
-        if begins < covered:
-            told = await self._holds.snapshot(target.corrections, covered - 1)
-            self._fired.told = corrections_told(told)
+        async for told in self._memory.pieces(target.corrections, covered):
+            self._memory.fired.told.add(told["key"].to_pylist())
         self.early.look_again()
         return self._upper, U64_MAX if covered == _LAST else covered
 
     async def _step(self) -> None:
         """Put down what is definite and what has come, and let the sink do it."""
         lower, reached = self.counts.frontier, await self._read_reached()
-        upper, ahead = max(lower, reached), dict(self._fired.ahead)
+        upper, ahead = lower, dict(self._memory.fired.ahead)
         firings: list[Firing] = []
-        if lower < upper:
+        if lower < reached:
+            upper = await self._step_end(reached)
             firings, corrections = self._news(await self._changes(lower, upper))
             # IMPORTANT: the corrections first: a restart goes on from what the outbox covers.
-            await self._correct(corrections, upper)
+            await self._correct(correction_rows(corrections, self._target.shape), upper)
         await self.early.advance()
-        if lower <= reached < U64_MAX:
+        if upper == reached < U64_MAX:
             # Before the action begins nobody knows whether what has come will begin before it does.
             firings += self._foreseen(await self.early.find(reached), reached)
         if lower == upper and not firings:
@@ -154,19 +161,25 @@ class EagerDriver(ActionDriver):
         there: set[str] = set()
         first: dict[str, tuple[int, Record]] = {}
         for presence in sorted(found, key=lambda each: each.start):
-            if not self._fired.matches(presence.record) or endless(presence.record) is not None:
+            if (
+                not self._memory.fired.matches(presence.record)
+                or endless(presence.record) is not None
+            ):
                 continue
             record = self._record_of(self._row_of(presence.record))
-            key = self._fired.key_of(record)
+            key = self._memory.fired.key_of(record)
             if presence.start < upper:
                 there.add(key)
-            elif key not in there and key not in self._fired.known:
+            elif key not in there:
                 first.setdefault(key, (int(presence.start), record))
-        self._fired.known.update(first.keys())
-        self._fired.ahead |= {key: instant for key, (instant, _) in first.items()}
+        for key in self._memory.fired.known.of(first):
+            del first[key]
+        self._memory.fired.known.put(dict.fromkeys(first, 1))
+        self._memory.fired.ahead |= {key: instant for key, (instant, _) in first.items()}
         self.foreseen += len(first)
         return [
-            self._fired.firing(key, instant, record) for key, (instant, record) in first.items()
+            self._memory.fired.firing(key, instant, record)
+            for key, (instant, record) in first.items()
         ]
 
     def _rows(
@@ -178,8 +191,12 @@ class EagerDriver(ActionDriver):
         rows = [{**asdict(firing), DIFF: 1} for firing in firings]
         noted = [] if self._noted is None else [("", self._noted, -1)]
         noted.append(("", upper, 1))
-        noted += [(key, due, -1) for key, due in ahead.items() if key not in self._fired.ahead]
-        noted += [(key, due, 1) for key, due in self._fired.ahead.items() if key not in ahead]
+        noted += [
+            (key, due, -1) for key, due in ahead.items() if key not in self._memory.fired.ahead
+        ]
+        noted += [
+            (key, due, 1) for key, due in self._memory.fired.ahead.items() if key not in ahead
+        ]
         name = self._target.name
         for record, instant, diff in noted:
             note = Firing("", name, instant, record, "", None)

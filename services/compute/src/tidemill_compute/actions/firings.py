@@ -12,6 +12,7 @@ from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
 from tidemill.time.typed import plain
 from tidemill_compute.actions.corrections import Correction, changed_after_firing
+from tidemill_compute.actions.key_counts import KeyCounts
 from tidemill_compute.actions.limiting import Limiter
 from tidemill_compute.actions.outbox import BEGIN, CHANGE, END, Firing
 
@@ -32,9 +33,9 @@ class Firings:
         # Values that ride beside a fact are not in its key. An event that fired may stop matching
         # while its fact is still there.
         self._event = replace(goal, parafacts=())
-        self.known: Counter[str] = Counter()
+        self.known = KeyCounts()
         """Effects so far under each event that has fired."""
-        self.told: Counter[str] = Counter()
+        self.told = KeyCounts()
         """Corrections so far of each key."""
         self.ahead: dict[str, int] = {}
         """Of an eager action: keys that have fired and are still to begin, with the instant
@@ -46,27 +47,36 @@ class Firings:
     def take(self, changes: Iterable[RecordChange]) -> tuple[list[Firing], list[Correction]]:
         """Firings, and corrections of earlier ones, by instant.
 
-        All changes of an instant come in one call. Cost: O(n log n) for n changes.
+        All changes of an event at an instant come in one call. Cost: O(n log n) for n changes.
         """
         gone: dict[tuple[int, str], Record] = {}
         come: dict[tuple[int, str], Record] = {}
         for record, time, diff in changes:
-            if self._event.bindings(record) is not None:
+            if self.asks(record):
                 (come if diff > 0 else gone)[time, self.key_of(record)] = record
         firings: list[Firing] = []
         corrections: list[Correction] = []
-        for where in sorted(come.keys() | gone.keys()):
-            (instant, key), old, new = where, gone.get(where), come.get(where)
+        where = sorted(come.keys() | gone.keys())
+        known = Counter(self.known.of(key for _, key in where))
+        told = Counter(self.told.of(key for key in known))
+        for instant, key in where:
+            old, new = gone.get((instant, key)), come.get((instant, key))
             if new is not None and key in self.ahead:
                 del self.ahead[key]  # it begins, as was foreseen
-            elif key in self.known:
+            elif key in known:
                 self.repeated += new is not None
-                corrections += changed_after_firing(key, instant, old, new, self.told)
+                corrections += changed_after_firing(key, instant, old, new, told)
                 if self._follow and (then := self._phase(old, new)):
-                    firings.append(self._followed(key, instant, *then))
+                    firings.append(self._followed(key, instant, *then, known))
             elif new is not None and self.matches(new) and not self.matches(old):
-                firings.append(self._first(key, instant, new))
+                firings.append(self._first(key, instant, new, known))
+        self.known.put({firing.of: known[firing.of] for firing in firings})
+        self.told.put({each.key: told[each.key] for each in corrections})
         return firings if self._limiter is None else self._limiter.judge(firings), corrections
+
+    def asks(self, record: Record) -> bool:
+        """Whether the event of a record is one of those that the goal is about."""
+        return self._event.bindings(record) is not None
 
     def key_of(self, record: Record) -> str:
         """The key of an event."""
@@ -90,15 +100,17 @@ class Firings:
             return None if old == new else (CHANGE if was else BEGIN, new)
         return (END, old) if old is not None and was else None
 
-    def _first(self, key: str, instant: int, record: Record) -> Firing:
+    def _first(self, key: str, instant: int, record: Record, known: Counter[str]) -> Firing:
         if self._follow:
-            return self._followed(key, instant, BEGIN, record)
-        self.known[key] = 1
+            return self._followed(key, instant, BEGIN, record, known)
+        known[key] = 1
         return self.firing(key, instant, record)
 
-    def _followed(self, event: str, instant: int, phase: str, record: Record) -> Firing:
-        before = self.known[event]
-        self.known[event] += 1
+    def _followed(
+        self, event: str, instant: int, phase: str, record: Record, known: Counter[str]
+    ) -> Firing:
+        before = known[event]
+        known[event] += 1
         key = f"{event}.{before}" if before else event
         return replace(self.firing(key, instant, record), event=event, phase=phase)
 

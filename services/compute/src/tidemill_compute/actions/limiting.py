@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.runtime.resources.specs import RateSpec
-from tidemill_compute.actions.outbox import BEGIN, END, Firing, in_order
+from tidemill_compute.actions.outbox import BEGIN, END, Firing
 
 GROUPS_KEPT = 1_000
 """Groups above whose number those that tell nothing any more are looked for."""
@@ -43,10 +43,9 @@ class Limiter:
         """The firings, which come in the order of their effects, with their marks."""
         return [self._take(each, replace(each, limited=self._passes(each))) for each in firings]
 
-    def recall(self, firings: Iterable[Firing]) -> None:
-        """Take in firings that were judged before."""
-        for each in in_order(firings):
-            self._take(each, each)
+    def recall(self, firing: Firing) -> None:
+        """Take in a firing that was judged before; they come in the order of their effects."""
+        self._take(firing, firing)
 
     def _passes(self, firing: Firing) -> bool:
         if firing.phase != BEGIN:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.arrangement.updates import DIFF, TIME, update_schema
 
 BEGIN, CHANGE, END = "begin", "change", "end"
 """Phases of an event: it begins, it has other values, it has ended or was withdrawn."""
@@ -111,10 +110,11 @@ def key_in(line: bytes) -> str:
     return str(body.get("key", "")) if isinstance(body, dict) else ""
 
 
-def outbox_rows(firings: Sequence[Firing], schema: pa.Schema) -> pa.Table:
-    """The firings as rows of an outbox with these columns."""
+def firing_updates(firings: Sequence[Firing], schema: pa.Schema) -> pa.Table:
+    """The firings as updates of an outbox with these columns, each at its instant."""
     columns = {name: [getattr(firing, name) for firing in firings] for name in schema.names}
-    return pa.table(columns, schema=schema)
+    columns |= {TIME: [firing.instant for firing in firings], DIFF: [1] * len(firings)}
+    return pa.table(columns, schema=update_schema(schema))
 
 
 def follow_on(lasting: dict[str, Firing], firing: Firing) -> None:
@@ -123,35 +123,3 @@ def follow_on(lasting: dict[str, Firing], firing: Firing) -> None:
         lasting.pop(firing.of, None)
     else:
         lasting[firing.of] = firing
-
-
-def lasting_in(rows: pa.Table) -> dict[str, Firing]:
-    """The last firing of each event that lasts, from all rows of an outbox."""
-    names = [name for name in rows.column_names if name not in (TIME, DIFF)]
-    found: dict[str, Firing] = {}
-    for firing in in_order(Firing(**row) for row in rows.select(names).to_pylist()):
-        if not firing.limited:
-            follow_on(found, firing)
-    return found
-
-
-def in_order(firings: Iterable[Firing]) -> list[Firing]:
-    """Firings in the order of their effects."""
-    return sorted(firings, key=_place)
-
-
-def _place(firing: Firing) -> tuple[int, str, int]:
-    """By instants, then by the number of the effect under its event."""
-    number = firing.key[len(firing.of) + 1 :]
-    return firing.instant, firing.of, int(number or 0)
-
-
-def firings_of(rows: pa.Table) -> list[tuple[int, Firing]]:
-    """The firings that updates of an outbox hold, each with the instant at which it stands there.
-
-    By that, then by instant and key: the order of their effects.
-    """
-    found = rows.filter(pc.not_equal(rows["key"], ""))
-    firings = (Firing(**row) for row in found.drop_columns([TIME, DIFF]).to_pylist())
-    due = zip(found[TIME].to_pylist(), firings, strict=True)
-    return sorted(due, key=lambda each: (each[0], *_place(each[1])))

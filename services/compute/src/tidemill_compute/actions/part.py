@@ -15,13 +15,14 @@ from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.eager import inputs_below
 from tidemill.datalog.limits import Limits
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
-from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.action import ActionDriver
 from tidemill_compute.actions.claimed_sink import ClaimedSink
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents, EarlyTarget
 from tidemill_compute.actions.outbox import Sink
 from tidemill_compute.actions.proving import Proofs, ProvingSink
 from tidemill_compute.actions.sinks import open_sink
+from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.events.source_streams import stream_of
 from tidemill_compute.views.context import ComputeContext
 from tidemill_compute.views.part import bounds_of
@@ -50,7 +51,7 @@ class ActionPart:
         target = ActionTarget(
             made.stored.prefix, made.goal, made.watched.collection, made.watched.shape,
             made.outbox, made.done, made.corrections, made.spec.follow, made.spec.limit,
-            made.spec.group,
+            made.spec.group, made.spec.sink.alertmanager is not None,
         )  # fmt: skip
         self._early = self._look_ahead() if made.spec.eager else None
         self.driver = self._drive(target)

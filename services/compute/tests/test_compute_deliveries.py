@@ -286,7 +286,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             askable = kind == "http askable"
             endpoint = Endpoint(
                 url, Delivery.ASKABLE if askable else Delivery.KEYED,
-                ask=f"{url}/{{key}}" if askable else "",
+                ask=f"{url}/{{key}}" if askable else "", lanes_max=3,
             )  # fmt: skip
             yield Place(lambda: HttpSink(endpoint, SystemClock()), lambda: _count_effects(target))
         else:
@@ -435,7 +435,7 @@ async def test_an_endpoint_has_each_effect_as_often_as_its_class_says(delivery: 
         await world.create()
         async with target.served() as url:
             ask = f"{url}/{{key}}" if delivery is Delivery.ASKABLE else ""
-            sink = partial(HttpSink, Endpoint(url, delivery, ask=ask), world.clock)
+            sink = partial(HttpSink, Endpoint(url, delivery, ask=ask, lanes_max=3), world.clock)
             deaths += await survive(world, sink, Random(seed), target.calm)
         fired = set(keys(await world.now.read_updates("calls/outbox")))
         assert len(fired) == len(world.changes)

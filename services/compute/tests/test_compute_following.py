@@ -9,13 +9,15 @@ import asyncio
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
+from aiohttp import web
 
 from tidemill.arrangement.updates import update_schema
 from tidemill.catalog.record_rows import PredicateShape
@@ -27,10 +29,13 @@ from tidemill.runtime.durations import Milliseconds
 from tidemill.runtime.resources.specs import GroupSpec, RateSpec
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.http_endpoints import served
 from tidemill.time import frontier
 from tidemill_compute.actions.action import ActionDriver
+from tidemill_compute.actions.messages import Names, pager_duty
 from tidemill_compute.actions.outbox import Firing, Sink, Took, untold
 from tidemill_compute.actions.sink_file import FileSink
+from tidemill_compute.actions.sink_http import Endpoint, HttpSink
 from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
@@ -190,7 +195,9 @@ def seen(path: Path, whole: bool = True) -> list[tuple[int, str, str, int]]:
     ]
 
 
-async def follow_to_the_end(world: World, path: Path, random: Random, *, kills: bool = True) -> int:
+async def follow_to_the_end(
+    world: World, sink: Callable[[], Sink], random: Random, *, kills: bool = True
+) -> int:
     """Feed everything, a piece at a time, to processes that die at any write; how many died."""
     await world.create()
     deaths = 0
@@ -198,9 +205,13 @@ async def follow_to_the_end(world: World, path: Path, random: Random, *, kills: 
         await world.feed(min(END, world.fed + random.randrange(1, 9)))
         for _ in range(random.randrange(1, 4) if kills else 0):
             fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
-            await world.follow(world.action(world.process(fuse), FileSink(path)), world.fed)
+            await world.follow(world.action(world.process(fuse), sink()), world.fed)
             deaths += fuse.blown
-    await world.follow(world.action(world.now, FileSink(path)), END)
+    reached = 0
+    while reached < END:
+        last = world.action(world.now, sink())
+        await world.follow(last, END)
+        reached = last.counts.frontier
     return deaths
 
 
@@ -209,7 +220,7 @@ async def test_each_phase_is_told_once_whatever_kills_the_process(
     seed: int, tmp_path: Path
 ) -> None:
     path, world = tmp_path / "calls.jsonl", World(lives(seed))
-    deaths = await follow_to_the_end(world, path, Random(seed))
+    deaths = await follow_to_the_end(world, partial(FileSink, path), Random(seed))
     assert sorted(seen(path)) == expected(world.changes)
     assert deaths > 0
 
@@ -220,7 +231,7 @@ async def test_a_limit_counts_alike_whatever_kills_the_process(seed: int, tmp_pa
     told, deaths = [], 0
     for kills in (False, True):
         path, world = tmp_path / f"{kills}.jsonl", World(lives(seed), limit)
-        deaths += await follow_to_the_end(world, path, random, kills=kills)
+        deaths += await follow_to_the_end(world, partial(FileSink, path), random, kills=kills)
         told.append(sorted(seen(path, whole=False)))
     assert told[0] == told[1]
     due = expected(lives(seed))
@@ -234,7 +245,7 @@ async def test_a_limit_counts_alike_whatever_kills_the_process(seed: int, tmp_pa
 async def test_a_group_is_told_once_whatever_kills_the_process(seed: int, tmp_path: Path) -> None:
     path, within = tmp_path / "calls.jsonl", 8
     world = World(lives(seed), group=GroupSpec(within=Milliseconds(within)))
-    deaths = await follow_to_the_end(world, path, Random(seed))
+    deaths = await follow_to_the_end(world, partial(FileSink, path), Random(seed))
     messages = [json.loads(line) for line in path.read_text().splitlines()]
     (tmp_path / "events.jsonl").write_text(
         "".join(json.dumps(each) + "\n" for message in messages for each in message["events"])
@@ -247,6 +258,51 @@ async def test_a_group_is_told_once_whatever_kills_the_process(seed: int, tmp_pa
         assert {e["instant"] // within for e in message["events"]} == {message["instant"] // within}
         assert {event["phase"] for event in message["events"]} == {message["phase"]}
     assert deaths > 0
+
+
+class Pager:
+    """An endpoint of pages: which arrived first under each key, and how many were there at once."""
+
+    def __init__(self, random: Random) -> None:
+        self.first: dict[str, str] = {}
+        self.under_way: Counter[str] = Counter()
+        self.together = self.most = self.refused = 0
+        self._random = random
+
+    async def post(self, request: web.Request) -> web.Response:
+        key, body = request.headers["Idempotency-Key"], await request.json()
+        event = body["dedup_key"]
+        self.under_way[event] += 1
+        self.together = max(self.together, self.under_way[event])
+        self.most = max(self.most, self.under_way.total())
+        for _ in range(self._random.randrange(20)):
+            await asyncio.sleep(0)
+        self.under_way[event] -= 1
+        if self._random.random() < 0.1:
+            self.refused += 1
+            return web.Response(status=503)
+        self.first.setdefault(key, body["event_action"])
+        return web.Response(status=202)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_pages_of_one_event_never_overtake_each_other_in_their_lanes(seed: int) -> None:
+    world, pager = World(lives(seed)), Pager(Random(seed))
+    compose = pager_duty(lambda: "key", "error", "${record}", Names(["tank"], ""))
+    async with served(web.post("/", pager.post)) as url:
+        endpoint = Endpoint(url, compose=compose, again_s=(0.0,), lanes_max=4)
+        sink = partial(HttpSink, endpoint, world.clock)
+        deaths = await follow_to_the_end(world, sink, Random(seed))
+    numbers: dict[str, list[str]] = {}
+    for key in pager.first:
+        numbers.setdefault(key.partition(".")[0], []).append(key)
+    for event, keys in numbers.items():
+        assert keys == [event, *(f"{event}.{n}" for n in range(1, len(keys)))]
+    phases = Counter(phase for _, _, phase, _ in expected(world.changes))
+    told = Counter(pager.first.values())
+    assert told == {"trigger": phases["begin"] + phases["change"], "resolve": phases["end"]}
+    assert pager.together == 1 < pager.most, "no two events were told at once"
+    assert min(deaths, pager.refused) > 0, "nothing failed"
 
 
 def test_the_lives_have_every_phase() -> None:

@@ -35,7 +35,7 @@ async def test_s8_a_sink_that_answers_a_bomb_is_read_a_little_and_never_unpacked
         return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    firings = [Firing(f"k{number}", "calls", 1, "r", "{}", None) for number in range(3)]
+    firings = [Firing(f"k{number}", "calls", 1, "r", "[]", None) for number in range(3)]
     async with served(web.post("/", answer)) as url:
         await HttpSink(Endpoint(url), SystemClock()).fire(firings)
     assert answered == ["k0", "k1", "k2"]
@@ -55,7 +55,7 @@ async def test_a4_a_sink_that_refuses_now_and_then_says_what_it_took() -> None:
         taken.append(request.headers["Idempotency-Key"])
         return web.Response(status=204)
 
-    left = [Firing(f"k{number}", "calls", 1, "r", "{}", None) for number in range(30)]
+    left = [Firing(f"k{number}", "calls", 1, "r", "[]", None) for number in range(30)]
     expected = [firing.key for firing in left]
     refused = 0
     async with served(web.post("/", answer)) as url:
@@ -83,7 +83,7 @@ async def test_a1_an_effect_that_is_refused_for_now_is_tried_again_at_once() -> 
 
     clock = Sleepless()
 
-    firings = [Firing(f"k{number}", "calls", 1, "r", "{}", None) for number in range(30)]
+    firings = [Firing(f"k{number}", "calls", 1, "r", "[]", None) for number in range(30)]
     async with served(web.post("/", answer)) as url:
         await HttpSink(Endpoint(url), clock).fire(firings)
         assert taken == [firing.key for firing in firings]
@@ -101,5 +101,5 @@ async def test_a1_an_endpoint_that_goes_on_refusing_ends_the_try() -> None:
 
     async with served(web.post("/", answer)) as url:
         with pytest.raises(Unavailable):
-            await HttpSink(Endpoint(url), clock).fire([Firing("k", "calls", 1, "r", "{}", None)])
+            await HttpSink(Endpoint(url), clock).fire([Firing("k", "calls", 1, "r", "[]", None)])
     assert clock.slept == [0.1, 0.2, 0.4, 0.8]

@@ -17,8 +17,13 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     action_changes_max: int = 5_000
-    """Changes of what an action watches that one step of it takes, as far as instants differ; and
-    firings that its sink is handed at a time. A backlog behind a slow sink waits in the collection.
+    """Changes that one step of an action takes, as far as instants differ, and firings that its
+    sink is handed at a time. A backlog behind a slow sink waits in the collection.
+    """
+
+    action_lanes: int = 8
+    """Requests that an action has under way at its endpoint at a time, none of them with the same
+    first argument. With 1 all effects are one after the other.
     """
 
     window_ticks_max: int = 2_000

@@ -38,8 +38,8 @@ class Due(Sequence[Firing]):
     def in_outbox(cls, rows: pa.Table) -> Due:
         """The firings that updates of an outbox hold.
 
-        By the instant at which they stand there, then by their own instant, the key of the event,
-        and the number of the effect under it.
+        They come by the instant at which they stand there, then by their own instant. Next is the
+        key of the event, then the number of the effect under it.
         """
         found = rows.filter(pc.not_equal(rows["key"], ""))
         number = pc.replace_substring_regex(found["key"], r"^[^.]*\.?", "")

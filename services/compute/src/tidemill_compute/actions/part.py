@@ -42,9 +42,7 @@ class ActionPart:
         self.name = made.name
         self._made = made
         self._context = context
-        self._sink: Sink = ClaimedSink(
-            open_sink(made, context.host, context.settings.link), confirm
-        )
+        self._sink: Sink = ClaimedSink(open_sink(made, context.host, context.settings), confirm)
         self._proofs = Proofs(made, context.host) if proves(made.spec.sink) else None
         if self._proofs is not None:
             self._sink = ProvingSink(self._sink, self._proofs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +14,7 @@ from tidemill.runtime.clock import Clock
 from tidemill.runtime.kafka_access import tls_context
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.runtime.places.http import gated_connector, said
+from tidemill_compute.actions.lanes import fire_abreast, lane_by
 from tidemill_compute.actions.messages import Compose, line, signed
 from tidemill_compute.actions.outbox import Firing, Took, untold
 
@@ -63,10 +64,16 @@ class Endpoint:
     egress: Egress = ANYWHERE
     again_s: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
     """Pauses after answers that say to try again; after the last one the action begins again."""
+    lanes_max: int = 1
+    """Requests under way at a time, each of another lane."""
+    lane_at: int = 0
+    """Place of the argument that firings of one lane have in common."""
 
 
 class HttpSink:
-    """Sends each firing, one after the other, its key in a header; 2xx means it happened.
+    """Sends each firing, its key in a header; 2xx means it happened.
+
+    Those of one lane are sent one after the other, each once the one before it was answered.
 
     After an answer of 5xx, or of those above, the same key is tried again, a few times at once. No
     answer at all, or none that is better, is Unavailable: the action begins again. Any other
@@ -84,17 +91,35 @@ class HttpSink:
         """
         if self._endpoint.delivery is not Delivery.ASKABLE or not doubtful:
             return frozenset()
+        known = set[str]()
         async with self._session(self._endpoint.ask) as session:
-            return frozenset([f.key for f in doubtful if await self._ask(session, f.key)])
+
+            async def ask(firing: Firing) -> None:
+                if await self._ask(session, firing.key):
+                    known.add(firing.key)
+
+            await self._abreast(doubtful, ask)
+        return frozenset(known)
 
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
-        """Post each firing in turn; `took` hears of each that the endpoint has accepted."""
+        """Post each firing, those of a lane in turn; `took` hears of each that the endpoint has
+        accepted.
+        """
         if not firings:
             return
         async with self._session(self._endpoint.url) as session:
-            for firing in firings:
+
+            async def post(firing: Firing) -> None:
                 await self._post(session, firing)
                 took([firing])
+
+            await self._abreast(firings, post)
+
+    async def _abreast(
+        self, firings: Sequence[Firing], work: Callable[[Firing], Awaitable[None]]
+    ) -> None:
+        endpoint = self._endpoint
+        await fire_abreast(firings, lane_by(endpoint.lane_at), endpoint.lanes_max, work)
 
     async def close(self) -> None:
         """Nothing is held open between two calls."""

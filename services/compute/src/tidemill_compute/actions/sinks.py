@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tidemill.catalog.made.actions import ActionCollections
 from tidemill.catalog.places import alerts_url, check_sink
+from tidemill.datalog.ast import Literal
+from tidemill.datalog.goals import Goal
 from tidemill.errors import UsageError
 from tidemill.host.context import Context
 from tidemill.runtime.addresses import host_and_port
@@ -21,16 +24,16 @@ from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
+from tidemill_compute.settings import ComputeSettings
 
 LASTING = 4
 """An alert ends by itself when it was not told again for so many times its `repeat`."""
 
 
-def open_sink(made: ActionCollections, host: Context, link: str) -> Sink:
+def open_sink(made: ActionCollections, host: Context, settings: ComputeSettings) -> Sink:
     """The sink of an action.
 
-    `link` is a template of where a firing can be looked at. Raises: UsageError for a place that
-    may not be named, or a template that does not fit the goal.
+    Raises: UsageError for a place that may not be named, or a template that does not fit the goal.
     """
     sink, name, places = made.spec.sink, made.stored.resource.name, host.places
     check_sink(sink, places)
@@ -51,10 +54,20 @@ def open_sink(made: ActionCollections, host: Context, link: str) -> Sink:
         )  # fmt: skip
     group = made.spec.group
     arguments = [name for name, _ in made.watched.shape.argument_columns]
-    names = Names(arguments if group is None else group.by, link)
+    names = Names(arguments if group is None else group.by, settings.link)
     if sink.email is not None:
         return EmailSink(_mailbox(sink.email, names, places))
-    return HttpSink(_endpoint(made, names, host), host.clock)
+    endpoint = _endpoint(made, names, host)
+    if sink.slack is None:  # a channel shows messages in the order in which they come
+        lane_at = 0 if group is not None else lane_of_goal(made.goal)
+        endpoint = replace(endpoint, lanes_max=settings.action_lanes, lane_at=lane_at)
+    return HttpSink(endpoint, host.clock)
+
+
+def lane_of_goal(goal: Goal) -> int:
+    """The place of the first argument that the goal leaves open."""
+    open_ = (at for at, term in enumerate(goal.terms) if not isinstance(term, Literal))
+    return next(open_, 0)
 
 
 def _endpoint(made: ActionCollections, names: Names, host: Context) -> Endpoint:

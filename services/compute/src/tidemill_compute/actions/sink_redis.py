@@ -6,10 +6,11 @@ import socket
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, cast
 
+from redis._parsers.resp2 import _AsyncRESP2Parser
 from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, InvalidResponse, RedisError, ResponseError
 
-from tidemill.errors import Fenced, Unavailable, UsageError
+from tidemill.errors import Fenced, TidemillError, Unavailable, UsageError
 from tidemill.runtime.addresses import bare_url, host_and_port
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.shard.consensus_redis import await_uncancelled, durability_risks
@@ -17,6 +18,8 @@ from tidemill_compute.actions.outbox import Firing, Took, untold
 
 TIMEOUT_S = 10.0
 FIRINGS_PER_SCRIPT = 200
+ANSWER_BYTES_MAX = 1 << 20
+"""Much more than any answer that a sink asks for."""
 
 # KEYS: the stream, the hash of keys, the hash of fences. ARGV: the action, its fence, then key and
 # line of each firing. Answers the newest fence if that is another one, else 0.
@@ -71,13 +74,16 @@ class RedisSink:
         try:
             if not self._allow_non_durable:
                 await self._check(client)
-            self._epoch = int(await cast("Awaitable[Any]", client.hincrby(fences, self._action, 1)))
+            taken = await cast("Awaitable[Any]", client.hincrby(fences, self._action, 1))
+            self._epoch = _whole_number(taken)
             if not doubtful:
                 return frozenset()
             keys = [firing.key for firing in doubtful]
             found = await cast("Awaitable[Any]", client.hmget(marks, keys))
             return frozenset(key for key, mark in zip(keys, found, strict=True) if mark is not None)
-        except RedisError as error:
+        except TidemillError:
+            raise
+        except Exception as error:  # the client raises what it meets in an answer that is none
             raise self._unavailable(error) from error
         finally:
             await client.aclose()
@@ -96,13 +102,15 @@ class RedisSink:
                 told: list[Any] = [self._action, self._epoch]
                 for firing in firings[start : start + FIRINGS_PER_SCRIPT]:
                     told += [firing.key, firing.line]
-                newest = int(await script(keys=self._keys, args=told))
+                newest = _whole_number(await script(keys=self._keys, args=told))
                 if newest:
                     raise Fenced(
                         f"sink {_shown(self._url)} refused: fence {self._epoch} is not the newest, "
                         f"{newest}"
                     )
-        except RedisError as error:
+        except TidemillError:
+            raise
+        except Exception as error:  # the client raises what it meets in an answer that is none
             raise self._unavailable(error) from error
         finally:
             await client.aclose()
@@ -119,6 +127,7 @@ class RedisSink:
             self._url, connection_class=GatedTls if secured else Gated, egress=self._egress,
             username=self._username, password=password,
             socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S,
+            protocol=2, parser_class=BoundedParser,
         )  # fmt: skip
         return Redis.from_pool(pool)
 
@@ -131,16 +140,46 @@ class RedisSink:
                 reason="NotDurable",
             )
 
-    def _unavailable(self, error: RedisError) -> Unavailable:
+    def _unavailable(self, error: Exception) -> Unavailable:
         # The client has a class for each code; the words behind one may repeat what was sent.
         refused = isinstance(error, ResponseError | AuthenticationError)
-        says = type(error).__name__ if refused else str(error)
+        says = str(error) if isinstance(error, RedisError) and not refused else type(error).__name__
         return Unavailable(f"sink {_shown(self._url)} refused: {says}")
+
+
+def _whole_number(answer: object) -> int:
+    if not isinstance(answer, int):
+        raise ValueError("an answer that is no number")
+    return answer
 
 
 def _shown(url: str) -> str:
     """An address without what may be a password."""
     return bare_url(url).partition("://")[2]
+
+
+class BoundedParser(_AsyncRESP2Parser):
+    """Reads no answer of more than `ANSWER_BYTES_MAX`: whoever declares a sink names its server."""
+
+    _left = 0
+
+    async def read_response(self, *told: Any, **named: Any) -> Any:  # whatever redis-py says
+        self._left = ANSWER_BYTES_MAX
+        return await super().read_response(*told, **named)
+
+    async def _read(self, length: int) -> bytes:
+        self._spend(length)
+        return await super()._read(length)
+
+    async def _readline(self) -> bytes:
+        line = await super()._readline()
+        self._spend(len(line) + 2)
+        return line
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0 or size < 0:
+            raise InvalidResponse("an answer longer than a sink reads")
 
 
 class Gated(Connection):

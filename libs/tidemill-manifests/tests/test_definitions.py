@@ -17,7 +17,7 @@ from tidemill.manifests.definitions import NAMES, definition, object_schema
 from tidemill.runtime.documents import Document
 from tidemill.runtime.resources import KINDS, load_resource_files, resource_from
 from tidemill.runtime.resources.validation import find_problems
-from tidemill.testkit.custom_resources import refusals
+from tidemill.testkit.custom_resources import refusals, takes
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = {kind: object_schema(kind) for kind in KINDS}
@@ -125,7 +125,7 @@ def applied(value: dict[str, Any]) -> bool:
 
 
 def taken(value: dict[str, Any]) -> bool:
-    return not refusals(SCHEMAS[value["kind"]], value)
+    return takes(SCHEMAS[value["kind"]], value)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -165,7 +165,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=400, deadline=None)
 @given(documents())
 def test_the_cluster_takes_what_apply_takes(value: dict[str, Any]) -> None:
-    assert taken(value) == applied(value), refusals(SCHEMAS[value["kind"]], value)
+    refused = refusals(SCHEMAS[value["kind"]], value)
+    assert taken(value) == applied(value) == (not refused), refused
 
 
 @pytest.mark.parametrize("kind", KINDS)

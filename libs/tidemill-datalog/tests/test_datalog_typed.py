@@ -247,6 +247,15 @@ def test_a_function_takes_as_many_arguments_as_each_of_its_signatures(name: str)
         assert function.arity_min <= len(takes)
 
 
+@pytest.mark.parametrize("offset", ["+05:30", "+0530", "-1400", "-03:00", "Z", "z", "+0000"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_a_text_with_an_offset_is_of_no_zone(offset: str, zone: str) -> None:
+    timestamp = FUNCTIONS["timestamp"].evaluate
+    told = f"2024-01-01T00:00:00{offset}"
+    assert timestamp(told, zone) == datetime.fromisoformat(told.upper())
+    assert (timestamp(told[:19], zone) == timestamp(told[:19])) == (zone == "UTC")
+
+
 def test_a_program_asks_for_the_date_of_a_timestamp_in_a_zone() -> None:
     schema = InputSchema("at", "relation", (("k", "text"), ("v", "timestamp")))
     program = 'day(k, date(t), date(t, "Europe/Berlin")) := at(k, t);'

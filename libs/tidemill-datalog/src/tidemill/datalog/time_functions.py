@@ -30,6 +30,7 @@ from tidemill.time.typed import (
     EPOCH,
     SPAN_MAX,
     days_of_date,
+    has_offset,
     micros_of_instant,
     micros_of_span,
     read_date,
@@ -82,10 +83,10 @@ def _timestamp(x: Value, zone: Value = "UTC") -> Value:
     A text without an offset, and a date, are of the zone.
     """
     if isinstance(x, str):
-        if zone != "UTC" and x[-6:-5] not in ("+", "-") and x[-1:] not in "Zz":
-            found = read_instant(x)
-            return _at(found, _zone(zone)) if found is not None else _known(None)
-        return _known(read_instant(x))
+        found = read_instant(x)
+        if zone == "UTC" or found is None or has_offset(x):
+            return _known(found)
+        return _at(found, _zone(zone))
     if type(x) is int:
         if abs(x) > SPAN_MAX:
             raise Failed(OVERFLOW)

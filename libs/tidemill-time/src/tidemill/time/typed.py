@@ -86,6 +86,12 @@ def read_instant(text: str) -> datetime | None:
         return None
 
 
+def has_offset(text: str) -> bool:
+    """Whether a text names an instant with its offset, or Z, and not the wall clock of a place."""
+    found = _INSTANT.fullmatch(text)
+    return found is not None and found[4] is not None
+
+
 def write_instant(moment: datetime) -> str:
     """The text of an instant: UTC, with milliseconds or microseconds where there are some."""
     shown = moment.replace(tzinfo=None).isoformat()

@@ -15,7 +15,7 @@ from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Place
-from tidemill.datalog.placement.apart import InTheWay, places_apart
+from tidemill.datalog.placement.apart import InTheWay, apart_line, places_apart
 from tidemill.datalog.placement.places import EVERYWHERE, Positions
 from tidemill.datalog.presence import Presence
 from tidemill.testkit.drawing import Presences, drawn
@@ -134,7 +134,11 @@ def test_the_law_is_about_many_programs_and_notices_a_wrong_place() -> None:
     [
         ("all() @sum(n) := order(_, n);", "one group"),
         ("pair(a, b) := order(a, n) ^ order(b, n); twice(a) := pair(a, b) ^ order(b, _);", "pair"),
-        ("near(a, c) := order(a, b) ^ order(b, c);", "facts of near are derived in one range"),
+        (
+            "sum(a, b) @sum(n) := order(a, b) ^ order(a, n); by(b) @max(s) := sum(_, b) @sum(s);",
+            "facts of sum are derived in one range, by rule 1, and needed in another, by rule 2",
+        ),
+        ("near(a, c) := order(a, b) ^ order(b, c);", "derived in one range, by rule 1, and needed"),
         ("more(a + 1) := order(a, _);", "no argument of more is a variable"),
         ("is(a) := order(a, _); other(b) := order(_, b);", "order are needed by one column"),
         ("one(1);", "stated facts"),
@@ -149,3 +153,27 @@ def test_what_is_in_the_way_is_told(text: str, said: str) -> None:
     found = places_apart(check(program, InputSchemas({"order": order} if used else {})))
     assert isinstance(found, InTheWay), found
     assert said in found.reason, found.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "more(a, n) := order(a, n) ^ all(m) if m < n;",
+            "for any number of processes, rows of all in all ranges, order by (a, b)",
+        ),
+        (
+            "near(a, c) := order(a, b) ^ order(b, c);",
+            "none for processes: facts of near are derived in one range, by rule 1, and needed in "
+            "another; to change that: derive near in a view of its own, which others read, or by "
+            "the variable that joins the other rules",
+        ),
+    ],
+)
+def test_an_explanation_says_which_rows_a_range_of_a_process_has(text: str, line: str) -> None:
+    inputs = {
+        name: InputSchema(name, "relation", tuple((column, "int") for column in columns))
+        for name, columns in {"order": "ab", "all": "n"}.items()
+        if f"{name}(" in text
+    }
+    assert apart_line(check(parse(text), InputSchemas(inputs))) == f"  ranges: {line}"

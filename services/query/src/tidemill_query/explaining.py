@@ -26,6 +26,7 @@ from tidemill.datalog.logical.plan_text import scan_lines
 from tidemill.datalog.placement import (
     HeavyKey,
     Live,
+    apart_line,
     heavy_keys,
     live_line,
     live_of,
@@ -99,7 +100,7 @@ def _flow_lines(program: CheckedProgram, document: Document) -> list[str]:
     reads = ["reads", *scans, ""] if scans else []
     placement = document["placement"]
     placed = ["", "placement on Spark", *placement_lines(placement)]
-    placed += [live_line(Live(**placement["live"]))]
+    placed += [live_line(Live(**placement["live"])), apart_line(program)]
     return [*reads, "dataflow", *plan_lines(document), *placed]
 
 

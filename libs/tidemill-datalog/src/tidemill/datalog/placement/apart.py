@@ -54,12 +54,41 @@ def _exchange(placement: Placement) -> InTheWay | None:
                         "their matches",
                         f"give {name} an argument that is a variable of its body",
                     )
+                maker, reader = _numbers(of[read.predicate], fragment, read)
+                by = f", by rule {reader}" if reader not in (0, maker) else ""
                 return InTheWay(
-                    f"facts of {name} are derived in one range and needed in another",
+                    f"facts of {name} are derived in one range, by rule {maker}, and needed in "
+                    f"another{by}",
                     f"derive {name} in a view of its own, which others read, or by the variable "
                     "that joins the other rules",
                 )
     return None
+
+
+def _numbers(maker: Fragment, reader: Fragment, read: Read) -> tuple[int, int]:
+    """The first rules that derive and read facts, by their numbers; 0 for none of the text."""
+    derives = (r.number for r in maker.plan.rules if r.head.predicate == read.predicate)
+    reads = (r.number for r in reader.plan.rules if read.name in r.reads)
+    return next(derives, 0), max(0, next(reads, 0))
+
+
+def apart_line(checked: CheckedProgram) -> str:
+    """Which rows a range has that a process keeps (`ranges: N`), or why there are none.
+
+    Cost: as `places_apart`.
+    """
+    found = places_apart(checked)
+    if isinstance(found, InTheWay):
+        advice = f"; to change that: {found.advice}" if found.advice else ""
+        return f"  ranges: none for processes: {found.reason}{advice}"
+    told = [f"{name}{_by_columns(checked, name, at)}" for name, at in found.items()]
+    return f"  ranges: for any number of processes, rows of {', '.join(told)}"
+
+
+def _by_columns(checked: CheckedProgram, name: str, positions: Positions) -> str:
+    columns = checked.inputs[name].columns
+    names = ", ".join(columns[at - 1][0] for at in positions)
+    return f" by ({names})" if names else " in all ranges"
 
 
 def _computes_its_key(fragment: Fragment, predicate: str) -> bool:

@@ -54,7 +54,9 @@ class AlikeRules:
         again = None if plan.again is None else _renamed(plan.again, new)
         deltas, witness = tuple(_renamed(delta, new) for delta in plan.deltas), plan.witness
         if witness is not None:
-            witness = replace(witness, left=new[witness.left], right=new[witness.right])
+            left = tuple(_renamed(delta, new) for delta in witness.left)
+            sides = tuple(replace(side, right=new[side.right]) for side in witness.sides)
+            witness = replace(witness, left=left, sides=sides)
         return RulePlan(
             rule, plan.scope, plan.columns, deltas, plan.head, plan.reduce, plan.exact, again,
             plan.distinct, witness,

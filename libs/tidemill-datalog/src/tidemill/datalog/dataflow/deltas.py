@@ -49,8 +49,13 @@ class Steps:
         self._older = False
         self._bound: set[int] = set(lowering.constants.values())
         self._done: set[int] = set()
+        self._alone: Sequence[Expression] | None = None
         self.begin: JoinShape | None = None
         self.steps: list[Operator] = []
+
+    def judge_only(self, conditions: Sequence[Expression]) -> None:
+        """Judge these conditions in the place of the rule's, after all atoms."""
+        self._alone = conditions
 
     def bound_places(self, number: int) -> int:
         """Number of columns of an atom that are known."""
@@ -153,6 +158,9 @@ class Steps:
     def _conditions(self, all_: bool = False) -> None:
         """The conditions that may be judged now: none before one that may fail, but at the end."""
         of = self._of
+        if self._alone is not None:
+            self.steps += map(Filter, self._alone) if all_ else ()
+            return
         clocks = [atom for atom in of.atoms if atom.is_clock]
         if clocks and not all_:
             return

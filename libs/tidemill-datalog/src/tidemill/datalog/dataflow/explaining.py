@@ -21,7 +21,7 @@ from tidemill.datalog.dataflow.plan import (
     See,
     Subtract,
     Untick,
-    Witness,
+    WitnessSide,
 )
 from tidemill.datalog.dataflow.rule_state import Figures
 from tidemill.datalog.formatter import format_rule
@@ -148,7 +148,7 @@ def _rule(
         keeps.append(f"groups of {lattices}")
     words = _RuleText(plan, rule, checked)
     if rule.witness is not None:
-        keeps.append(words.witness(rule.witness))
+        keeps += map(words.witness, rule.witness.sides)
     return {
         "number": rule.form.number,
         "text": texts.get(rule.form.number, ""),
@@ -210,7 +210,7 @@ class _RuleText:
             "operators": [*operators, *map(self._operator, delta.steps)],
         }
 
-    def witness(self, witness: Witness) -> str:
+    def witness(self, witness: WitnessSide) -> str:
         """The way to a witness, in words."""
         found = f"one witness of {self._collection(witness.right)} for each match"
         if witness.rank < 0:

@@ -242,20 +242,15 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """The way of a rule to a witness: a fact of one atom of which it matters that there is any.
+class WitnessSide:
+    """A witness: a fact of one atom of which it matters that there is any.
 
     Shapes: (2, n), columns of a match above those of a witness: `keys` are equal, `apart` differ.
-    A match begins with a row of `left` and meets `conditions`. Columns of a witness in `same` are
-    equal, none in the mask `known` is null. Its column `rank`, -1 for none, is between `low` and
-    `high`. The column `expiring` may end a match; -1 for none. Of a match the columns `numbers`
-    have whole numbers, `limited` that of a witness, and `own` are a witness's alone.
+    Columns of a witness in `same` are equal, none in the mask `known` is null. Its column `rank`,
+    -1 for none, is between `low` and `high`. The column `expiring` may end a match; -1 for none.
     """
 
-    left: str
     right: str
-    begin: Begin
-    conditions: tuple[Expression, ...]
     keys: I64Array
     same: I64Array
     apart: I64Array
@@ -264,8 +259,21 @@ class Witness:
     low: tuple[Expression, ...]
     high: tuple[Expression, ...]
     expiring: int
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The way of a rule to its matches by witnesses, of which nothing shows in them.
+
+    A match is one of `left`, the delta plans of one atom and of those under `not`, with a witness
+    of each of `sides`. Of a match the columns `numbers` have its whole numbers, `limited` those of
+    witnesses, and `own` are of witnesses alone.
+    """
+
+    left: tuple[DeltaPlan, ...]
+    sides: tuple[WitnessSide, ...]
     numbers: tuple[int, ...]
-    limited: int
+    limited: tuple[int, ...]
     own: tuple[int, ...]
 
 

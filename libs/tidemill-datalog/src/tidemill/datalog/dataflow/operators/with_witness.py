@@ -1,4 +1,4 @@
-"""The matches of one rule of which an atom only has to have a fact (`witnessing`)."""
+"""The matches of one rule of which some atoms only have to have a fact (`witnessing`)."""
 
 from __future__ import annotations
 
@@ -14,75 +14,126 @@ from tidemill.arrangement.interval_updates import (
     Witnesses,
     WitnessShape,
     begin,
+    no_change,
 )
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.dataflow.operators.iterating import joined
 from tidemill.datalog.dataflow.operators.matching import Matches
-from tidemill.datalog.dataflow.plan import MODERATE, DeltaPlan, Filter, Witness
+from tidemill.datalog.dataflow.plan import MODERATE, DeltaPlan, Join, Witness, WitnessSide
 from tidemill.datalog.dataflow.schema import Schema
 from tidemill.datalog.logical.forms import Expression, Type
 
 
 class Witnessed:
-    """The matches of a rule at the instants at which they have a witness.
+    """The matches of a rule at the instants at which they have a witness of each side.
 
-    Numbers beyond `MODERATE` may make an expression fail, and each error names both facts. So facts
-    with such numbers, once there are any, are matched each with each.
+    Each side is told of matches as the one before it tells of them. Numbers beyond `MODERATE`
+    may make an expression fail, and each error names all facts. So facts with such numbers, once
+    there are any, are matched each with each.
     """
 
     def __init__(
         self, plan: Witness, matches: Matches, schemas: Mapping[str, Schema]
     ) -> None:  # fmt: skip
-        columns = matches.plan.columns
         self._plan = plan
         self._matches = matches
-        self._filters = tuple(map(Filter, plan.conditions))
-        self._upward = bool(plan.low) and not plan.high
-        self._columns = schemas[plan.right].columns
-        expiries = (columns.expiry, plan.expiring) if plan.expiring >= 0 else (-1, -1)
-        shape = WitnessShape(
-            columns.width, self._columns, plan.keys, plan.apart, plan.rank < 0, expiries
-        )
-        self._sides = Witnesses(shape)
-        kept = {*plan.keys[1].tolist(), *plan.apart[1].tolist(), plan.rank, plan.expiring} - {-1}
-        self._kept = np.array(sorted(kept), np.int64)
-        self._wild = False
+        self._wild = _Wild()
+        self._sides = [
+            _Side(side, matches, schemas[side.right].columns, self._wild) for side in plan.sides
+        ]
 
     @property
     def nbytes(self) -> int:
-        """The bytes of both sides."""
-        return self._sides.nbytes
+        """The bytes of all sides."""
+        return sum(side.held.nbytes for side in self._sides)
 
     def compact(self, since: int) -> None:
         """Forget what has ended by `since`."""
-        self._sides.compact(since)
+        for side in self._sides:
+            side.held.compact(since)
+        self._wild.end(since)
 
     def take(
         self, deltas: Sequence[DeltaPlan], change: Change, facts: Mapping[str, Facts], lower: int
     ) -> Change:
-        """The matches that come and go with a change of either side, at `lower` or later."""
-        plan, source, found = self._plan, deltas[0].source, list[Change]()
-        if source == plan.left:
-            found.append(self._of_matches(change, facts))
-        if source == plan.right:
-            found.append(self._of_witnesses(change, lower))
-        if self._wild:
+        """The matches that come and go with a change of one collection, at `lower` or later."""
+        source, found = deltas[0].source, no_change(self._matches.plan.columns.width)
+        for delta in self._plan.left:
+            if delta.source == source:
+                found = joined([found, self._of_left(delta, change, facts)])
+        for side in self._sides:
+            found = side.take(found, change if side.plan.right == source else None, lower)
+        if self._wild.lives:
             parts = [self._matches.of_change(delta, change, facts) for delta in deltas]
-            found += [matches[self._is_wild(matches)] for matches in parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+            found = joined([found, *(matches[self._is_wild(matches)] for matches in parts)])
+        return found
 
-    def _of_matches(self, change: Change, facts: Mapping[str, Facts]) -> Change:
-        plan = self._plan
-        matches = begin(change, plan.begin.template, plan.begin.shape)
-        wild = _immoderate(matches, plan.numbers)
+    def _of_left(self, delta: DeltaPlan, change: Change, facts: Mapping[str, Facts]) -> Change:
+        """The matches of a change without witnesses. No condition sees a number that is wild."""
+        matches = begin(change, delta.begin.template, delta.begin.shape)
+        if delta.sign < 0:
+            matches[:, -1] *= -1
+        first = next(
+            (at for at, step in enumerate(delta.steps) if not isinstance(step, Join)),
+            len(delta.steps),
+        )
+        matches = self._matches.completed(matches, delta.steps[:first], change, facts)
+        wild = _immoderate(matches, self._plan.numbers)
         if wild.any():
-            self._wild, matches = True, matches[~wild]
-        matches = self._matches.completed(matches, self._filters, change, facts)
+            if not delta.absent:
+                self._wild.note(matches[wild])
+            matches = matches[~wild]
+        return self._matches.completed(matches, delta.steps[first:], change, facts)
+
+    def _is_wild(self, matches: Change) -> BoolArray:
+        """Which matches of pairs have a number that is not moderate."""
+        return _immoderate(matches, (*self._plan.numbers, *self._plan.limited))
+
+    def without_witness(self, matches: Change) -> Change:
+        """Matches of pairs, of which an older state tells, as those of this operator.
+
+        Those with numbers that are not moderate are pairs here too.
+        """
+        own, nulls = list(self._plan.own), self._matches.plan.columns.nulls
+        plain = np.flatnonzero(~self._is_wild(matches))
+        matches[np.ix_(plain, np.array(own, np.int64))] = 0
+        matches[plain, nulls] |= sum(1 << column for column in own)
+        return matches
+
+
+class _Side:
+    """One witness of matches."""
+
+    def __init__(self, plan: WitnessSide, matches: Matches, columns: int, wild: _Wild) -> None:
+        mine = matches.plan.columns
+        self.plan = plan
+        self._matches = matches
+        self._wild = wild
+        self._upward = bool(plan.low) and not plan.high
+        self._columns = columns
+        expiries = (mine.expiry, plan.expiring) if plan.expiring >= 0 else (-1, -1)
+        shape = WitnessShape(mine.width, columns, plan.keys, plan.apart, plan.rank < 0, expiries)
+        self.held = Witnesses(shape)
+        kept = {*plan.keys[1].tolist(), *plan.apart[1].tolist(), plan.rank, plan.expiring} - {-1}
+        self._kept = np.array(sorted(kept), np.int64)
+
+    def take(self, matches: Change, change: Change | None, lower: int) -> Change:
+        """The change of matches with a witness, by one of all matches and by one of witnesses."""
+        parts = [matches]
+        if len(matches):
+            parts = [self._of_matches(matches)]
+        if change is not None:
+            parts.append(self._of_witnesses(change, lower))
+        return joined(parts)
+
+    def _of_matches(self, matches: Change) -> Change:
+        plan = self.plan
         low = self._limit(plan.low, matches, True)
         high = self._limit(plan.high, matches, False)
         if low is not None and self._upward:
             high = np.subtract(-1, low)  # the other way round, without overflow
             low = None
-        return self._sides.take_matches(matches, high, low, self._matches.allowance.require)
+        return self.held.take_matches(matches, high, low, self._matches.allowance.require)
 
     def _limit(
         self, limits: Sequence[Expression], matches: Change, low: bool
@@ -98,13 +149,14 @@ class Witnessed:
         return found
 
     def _of_witnesses(self, change: Change, lower: int) -> Change:
-        plan, nulls = self._plan, self._columns - 1
+        plan, nulls = self.plan, self._columns - 1
         known = change[:, nulls] & plan.known == 0
         if plan.rank >= 0:
             known &= change[:, nulls] >> plan.rank & 1 == 0
             wild = _immoderate(change, (plan.rank,)) & known
-            self._wild |= bool(wild.any())
-            known &= ~wild
+            if wild.any():
+                self._wild.note(change[wild])
+                known &= ~wild
         for mine, other in plan.same.T.tolist():
             null = (change[:, nulls] >> mine ^ change[:, nulls] >> other) & 1
             known &= (change[:, mine] == change[:, other]) & (null == 0)
@@ -117,23 +169,28 @@ class Witnessed:
         rank = rows[:, plan.rank] if plan.rank >= 0 else None
         if self._upward and rank is not None:
             rank = -1 - rank
-        return self._sides.take_witnesses(rows, rank, lower, self._matches.allowance.require)
+        return self.held.take_witnesses(rows, rank, lower, self._matches.allowance.require)
 
-    def _is_wild(self, matches: Change) -> BoolArray:
-        """Which matches of pairs have a number that is not moderate."""
-        limited = self._plan.limited
-        return _immoderate(matches, (*self._plan.numbers, *((limited,) if limited >= 0 else ())))
 
-    def without_witness(self, matches: Change) -> Change:
-        """Matches of pairs, of which an older state tells, as those of this operator.
+class _Wild:
+    """Whether facts with numbers that are not moderate may be alive, or may still change."""
 
-        Those with numbers that are not moderate are pairs here too.
-        """
-        own, nulls = list(self._plan.own), self._matches.plan.columns.nulls
-        plain = np.flatnonzero(~self._is_wild(matches))
-        matches[np.ix_(plain, np.array(own, np.int64))] = 0
-        matches[plain, nulls] |= sum(1 << column for column in own)
-        return matches
+    __slots__ = ("_endless", "_until", "lives")
+
+    def __init__(self) -> None:
+        self.lives = False
+        self._endless, self._until = 0, BEGIN_WORD
+
+    def note(self, change: Change) -> None:
+        """Such facts come or go. Cost: O(change)."""
+        endless = change[:, -2] == END_WORD
+        self._endless += int(change[endless, -1].sum())
+        last = np.where(endless, change[:, -3], change[:, -2]).max()
+        self._until, self.lives = max(self._until, int(last)), True
+
+    def end(self, since: int) -> None:
+        """Nothing of what has ended by an instant changes any more."""
+        self.lives = self._endless > 0 or self._until > since
 
 
 def _immoderate(rows: I64Array, columns: Sequence[int]) -> BoolArray:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.testkit.prose.texts import GENERATED, Prose, prose_of, tracked
+from tidemill.testkit.prose.texts import GENERATED, Prose, parsed, prose_of, statements, tracked
 
 WORDS_MAX = 25
 """Words of a sentence."""
@@ -75,7 +75,7 @@ def openings(file: File) -> Iterator[tuple[int, str]]:
 def sentences(file: File) -> Iterator[tuple[int, str]]:
     """Sentences of more than `WORDS_MAX` words."""
     for sentence in file.prose.sentences:
-        if sentence.words > WORDS_MAX:
+        if sentence.text.count(" ") >= WORDS_MAX < sentence.words:
             yield sentence.line, f"{sentence.words} words: {sentence.text}"
 
 
@@ -90,7 +90,7 @@ def participles(file: File) -> Iterator[tuple[int, str]]:
     """Names of async functions that begin with a participle: an effect has an imperative verb."""
     if not file.path.endswith(".py") or "async def" not in file.text:
         return
-    for node in ast.walk(ast.parse(file.text)):
+    for node in statements(parsed(file.text)):
         if isinstance(node, ast.AsyncFunctionDef) and is_participle(node.name):
             named = {ast.unparse(each).split("(")[0].split(".")[-1] for each in node.decorator_list}
             if not named & _VALUES:

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 GENERATED = re.compile(r"`make (?:reference|formalism|charts)` (?:writes|from)|^# Generated ", re.M)
@@ -102,7 +103,7 @@ def _of_page(text: str) -> Prose:
 def _of_module(text: str) -> Prose:
     source = text.splitlines()
     paragraphs, lines = _Paragraphs(), []
-    for first, string in _docstrings(ast.parse(text)):
+    for first, string in _docstrings(parsed(text)):
         last = first + string.count("\n")
         lines += [(n, source[n - 1]) for n in range(first, min(last, len(source)) + 1)]
         for number, line in _without_code(first, string):
@@ -121,19 +122,31 @@ def _of_module(text: str) -> Prose:
     return Prose(tuple(sentences_of(paragraphs.ended)), tuple(sorted(set(lines))))
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every string that is a statement, with its first line."""
+@lru_cache(1)
+def parsed(text: str) -> ast.Module:
+    """The module of a text, parsed once for what asks one after the other. Not to be changed."""
+    return ast.parse(text)
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement of a module, however deep; a tenth of its nodes."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-            for statement in getattr(node, field, None) or ():
-                if not isinstance(statement, ast.Expr):
-                    waiting.append(statement)
-                elif isinstance(statement.value, ast.Constant) and isinstance(
-                    statement.value.value, str
-                ):
-                    yield statement.lineno, statement.value.value
+            within = getattr(node, field, None)
+            if isinstance(within, list):
+                waiting += within
+                yield from within
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every string that is a statement, with its first line."""
+    for statement in statements(tree):
+        if isinstance(statement, ast.Expr):
+            value = statement.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield statement.lineno, value.value
 
 
 def _without_code(first: int, string: str) -> Iterator[tuple[int, str]]:

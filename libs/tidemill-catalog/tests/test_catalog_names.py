@@ -25,7 +25,11 @@ from tidemill.catalog.programs import CHARS_KEPT, Programs
 from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.catalog.store import Stored
 from tidemill.catalog.tick_plans import tick_plan
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.dataflow import missing_in
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.inputs import InputSchema
+from tidemill.datalog.vocabulary import STANDARD
 from tidemill.errors import AlreadyUsed, UnknownCollection, UsageError
 from tidemill.rpc.identity import PROCESS
 from tidemill.runtime.resources import load_resources
@@ -226,3 +230,25 @@ def test_a3_long_programs_are_not_remembered_for_long() -> None:
     assert programs.read(long[0], "long.tl") is not first
     alone = "p(n) := t(n);" + " " * (2 * CHARS_KEPT)
     assert programs.read(alone, "one.tl") is programs.read(alone, "one.tl")
+
+
+def test_a_program_that_is_right_is_checked_without_the_names_of_all_others() -> None:
+    """Each of a thousand views listed the names of all, and asked who may read each of them."""
+    programs, asked = Programs(), []
+
+    def names() -> tuple[str, ...]:
+        asked.append(1)
+        return ("tables",)
+
+    def checked(text: str) -> CheckedProgram:
+        inputs = {"table": InputSchema("table", "relation", (("n", "int"),))}
+        return programs.checked(text, "a.tl", inputs, STANDARD, names)
+
+    right = "p(n: n) := table(n);"
+    assert checked(right) is checked(right)
+    assert not asked
+    for _ in range(2):
+        with pytest.raises(ProgramErrors) as refused:
+            checked("p(n: n) := tables_(n);")
+        assert refused.value.diagnostics[0].hint == "did you mean `tables`?"
+    assert len(asked) == 2

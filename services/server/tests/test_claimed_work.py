@@ -8,12 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tidemill.catalog.made.sources import SourceCollections
+from tidemill.catalog.store import Stored
+from tidemill.errors import UsageError
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard.stores import claims_file
 from tidemill.testkit.whole import Whole, opened
 from tidemill_compute.holds import Holds
+from tidemill_query.controller import Controller
 from tidemill_server.settings import ServerSettings
 
 TABLE = """
@@ -143,3 +147,57 @@ async def test_what_a_stage_reads_is_held_before_another_part_can_write(tmp_path
 
 async def owners(process: Whole, collection: str) -> set[str]:
     return {each.owner for each in (await process.context.collections.status(collection)).holders}
+
+
+async def test_parts_of_an_apply_begin_once_all_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal in the middle began what had no collections yet: it failed, again and again."""
+    first, goes_on = asyncio.Event(), asyncio.Event()
+    prepare = Controller._prepare
+
+    async def slow(controller: Controller, stored: Stored) -> Exception | None:
+        failed = await prepare(controller, stored)
+        first.set()
+        await goes_on.wait()
+        return failed
+
+    monkeypatch.setattr(Controller, "_prepare", slow)
+    async with running(tmp_path) as process:
+        applying = asyncio.create_task(apply(process, TABLE, TABLE.replace("name: t", "name: u")))
+        await first.wait()
+        await process.work.take_up()  # as the next renewal does
+        assert all(_claimed(process, f"Table/{name}") for name in "tu")
+        assert parts(process) == set()
+        goes_on.set()
+        await applying
+        assert parts(process) == {"Table/t", "Table/u"}
+
+
+async def test_an_apply_that_is_taken_back_waits_for_nothing_that_it_has_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[str] = []
+    prepare = Controller._prepare
+
+    async def refuse_second(controller: Controller, stored: Stored) -> Exception | None:
+        prepared.append(stored.resource.name)
+        if len(prepared) == 2:
+            raise UsageError("refused by the test")
+        return await prepare(controller, stored)
+
+    monkeypatch.setattr(Controller, "_prepare", refuse_second)
+    async with running(tmp_path) as process:
+        with pytest.raises(UsageError, match="refused by the test"):
+            await apply(process, TABLE, TABLE.replace("name: t", "name: u"))
+        assert len(prepared) == 2
+        assert parts(process) == set()
+        assert process.context.store.live() == []
+        monkeypatch.setattr(Controller, "_prepare", prepare)
+        await apply(process, TABLE)
+        assert parts(process) == {"Table/t"}
+
+
+def _claimed(process: Whole, item: str) -> bool:
+    held = [claimant.held() for claimant in process.work.claimants().values()]
+    return any(each.startswith(item) for items in held for each in items)

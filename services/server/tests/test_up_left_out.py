@@ -218,6 +218,30 @@ async def test_a_busy_disk_holds_up_who_begins_and_nobody_else(
     assert json.loads((tmp_path / "last_tried.json").read_text())["begun"] == []
 
 
+async def test_many_that_begin_at_once_share_writes_and_each_waits_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had a thread for the whole file: a thousand took all threads."""
+    tried, file = LastTried(tmp_path / "last_tried.json", ManualClock(1), ()), "last_tried.json"
+    tried.open()
+    writes, replace = [], Path.replace
+
+    def counted(path: Path, target: Path) -> Path:
+        writes.append(path)
+        return replace(path, target)
+
+    async def begin(name: str) -> None:
+        await tried.begin(name)
+        assert name in json.loads((tmp_path / file).read_text())["begun"]
+
+    monkeypatch.setattr(Path, "replace", counted)
+    names = [f"View/{number}" for number in range(200)]
+    await asyncio.gather(*(begin(name) for name in names))
+    assert len(writes) <= 3
+    assert json.loads((tmp_path / file).read_text())["begun"] == names
+    tried.close()
+
+
 async def test_who_is_cancelled_while_it_begins_is_no_suspect_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,8 @@ class _Hidden:
 
     def told(self, text: str) -> str:
         """The text with every name of theirs left out."""
+        if not self._names:
+            return text
         return _WORD.sub(lambda m: "…" if m[0] in self._names else m[0], text)
 
     def info(self, info: CollectionInfo) -> CollectionInfo:

@@ -129,6 +129,7 @@ class Controller:
                     log.error("not taken back", error=told(left))
                 raise error from None
             finally:
+                self.work.prepared(plan.created)
                 await self.work.take_up()
         if by != PROCESS:  # its own files are applied at each start: they forgive nothing
             for resource in read:  # the unchanged ones too

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.catalog.apply.turns import in_turns
 from tidemill.catalog.directory import Directory, Readable, ViewOf
 from tidemill.datalog.column_types import literal_type, never_equal
 from tidemill.datalog.drawing import svg_of
@@ -47,7 +48,7 @@ from tidemill_query.conditions import filter_of, fixed_by
 from tidemill_query.contents import Contents
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.instants import definite_instant, refuse_early_end
-from tidemill_query.listing import collection_info
+from tidemill_query.listing import TURN, collection_info
 from tidemill_query.settings import QuerySettings
 from tidemill_query.shared_holds import SharedHolds
 from tidemill_query.timestamps import chosen_of
@@ -280,11 +281,15 @@ class QueryDriver:
                 )
 
     async def collections(self) -> Sequence[CollectionInfo]:
-        """Every collection with its frontiers and who holds them."""
-        return [
-            collection_info(await self._collections.status(collection), self._clock.now_ms())
-            for collection in await self._collections.ids()
-        ]
+        """Every collection with its frontiers and who holds them, in the order of their ids."""
+        ids = await self._collections.ids()
+        found, listed = await self._collections.statuses(ids), []
+        async for collection in in_turns(ids, TURN):
+            status = found[collection]
+            if isinstance(status, Exception):
+                raise status
+            listed.append(collection_info(status, self._clock.now_ms()))
+        return listed
 
     async def explain_timestamp(
         self, names: Sequence[str], as_of: int | None

@@ -7,6 +7,9 @@ from tidemill.shard import CollectionStatus
 from tidemill.time import sole_time
 from tidemill_query.storage import holder_info
 
+TURN = 200
+"""So many statuses take some milliseconds, as a turn of the tasks of a thousand views does."""
+
 NOTHING_BOUND = 1
 """A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
 

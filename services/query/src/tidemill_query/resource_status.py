@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
+from tidemill.catalog.apply.turns import in_turns
 from tidemill.catalog.entry import SYSTEM, read_name
 from tidemill.catalog.made.making import made_by
 from tidemill.catalog.names import meant
@@ -42,11 +42,28 @@ from tidemill.runtime.resources import (
 from tidemill.shard import CollectionStatus
 from tidemill.time import Frontier, sole_time
 from tidemill_query.failure_counts import FailureCounts
-from tidemill_query.listing import NOTHING_BOUND
+from tidemill_query.listing import NOTHING_BOUND, TURN
 from tidemill_query.retention_report import who_holds, why_kept
 
-LOOKS = 16
-"""Collections of one resource that are looked at at once; a view may have hundreds."""
+
+class Seen(NamedTuple):
+    """Statuses of collections, or why there is none; the furthest upper of each timeline."""
+
+    made: Mapping[str, CollectionStatus | Exception]
+    furthest: Mapping[str, int]
+
+    @property
+    def found(self) -> dict[str, CollectionStatus]:
+        """The statuses that there are."""
+        made = self.made.items()
+        return {name: each for name, each in made if isinstance(each, CollectionStatus)}
+
+    def of(self, collection: str) -> CollectionStatus:
+        """The status of a collection that was looked at. Raises: why there is none."""
+        found = self.made[collection]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 class Progress(TypedDict, total=False):
@@ -128,7 +145,11 @@ class ResourceStatuses:
             known = {(stored.resource.kind, stored.resource.name) for stored in found}
             self._texts = {key: text for key, text in self._texts.items() if key in known}
             self._failures.keep({stored.prefix for stored in found})
-        return [await self._status(stored, said, documents=documents) for stored in found]
+        seen = await self._look(found)
+        return [
+            self._status(stored, said, seen, documents=documents)
+            async for stored in in_turns(found, TURN)
+        ]
 
     def _text(self, resource: Resource) -> str:
         """The document as YAML, written once: that takes ten times as long as all else of a status.
@@ -145,17 +166,16 @@ class ResourceStatuses:
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who keeps the history of its collections."""
         stored = live(self._store, kind, name)
-        made: dict[str, CollectionStatus] = {}
-        status = await self._status(stored, await self._reports.of([stored]), made)
+        said, seen = await self._reports.of([stored]), await self._look([stored], 0.0)
+        status = self._status(stored, said, seen)
         try:
             kept: list[Json] = []
             holders: list[Json] = []
-            own = [named.collection for named in made_by(stored, self._context.catalog)]
-            await self._look(own, made)
-            for collection in own:
-                kept += why_kept(made[collection])
-                holders += who_holds(made[collection])
-            failed = await self._failures.of(stored, made)
+            for named in made_by(stored, self._context.catalog):
+                collection = seen.of(named.collection)
+                kept += why_kept(collection)
+                holders += who_holds(collection)
+            failed = await self._failures.of(stored, seen.found)
         except (UnknownCollection, Corrupt):  # its status says why
             return status
         return replace(
@@ -172,30 +192,34 @@ class ResourceStatuses:
             return combined(parts), of_ranges(details)
         return combined(parts), dict(pair for each in details for pair in each.items())
 
-    async def _look(self, collections: Sequence[str], made: dict[str, CollectionStatus]) -> None:
-        """Put the statuses of collections into `made`, some at a time; those in it are kept."""
-        wanted = iter([each for each in dict.fromkeys(collections) if each not in made])
+    async def _look(self, resources: Sequence[Stored], age_s_max: float | None = None) -> Seen:
+        """The collections of resources, as `Collections.statuses` finds them, and the streams of
+        their timelines, all in one pass.
 
-        async def look() -> None:
-            for each in wanted:
-                made[each] = await self._context.collections.status(each)
+        Raises: Unavailable, Indeterminate.
+        """
+        catalog, collections = self._context.catalog, self._context.collections
+        wanted: dict[str, None] = {}
+        async for stored in in_turns(resources, TURN):
+            with suppress(TidemillError):  # the status says why
+                wanted |= dict.fromkeys(self._read_of(stored))
+                wanted |= dict.fromkeys(each.collection for each in made_by(stored, catalog))
+        made = await collections.statuses(wanted, age_s_max)
+        timelines = {each.timeline for each in made.values() if isinstance(each, CollectionStatus)}
+        streams = {name: catalog.timeline_of(name) for name in timelines - {SYSTEM}}
+        others = {each for ids in streams.values() for each in ids}.difference(made)
+        made |= await collections.statuses(others, age_s_max)
+        for each in made.values():
+            if isinstance(each, Unavailable | Indeterminate):
+                raise each
+        return Seen(
+            made, {name: _furthest(made[each] for each in ids) for name, ids in streams.items()}
+        )
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(min(LOOKS, len(collections))):
-                    tasks.create_task(look())
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-
-    async def _status(
-        self,
-        stored: Stored,
-        said: PartReports,
-        made: dict[str, CollectionStatus] | None = None,
-        *,
-        documents: bool = True,
+    def _status(
+        self, stored: Stored, said: PartReports, seen: Seen, *, documents: bool = True
     ) -> ResourceStatus:
-        """The status of a resource; those of its collections are put into `made`.
+        """The status of a resource.
 
         Without `documents` neither its own one nor that of the version that is read is written.
         """
@@ -207,12 +231,10 @@ class ResourceStatuses:
             health = versions_health(details) or health
         since = upper = lag_ms = None
         try:
-            since, upper, timeline = await self._frontiers(stored, {} if made is None else made)
-            lag_ms = await self._lag(upper, timeline)
+            since, upper, timeline = self._frontiers(stored, seen)
+            lag_ms = self._lag(upper, timeline, seen)
             if documents and (read := served(stored)) is not stored:
                 details = {**details, "served": self._text(read.resource)}
-        except (Unavailable, Indeterminate):
-            raise
         except Exception as error:  # of one resource no more is known; the others are told of
             health = _unknown(health, error)
         return ResourceStatus(
@@ -240,30 +262,32 @@ class ResourceStatuses:
         own = self._context.settings.log.removeprefix("kafka:")
         return f"topic {topic_of(stored)} at {bootstrap or own or 'the own log'}"
 
-    async def _frontiers(
-        self, stored: Stored, made: dict[str, CollectionStatus]
-    ) -> tuple[Frontier | None, Frontier | None, str]:
-        """The least since and upper of what a resource makes, and the timeline."""
-        collections = [named.collection for named in made_by(stored, self._context.catalog)]
+    def _read_of(self, stored: Stored) -> list[str]:
+        """The collections whose frontiers are those of a resource."""
         if isinstance(stored.resource.spec, ActionSpec):
             # An eager action covers the watched collection as far as its corrections go.
             part = "corrections" if stored.resource.spec.eager else "outbox"
-            collections = [f"{stored.prefix}/{part}"]
-        elif isinstance(stored.resource.spec, HoldSpec):
+            return [f"{stored.prefix}/{part}"]
+        if isinstance(stored.resource.spec, HoldSpec):
             read = read_name(stored, stored.resource.spec.collection)
-            collections = [self._context.catalog.named(read).collection]
+            return [self._context.catalog.named(read).collection]
+        return [named.collection for named in made_by(stored, self._context.catalog)]
+
+    def _frontiers(
+        self, stored: Stored, seen: Seen
+    ) -> tuple[Frontier | None, Frontier | None, str]:
+        """The least since and upper of what a resource makes, and the timeline."""
         since: Frontier | None = None
         upper: Frontier | None = None
         timeline = SYSTEM
-        await self._look(collections, made)
-        for collection in collections:
-            status = made[collection]
+        for collection in self._read_of(stored):
+            status = seen.of(collection)
             timeline = status.timeline
             since = status.since if since is None else since.meet(status.since)
             upper = status.upper if upper is None else upper.meet(status.upper)
         return since, upper, timeline
 
-    async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
+    def _lag(self, upper: Frontier | None, timeline: str, seen: Seen) -> int | None:
         """Milliseconds by which upper is behind the clock, or behind the furthest stream of its
         timeline.
         """
@@ -271,7 +295,13 @@ class ResourceStatuses:
             return None
         if timeline == SYSTEM:
             return max(0, self._context.clock.now_ms() - sole_time(upper))
-        return max(0, await self._context.timeline_frontier(timeline) - sole_time(upper))
+        return max(0, seen.furthest[timeline] - sole_time(upper))
+
+
+def _furthest(streams: Iterable[CollectionStatus | Exception]) -> int:
+    """The greatest upper of the streams that there are; 0 if there is none."""
+    uppers = [each.upper for each in streams if isinstance(each, CollectionStatus)]
+    return max((0 if each.empty else sole_time(each) for each in uppers), default=0)
 
 
 def _reads(stored: Stored, context: Context) -> dict[str, Json]:

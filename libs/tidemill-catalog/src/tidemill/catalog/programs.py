@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from tidemill.arrangement.looks import let_go
@@ -13,6 +14,7 @@ from tidemill.arrangement.machine_code import has_loops
 from tidemill.datalog.ast import Program
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Vocabulary
@@ -46,6 +48,8 @@ class _Remembered:
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[str, Hashable], object] = OrderedDict()
+        self._chars = 0
+        self._changes = Lock()
 
     def get(self, text: str, beside: Hashable, make: Callable[[], T]) -> T:
         """The result of `make` for a text and what is given beside it, or its error again.
@@ -59,23 +63,27 @@ class _Remembered:
                 found = make()
             except TidemillError as error:
                 found = error
-            self._found[key] = found
-            self._forget()
+            self._remember(key, found)
         if isinstance(found, TidemillError):
             raise found.with_traceback(None)
         return found  # type: ignore[return-value]  # what `make` returned
 
-    def _forget(self) -> None:
-        """Forget the oldest of too many; what was read last stays, however long it is."""
-        chars = sum(len(text) for text, _ in list(self._found))
-        while len(self._found) > KEPT or (chars > CHARS_KEPT and len(self._found) > 1):
-            (text, _), found = self._found.popitem(last=False)
-            chars -= len(text)
-            rules: list[object] = (
-                [*found.rules] if isinstance(found, Program | CheckedProgram) else []
-            )
-            del found
-            let_go(rules, RULES_A_LOOK)
+    def _remember(self, key: tuple[str, Hashable], found: object) -> None:
+        """Remember one more, and forget the oldest of too many; the last one stays, however long
+        it is.
+        """
+        rules: list[object] = []
+        with self._changes:
+            if key not in self._found:
+                self._chars += len(key[0])
+            self._found[key] = found
+            while len(self._found) > 1 and (len(self._found) > KEPT or self._chars > CHARS_KEPT):
+                (text, _), oldest = self._found.popitem(last=False)
+                self._chars -= len(text)
+                if isinstance(oldest, Program | CheckedProgram):
+                    rules += oldest.rules
+                del oldest
+        let_go(rules, RULES_A_LOOK)
 
 
 class Programs:
@@ -105,6 +113,11 @@ class Programs:
         named = tuple(sorted(words.functions)), tuple(sorted(words.lattices))
         sure = file, tuple(sorted(inputs.items())), named
         known = self._checked.get(text, sure, _Untold)
+        if known.program is None and not known.refused:
+            try:
+                known.program = check(self.read(text, file), InputSchemas(inputs), words)
+            except ProgramErrors:
+                known.refused = True
         if known.program is None:  # what was refused may be proposed something else by now
             names = readable()
             schemas = InputSchemas(inputs, readable=names)
@@ -144,7 +157,8 @@ def _missing_in(program: CheckedProgram) -> str | None:
 
 
 class _Untold:
-    """The place of a program that is right, which depends on no other names."""
+    """The place of a program that is right, which depends on no other names; or that it is not."""
 
     def __init__(self) -> None:
         self.program: CheckedProgram | None = None
+        self.refused = False

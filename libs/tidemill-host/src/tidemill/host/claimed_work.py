@@ -98,6 +98,8 @@ class ClaimedWork:
         """Set, and replaced, whenever a part is held."""
         self._still: dict[str, asyncio.Event] = {}
         """Items whose work is to stand still, until the event."""
+        self._unprepared: dict[str, asyncio.Event] = {}
+        """Items whose work is to begin prepared, after the event."""
         self._tasks: dict[str, ClaimedTasks] = {}
         self._running: asyncio.Task[None] | None = None
         self._preparing = asyncio.Semaphore(BEGINNING_MAX)
@@ -150,8 +152,21 @@ class ClaimedWork:
             self._unplanned[key] = why
 
     def planned(self, stored: Sequence[Stored]) -> None:
-        """These are known by name already: this process has applied them."""
-        self._planned.update({(s.resource.kind, s.resource.name): s for s in stored})
+        """These are known by name already: this process has applied them.
+
+        Their work here waits for `prepared`: it would fail again and again, for want of
+        collections that are yet to be made.
+        """
+        for each in stored:
+            self._planned[_key(each)] = each
+            self._unprepared.setdefault(item_of(each), asyncio.Event())
+
+    def prepared(self, stored: Sequence[Stored]) -> None:
+        """Begin what `planned` has held back."""
+        for each in stored:
+            waiting = self._unprepared.pop(item_of(each), None)
+            if waiting is not None:
+                waiting.set()
 
     # -- what this process prepares itself --------------------------------------------------------
 
@@ -203,8 +218,12 @@ class ClaimedWork:
                 await self._until_begun(role, item)
 
     async def _until_begun(self, role: str, item: str) -> None:
-        """Return once a part that is granted has begun, or could not."""
+        """Return once a part that is granted has begun, or could not; at once for one that is held
+        back.
+        """
         while (held := self._held.get((role, item))) is None and self._live(item) is not None:
+            if without_share(item)[0] in self._unprepared:
+                return
             await self._registered.wait()
         if held is not None:
             await held.supervised.begun.wait()
@@ -325,7 +344,8 @@ class ClaimedWork:
 
     async def _find_declared(self, item: str) -> Stored | None:
         """The resource of an item, once its work may run; None if it is deleted."""
-        while (over := self._still.get(without_share(item)[0])) is not None:
+        whole, _ = without_share(item)
+        while (over := self._still.get(whole) or self._unprepared.get(whole)) is not None:
             await over.wait()
         return self._live(item)
 
@@ -421,11 +441,10 @@ class ClaimedWork:
         """The health of a resource's parts that this process has claimed."""
         reports = []
         for role, item in self._parts_of(stored):
-            held, claim = self._held.get((role, item)), self._claimants[role].held().get(item)
-            if held is not None:
+            if (held := self._held.get((role, item))) is not None:
                 runner, health, epoch = held.supervised.runner, held.supervised.health, held.epoch
                 details = runner.details()
-            elif claim is not None:
+            elif (claim := self._claimants[role].held().get(item)) is not None:
                 health, epoch, details = STARTING, claim.epoch, {}
             else:
                 continue

@@ -66,7 +66,8 @@ class LastTried:
         self._opened = False
         self._numbers = count(1)
         self._written = 0
-        """The number of the newest content of the file."""
+        """The number of the newest content that the file has, or was refused."""
+        self._turn = asyncio.Lock()
         self._writes = Lock()
 
     def open(self) -> None:
@@ -162,9 +163,16 @@ class LastTried:
             self._write()
 
     async def _write_beside(self) -> None:
-        """Replace the file on another thread: a disk that is busy takes its time for that."""
-        content = next(self._numbers), msgspec.json.encode(self._known)
-        await asyncio.to_thread(self._replace, *content)
+        """Replace the file on another thread: a disk that is busy takes its time for that.
+
+        Tasks that wait meanwhile share the next write: a thousand resources that begin at once take
+        one thread, not all of them.
+        """
+        number = next(self._numbers)
+        async with self._turn:
+            if self._written < number:
+                content = next(self._numbers), msgspec.json.encode(self._known)
+                await asyncio.to_thread(self._replace, *content)
 
     def _write(self) -> None:
         self._replace(next(self._numbers), msgspec.json.encode(self._known))
@@ -174,10 +182,10 @@ class LastTried:
         with self._writes:
             if number < self._written:
                 return
-            self._written = number
             try:
                 beside = self._file.with_suffix(".new")
                 beside.write_bytes(content)
                 beside.replace(self._file)
             except OSError as error:
                 log.warning("not written down", file=str(self._file), error=str(error))
+            self._written = number

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NewType, TypeAlias
 
-from tidemill.shard.state import Description, State
+from tidemill.shard.state import Description, Hold, State, policy_frontier
 from tidemill.time import Frontier
 
 CapabilityId = NewType("CapabilityId", str)
@@ -87,23 +89,57 @@ class CollectionStatus:
     """A collection as its operators see it: `holders` of since, `writing` those of upper.
 
     `updates` and `bytes` count what is stored, what compaction will remove included. `inline_bytes`
-    are those in the log. `moved_by` names who or what let since come where it is. `retained` is how
-    far the retention would let it go, None without one. Sizes are added up of `state` when they are
-    asked for.
+    are those in the log. Everything is read off `state` when it is asked for.
     """
 
     id: str
-    description: Description
-    since: Frontier
-    upper: Frontier
-    holders: tuple[Holder, ...]
-    state: State = field(repr=False, compare=False)
-    writing: tuple[Holder, ...] = ()
-    staged: int = 0
-    garbage: int = 0
-    version: int = 0
-    moved_by: str = ""
-    retained: Frontier | None = None
+    version: int
+    state: State = field(repr=False)
+
+    @property
+    def description(self) -> Description:
+        """The description of the collection."""
+        return self.state.description
+
+    @property
+    def since(self) -> Frontier:
+        """The least instant at which it can be read."""
+        return self.state.since
+
+    @property
+    def upper(self) -> Frontier:
+        """The least instant at which it is not definite."""
+        return self.state.upper
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """The holders of since. Cost: O(holders)."""
+        return _holders(self.state.reads)
+
+    @property
+    def writing(self) -> tuple[Holder, ...]:
+        """The holders of upper. Cost: O(holders)."""
+        return _holders(self.state.writes)
+
+    @property
+    def staged(self) -> int:
+        """Number of updates that wait for upper."""
+        return sum(part.rows for part in self.state.staged_parts())
+
+    @property
+    def garbage(self) -> int:
+        """Number of objects that are to be removed."""
+        return len(self.state.garbage)
+
+    @property
+    def moved_by(self) -> str:
+        """The name of who or what let since come where it is."""
+        return self.state.moved_by
+
+    @property
+    def retained(self) -> Frontier | None:
+        """The frontier to which the retention would let since go, None without one."""
+        return policy_frontier(self.state)
 
     @property
     def batches(self) -> int:
@@ -149,3 +185,23 @@ class CollectionStatus:
     def holding_back(self) -> tuple[Holder, ...]:
         """The holders for whose sake since is not later than it is."""
         return tuple(holder for holder in self.holders if holder.frontier.precedes(self.since))
+
+
+def _holders(holds: Mapping[str, Hold]) -> tuple[Holder, ...]:
+    holders = (holder_of(name, hold) for name, hold in holds.items())
+    return tuple(sorted(holders, key=lambda holder: (holder.owner, holder.since_ms)))
+
+
+def holder_of(capability: str, hold: Hold) -> Holder:
+    """A hold as operators see it."""
+    moved_ms = hold.moved_ms or hold.created_ms
+    return Holder(
+        hold.owner, hold.frontier, hold.lease_end_ms(), hold.created_ms, moved_ms,
+        holder_key(capability),
+        hold.named,
+    )  # fmt: skip
+
+
+def holder_key(capability: str) -> str:
+    """The key by which operators name a holder, which gives no right."""
+    return blake2b(capability.encode(), digest_size=6, person=b"holder").hexdigest()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Literal, TypeAlias, overload
 
@@ -17,13 +18,20 @@ from tidemill.shard.capabilities import (
     Holder,
     ReadCapability,
     WriteCapability,
+    holder_key,
+    holder_of,
 )
-from tidemill.shard.state import Description, Hold, State, initial_state, policy_frontier
+from tidemill.shard.offloading import all_of
+from tidemill.shard.state import Description, State, initial_state
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier, frontier
 
 LEASE_MS = 900_000
 TOKEN_CHARACTERS_MIN = 16
+LOOKS = 64
+"""Collections that are looked at in the store at once."""
+TURN = 500
+"""So many statuses take some milliseconds, and then other tasks have their turn."""
 
 Rights: TypeAlias = Literal["read", "write", "both"]
 
@@ -204,24 +212,36 @@ class CapabilityCommands:
     async def status(self, collection: str) -> CollectionStatus:
         """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection.
 
-        Cost: a look at the store, and O(holders).
+        Cost: a look at the store.
         """
         known = await self._core.versions.catch_up(collection)
-        state = known.state
-        return CollectionStatus(
-            id=collection,
-            description=state.description,
-            since=state.since,
-            upper=state.upper,
-            holders=_holders(state.reads),
-            writing=_holders(state.writes),
-            state=state,
-            staged=sum(part.rows for part in state.staged_parts()),
-            garbage=len(state.garbage),
-            version=known.number,
-            moved_by=state.moved_by,
-            retained=policy_frontier(state),
-        )
+        return CollectionStatus(collection, known.number, known.state)
+
+    async def statuses(
+        self, collections: Iterable[str], age_s_max: float | None = None
+    ) -> dict[str, CollectionStatus | Exception]:
+        """The statuses of many, or the error of one that has none.
+
+        Each was the newest at most `age_s_max` ago, by default the time between two looks at
+        what others write. Cost: microseconds for one that this process has written or seen since,
+        or that rests with its pace. Another one costs a look at the store, several at a time.
+        """
+        age_s = self._core.poll_interval_s if age_s_max is None else age_s_max
+        wanted = iter(dict.fromkeys(collections))
+        found: dict[str, CollectionStatus | Exception] = {}
+
+        async def look() -> None:
+            for number, each in enumerate(wanted, 1):
+                try:
+                    known = await self._core.versions.catch_up(each, age_s)
+                    found[each] = CollectionStatus(each, known.number, known.state)
+                except Exception as error:  # whatever it is, the others are told of
+                    found[each] = error
+                if number % TURN == 0:
+                    await asyncio.sleep(0)  # noqa: TID251  a turn, no time
+
+        await all_of(look() for _ in range(LOOKS))
+        return found
 
     async def description(self, collection: str) -> Description:
         """The description of the collection. Raises: UnknownCollection."""
@@ -398,13 +418,13 @@ class CapabilityCommands:
 
         def expired(state: State) -> tuple[Holder, State]:
             for name, hold in (*state.reads.items(), *state.writes.items()):
-                if key == _key(name):
+                if key == holder_key(name):
                     if hold.named:
                         raise UsageError(
                             f"{hold.owner} holds {collection} for good: delete what it is for",
                             reason="Named",
                         )
-                    return _holder(name, hold), transitions.expire(state, [name], now_ms)
+                    return holder_of(name, hold), transitions.expire(state, [name], now_ms)
             raise UnknownCapability(f"no holder of {collection} has the key {key}", key=key)
 
         return await self._core.versions.commit(collection, expired)
@@ -423,20 +443,3 @@ def request_digest(command: str, token: str | None) -> str:
             reason="ShortToken",
         )
     return blake2b(f"{command} {token}".encode(), digest_size=16).hexdigest()
-
-
-def _key(capability: str) -> str:
-    return blake2b(capability.encode(), digest_size=6, person=b"holder").hexdigest()
-
-
-def _holders(holds: Mapping[str, Hold]) -> tuple[Holder, ...]:
-    holders = (_holder(name, hold) for name, hold in holds.items())
-    return tuple(sorted(holders, key=lambda holder: (holder.owner, holder.since_ms)))
-
-
-def _holder(name: str, hold: Hold) -> Holder:
-    moved_ms = hold.moved_ms or hold.created_ms
-    return Holder(
-        hold.owner, hold.frontier, hold.lease_end_ms(), hold.created_ms, moved_ms, _key(name),
-        hold.named,
-    )  # fmt: skip

@@ -147,7 +147,8 @@ def _applied(applied: Sequence[Applied]) -> HttpReply:
 async def get_resources(on: Handlers, asked: Asked) -> HttpReply:
     """The resources that the caller may read, by kind and name.
 
-    Without `documents` each has an empty `document`, and the answer is short.
+    Without `documents` each has an empty `document`, and the answer is short. Frontiers are those
+    of half a second ago at most; one resource alone is looked at anew.
     """
     of: Selection = asked.of
     found = await on.catalog.get(of.kind, of.name, of.documents)

@@ -306,7 +306,10 @@ async def get_matches(on: Handlers, asked: Asked) -> HttpReply:
 
 
 async def get_collections(on: Handlers, asked: Asked) -> HttpReply:
-    """Every collection that the caller may read, with its frontiers and who holds them."""
+    """Every collection that the caller may read, with its frontiers and who holds them.
+
+    They are those of half a second ago at most.
+    """
     found = [
         Collection(
             each.id, each.kind, each.timeline, frontier_of(each.since), frontier_of(each.upper),

@@ -14,11 +14,11 @@ TURN = 50
 """So many resources are planned in a few milliseconds, and then other tasks have their turn."""
 
 
-async def in_turns(things: Iterable[T]) -> AsyncIterator[T]:
-    """The things, with a turn for other tasks of the event loop now and then."""
+async def in_turns(things: Iterable[T], turn: int = TURN) -> AsyncIterator[T]:
+    """The things, with a turn for other tasks of the event loop after each `turn` of them."""
     for number, each in enumerate(things, 1):
         yield each
-        if number % TURN == 0:
+        if number % turn == 0:
             await asyncio.sleep(0)  # noqa: TID251  a turn, no time
 
 

@@ -167,7 +167,7 @@ class World:
         self.consensus = MemoryConsensus()
         self._numbers = itertools.count()
 
-    def claimant(self, name: str, **options: float) -> Claimant:
+    def claimant(self, name: str, **options: Any) -> Claimant:
         return Claimant(
             self.consensus, "role", self.clock, lambda: f"s{next(self._numbers)}",
             name=name, details=f"{name}:7070", **options,
@@ -205,6 +205,26 @@ def test_who_falls_silent_is_fenced_and_comes_back_by_another_epoch(world: World
         assert (one.happened["lost"], two.happened["evicted"]) == (1, 1)
         assert (one.happened["lapsed"], two.happened["taken over"]) == (1, 1)
         assert two.silence_s == pytest.approx(1.1 * one.lease_s)
+
+    world.loop.run_until_complete(story())
+
+
+def test_a_session_that_is_known_to_be_dead_is_not_waited_for_and_the_others_are(
+    world: World,
+) -> None:
+    async def story() -> None:
+        noted: list[str] = []
+        killed, slow = world.claimant("one", noted=noted.append), world.claimant("two")
+        await killed.renew(["a", "b"])
+        await slow.renew(["a", "b"])
+        await killed.give_up(await killed.renew(["a", "b"]))
+        await slow.renew(["a", "b"])
+        assert noted == ["s0"]
+        again = world.claimant("one", dead=frozenset(noted))
+        await again.renew(["a", "b"])
+        assert set(again.held()) | set(slow.held()) == {"a", "b"}
+        assert len(slow.held()) == 1, "a session was ended that nobody knows to be dead"
+        assert again.happened["evicted"] == 1
 
     world.loop.run_until_complete(story())
 

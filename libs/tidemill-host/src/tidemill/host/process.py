@@ -35,6 +35,7 @@ from tidemill.host.no_log import NoLog
 from tidemill.host.observing import expect_refusals, observed_calls, watch, watch_loop
 from tidemill.host.own_places import places_of_process
 from tidemill.host.peers import Peers
+from tidemill.host.predecessors import Predecessors
 from tidemill.host.readers import Readers
 from tidemill.host.reports import Reports
 from tidemill.host.roles import ROLES, roles_of
@@ -266,13 +267,15 @@ def _claims(chosen: ProcessSettings, clock: Clock, stack: AsyncExitStack) -> _Cl
         allow_non_durable=chosen.store.allow_non_durable,
         timeout_s=services.lease_s * ANSWER_SHARE,
     )
+    past = Predecessors(chosen.root / "sessions")
+    stack.callback(past.close)
     keeper = Keeper(clock)
     stack.push_async_callback(keeper.close, consensus.close)
 
     def made(role: str, address: str) -> Claimant:
         return Claimant(
             consensus, role, clock, random_id, name=chosen.name_of_process, details=address,
-            lease_s=services.lease_s,
+            lease_s=services.lease_s, dead=past.dead, noted=past.note,
         )  # fmt: skip
 
     @cache

@@ -18,7 +18,7 @@ NOBODY_ELSE = 0o077
 
 _FOLDERS, _TOPICS = ("log", "machine-code", "jobs"), Path("log/topics")
 _ENDINGS = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".json", ".address", ".log", ".index", ".new")
-_FILES = ("lock", "acknowledged")
+_FILES = ("lock", "acknowledged", "sessions")
 _KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder where a file belongs",

@@ -120,7 +120,13 @@ class Claimant:
         name: str,
         details: str = "",
         lease_s: float = LEASE_S,
+        dead: Collection[str] = (),
+        noted: Callable[[str], None] = lambda session: None,
     ) -> None:
+        """`dead` are sessions that have surely ended; `noted` hears of ours before they begin.
+
+        Raises: UsageError.
+        """
         if not group or not lease_s > 0:
             raise UsageError(f"a group {group!r} with leases of {lease_s} s", reason="Claims")
         self.group = group
@@ -139,6 +145,8 @@ class Claimant:
         self._clock = clock
         self._ids = ids
         self._member = Member(name, details, int(lease_s * 1000))
+        self._dead = dead
+        self._noted = noted
         self._session: str | None = None
         self._joined = False
         self._asking = asyncio.Lock()
@@ -332,12 +340,16 @@ class Claimant:
             self._session, self._joined = None, False
         if self._session is None:
             self._session = self._ids()
+            self._noted(self._session)
         if not self._joined:
             self._claims, self._held_until_s = {}, float("-inf")
         return self._session
 
     def _silent(self, members: Members) -> set[str]:
-        """Whose lease has run out: nothing was heard for so long, by the clock of this process."""
+        """Whose lease has run out: nothing was heard for so long, by the clock of this process.
+
+        The lease of a dead one is over at once.
+        """
         now_s = self._clock.monotonic_s()
         heard = {}
         for session, member in members.sessions.items():
@@ -350,7 +362,7 @@ class Claimant:
             session
             for session, (_, at_s) in heard.items()
             if session != self._session
-            and now_s - at_s >= members.sessions[session].lease_ms / 1000
+            and (session in self._dead or now_s - at_s >= members.sessions[session].lease_ms / 1000)
         }
 
     def _count_takeovers(self, owners: Owners, gained: Collection[str]) -> None:

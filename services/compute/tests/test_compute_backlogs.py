@@ -35,7 +35,7 @@ from tidemill_compute.actions.firings import Firings
 from tidemill_compute.actions.key_counts import KeyCounts
 from tidemill_compute.actions.limiting import limiter_of
 from tidemill_compute.actions.outbox import BEGIN, END, Firing, Took, firing_updates, untold
-from tidemill_compute.actions.taking import Taking
+from tidemill_compute.actions.taking import Read, Taking
 from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.settings import ComputeSettings
 
@@ -212,6 +212,25 @@ def test_pieces_have_each_event_whole_and_in_order(seed: int, rows_max: int) -> 
     assert Counter(c for piece in pieces for c in piece if memory.asks(c[0])) == asked
     # An event has at most two changes at an instant.
     assert len(pieces) == 1 or max(map(len, pieces)) <= rows_max + 2
+
+
+@given(st.lists(st.integers(3, 19), max_size=30), st.integers(1, 12))
+def test_steps_are_as_long_as_they_may_be_and_cut_no_instant(
+    times: list[int], rows_max: int
+) -> None:
+    read = Read(3, 20, table_of([("t", 1, at, at, 1) for at in times]))
+    assert [read.covers(at) for at in (2, 3, 19, 20)] == [False, True, True, False]
+    lower = 3
+    while lower < 20:
+        upper = read.step_end(lower, rows_max)
+        step = [at for at in times if lower <= at < upper]
+        assert read.between(lower, upper).num_rows == len(step)
+        assert lower < upper
+        assert len(step) <= rows_max or len(set(step)) == 1
+        more = [at for at in times if lower <= at <= upper]
+        assert upper == 20 or len(more) > rows_max, "it could have been longer"
+        lower = upper
+    assert lower == 20
 
 
 @given(

@@ -317,7 +317,7 @@ async def test_an_event_from_before_the_action_neither_changes_nor_ends() -> Non
     await world.feed(END)
     action = world.action(world.now, sink)
     action.counts.frontier = 3  # where firing begins
-    await action._put(3, END)
+    await action._put(3, await action._step_end(END))
     assert not sink.told
 
 

@@ -28,10 +28,14 @@ from tidemill_compute.actions.outbox import (
     firing_updates,
     follow_on,
 )
+from tidemill_compute.actions.taking import NOTHING_READ, Read
 from tidemill_compute.actions.target import ActionTarget
 from tidemill_compute.appending import append_through
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
+
+STEPS_READ_AHEAD = 20
+"""Steps of a backlog whose changes are read together, as columns."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class ActionDriver:
             target.group, [name for name, _ in target.shape.argument_columns]
         )
         self._memory = Memory(target, collections, self._holds)
+        self._read = NOTHING_READ
         self._telling = asyncio.Lock()
         self._carried: set[str] = set()
         """Keys whose effects have happened, of firings that are not marked as done."""
@@ -123,6 +128,7 @@ class ActionDriver:
     async def _resume(self) -> None:
         """Read the fired events and the effects done from the outbox, and go on behind them."""
         upper, covered = await self._recall()
+        self._read = NOTHING_READ
         done = await self._read_done()
         doubtful = await self._due(done, self._told_until(upper))
         self._carried |= await self._sink.recover(doubtful)
@@ -150,17 +156,25 @@ class ActionDriver:
             return U64_MAX if upper.empty else sole_time(upper)
 
     async def _step_end(self, reached: int) -> int:
-        """The end of the next step: all that is definite, or as much as is taken at once."""
-        rows_max = self._settings.action_changes_max
-        return await self._collections.upper_of_rows(
-            self._target.watched, self.counts.frontier, reached, rows_max
-        )
+        """The end of the next step: all that is definite, or as much as is taken at once.
+
+        Its changes are at hand then: parts that hold the history of a backlog are read once for
+        many steps.
+        """
+        lower, rows_max = self.counts.frontier, self._settings.action_changes_max
+        if not self._read.covers(lower):
+            watched = self._target.watched
+            until = await self._collections.upper_of_rows(
+                watched, lower, reached, STEPS_READ_AHEAD * rows_max
+            )
+            self._read = Read(lower, until, await self._read_changes(lower, until))
+        return self._read.step_end(lower, rows_max)
 
     async def _put(self, lower: int, upper: int) -> None:
         """Put every event into the outbox whose presence begins in [lower, upper) and did not
         before.
         """
-        changes, target = await self._changes(lower, upper), self._target
+        changes, target = self._read.between(lower, upper), self._target
         schema = outbox_schema(target.follow, limited=target.limit is not None)
         put, corrected = [update_schema(schema).empty_table()], []
         for piece in self._memory.taking.pieces(changes, self._settings.action_changes_max):
@@ -188,7 +202,7 @@ class ActionDriver:
         await append_through(self._collections, target.corrections, corrected, upper, target.name)
         self.counts.corrected += corrected.num_rows
 
-    async def _changes(self, lower: int, upper: int) -> pa.Table:
+    async def _read_changes(self, lower: int, upper: int) -> pa.Table:
         """The changes of the watched collection in [lower, upper); its first contents count as
         changes.
         """

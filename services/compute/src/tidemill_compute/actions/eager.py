@@ -128,7 +128,7 @@ class EagerDriver(ActionDriver):
         firings: list[Firing] = []
         if lower < reached:
             upper = await self._step_end(reached)
-            firings, corrections = self._news(await self._changes(lower, upper))
+            firings, corrections = self._news(self._read.between(lower, upper))
             # IMPORTANT: the corrections first: a restart goes on from what the outbox covers.
             await self._correct(correction_rows(corrections, self._target.shape), upper)
         await self.early.advance()

@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.arrangement.updates import DIFF, TIME, between
 from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill_compute.actions.firings import Firings, RecordChange
 from tidemill_compute.actions.key_counts import Words, words_of
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Changes in [lower, upper) that were read together, for several steps."""
+
+    lower: int
+    upper: int
+    rows: pa.Table
+
+    def covers(self, at: int) -> bool:
+        """Whether a step may begin at an instant."""
+        return self.lower <= at < self.upper
+
+    def between(self, lower: int, upper: int) -> pa.Table:
+        """The changes of one step."""
+        return between(self.rows, lower, upper)
+
+    def step_end(self, lower: int, rows_max: int) -> int:
+        """The end of a step from `lower` on with at most so many changes, unless one instant has
+        more. Cost: O(n log n) for n changes that were read.
+        """
+        times = np.sort(self.between(lower, self.upper)[TIME].to_numpy())
+        if len(times) <= rows_max:
+            return self.upper
+        return int(max(times[rows_max], times[0] + np.uint64(1)))
+
+
+NOTHING_READ = Read(0, 0, pa.table({TIME: pa.array([], pa.uint64())}))
 
 
 class Taking:

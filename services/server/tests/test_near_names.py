@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tidemill.errors import UnknownCollection
 from tidemill.rpc.identity import Grant, Role
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.testkit.command_host import command_host
 from tidemill.testkit.up import up_process
 from tidemill.testkit.web import TABLE, VIEW, Named, web
 
@@ -66,20 +66,13 @@ COMMANDS = (
 
 
 def test_the_command_and_grpc_propose_alike(tmp_path: Path) -> None:
-    with up_process(tmp_path) as server, server.client() as client:
+    with up_process(tmp_path) as server, server.client() as client, command_host() as commands:
         documents = "---".join((TABLE, VIEW, SOURCE, ACTION))
         client.apply(ResourceDocument(documents, "test.yaml"))
         with pytest.raises(UnknownCollection, match="no View laet; did you mean late"):
             client.describe("View", "laet")
         for words, says in COMMANDS:
-            command = [
-                sys.executable,
-                "-m",
-                "tidemill.client",
-                "--address",
-                server.address("grpc"),
-                *words,
-            ]
+            command = [commands / "tidemill", "--address", server.address("grpc"), *words]
             ran = subprocess.run(command, cwd=tmp_path, input="1", capture_output=True, text=True)
             assert ran.returncode != 0
             assert says in " ".join(ran.stderr.split()), (words, ran.stderr)

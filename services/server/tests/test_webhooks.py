@@ -152,6 +152,9 @@ def test_the_id_of_a_delivery_is_where_its_service_states_it() -> None:
     assert delivery_id(stripe, {}, b'{"id": "evt_1", "x": 1}') == "evt_1"
     standard = HttpOrigin(verify=VerifySpec(standard_webhooks=SIGNED))
     assert delivery_id(standard, {"webhook-id": "msg_1"}, b"") == "msg_1"
+    github = HttpOrigin(verify=VerifySpec(github=GithubSpec(secret="key")))
+    ids = [delivery_id(github, {"x-github-delivery": ident}, b"{}") for ident in "12"]
+    assert ids[0] == ids[1] != delivery_id(github, {}, b"[]")
     assert delivery_id(HttpOrigin(dedupe="X-Id"), {"x-id": "7"}, b"") == "7"
     assert delivery_id(HttpOrigin(), {}, b"") is None
     with pytest.raises(UsageError, match="no header X-Id"):
@@ -189,19 +192,34 @@ async def test_a_signed_delivery_is_written_once_without_a_token(
 
         forged = await deliver(asked, rows(9), key="another key")
         assert (forged.status, forged.json["type"]) == (401, "urn:tidemill:error:unauthenticated")
-        for each in (rows(1), rows(1), rows(2)):  # the last one: a repetition that differs
-            assert (await deliver(asked, each)).json == {"accepted": 1}
+        for ident in ("1", "1", "recorded, and sent again under another id"):
+            assert (await deliver(asked, rows(1), ident)).json == {"accepted": 1}
         assert (await deliver(asked, rows(3, 4), "2")).status == 200
-        wanted = {(1, "push"), (3, "push"), (4, "push")} if array else {(1, "push"), (3, "push")}
-        async with asyncio.timeout(60):
-            while True:
-                said = await asked.whole.query.ask("pushes(n, e)", None, 30.0)
-                found = said.table.to_pylist()
-                if len(found) >= len(wanted):
-                    break
-                await asyncio.sleep(0.05)
-        assert {(row["n"], row["e"]) for row in found} == wanted
-        assert {row["_diff"] for row in found} == {1}
+        wanted = {1: 1, 3: 1, 4: 1} if array else {1: 1, 3: 1}
+        assert await count_pushed(asked, len(wanted)) == wanted
+
+
+async def test_a_header_that_a_source_names_is_the_id_of_a_delivery(tmp_path: Path) -> None:
+    """The companion: by an id that nobody has signed a copy of a delivery is another one."""
+    async with web(tmp_path, system=system(tmp_path)) as asked:
+        text = SOURCE.replace("ARRAY", "dedupe: X-GitHub-Delivery")
+        await asked.whole.controller.apply([ResourceDocument(text, "test.yaml")])
+        for n, ident in ((1, "1"), (1, "1"), (2, "1"), (1, "2"), (3, "3")):  # the third one differs
+            assert (await deliver(asked, {"n": n}, ident)).json == {"accepted": 1}
+        assert await count_pushed(asked, 2) == {1: 2, 3: 1}
+
+
+async def count_pushed(asked: Web, rows: int) -> dict[int, int]:
+    """The count of each number, once so many are there."""
+    async with asyncio.timeout(60):
+        while True:
+            said = await asked.whole.query.ask("pushes(n, e)", None, 30.0)
+            found = said.table.to_pylist()
+            if len(found) >= rows:
+                break
+            await asyncio.sleep(0.05)
+    assert {row["e"] for row in found} == {"push"}
+    return {row["n"]: row["_diff"] for row in found}
 
 
 async def test_slack_is_told_its_challenge_and_nothing_is_written(tmp_path: Path) -> None:

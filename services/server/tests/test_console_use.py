@@ -94,6 +94,27 @@ async def test_every_screen_is_used_by_keys_alone(tmp_path: Path) -> None:
         assert (await page.evaluate(chosen)).startswith("x;")
 
 
+async def test_keys_of_one_letter_are_turned_off_and_stay_off(tmp_path: Path) -> None:
+    """WCAG 2.1.4: whoever speaks to a machine presses keys that nobody meant."""
+    async with web(tmp_path) as asked, console(asked.address) as page:
+        await page.goto(asked.address)
+        graph, ask = (page.get_by_role("link", name=name, exact=True) for name in ("Graph", "Ask"))
+        await page.keyboard.press("2")
+        await expect(ask).to_have_attribute("aria-current", "page")
+        await reach(page, page.get_by_role("checkbox", name="Keys"))
+        await page.keyboard.press("Space")
+        await page.keyboard.press("1")
+        await page.reload()
+        await expect(page.get_by_role("checkbox", name="Keys")).not_to_be_checked()
+        for key in ("1", "/", "l"):
+            await page.keyboard.press(key)
+        await expect(ask).to_have_attribute("aria-current", "page")
+        assert await page.evaluate("document.activeElement === document.body")
+        await page.get_by_role("checkbox", name="Keys").check()
+        await page.keyboard.press("1")
+        await expect(graph).to_have_attribute("aria-current", "page")
+
+
 async def test_the_instant_is_chosen_by_keys(tmp_path: Path) -> None:
     async with web(tmp_path) as asked, console(asked.address) as page:
         await definite(asked, await asked.insert())

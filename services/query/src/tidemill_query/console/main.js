@@ -98,9 +98,16 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 
+// Who speaks to a machine, or slips on keys, turns keys of one letter off (WCAG 2.1.4).
+const keys = byId("keys");
+keys.checked = localStorage.getItem("tidemill-keys") !== "off";
+keys.addEventListener("change", () => {
+  localStorage.setItem("tidemill-keys", keys.checked ? "on" : "off");
+});
+
 addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, textarea, select, dialog");
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.closest?.("input:not(#keys), textarea, select, dialog");
+  if (!keys.checked || typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const screen = { 1: "#/graph", 2: "#/ask", 3: "#/insert", 4: "#/apply" }[event.key];
   if (screen) go(screen);
   if (event.key === "/" && focus.search) { event.preventDefault(); focus.search.focus(); }

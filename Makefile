@@ -25,7 +25,8 @@ demo: setup ## the main job: a year of flights from a log to exact answers, veri
 	@.venv/bin/tidemill demo
 
 test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
-	@infra/setup.sh spark kafka classes redis objectstore prometheus browser buf compiler
+	@infra/setup.sh objectstore buf & built=$$!; \
+	infra/setup.sh spark kafka classes redis prometheus browser compiler && wait $$built
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory -j 3 types contracts unit
 

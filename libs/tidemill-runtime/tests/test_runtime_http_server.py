@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -220,6 +221,33 @@ async def test_s6_a_body_that_comes_too_slowly_is_refused_with_the_setting() -> 
     assert b"limits.http_body_s" in answer
     assert not taken
     assert (await ask(port, "POST", "/push?token", b"x"))[0] == 200
+    await server.close()
+
+
+async def test_s6_a_client_that_takes_no_whole_answer_is_cut_off() -> None:
+    """The answer stood in memory, and its connection was open, for as long as the client liked."""
+    long = b"x" * (64 << 20)
+
+    async def show(request: HttpRequest) -> HttpReply:
+        return HttpReply(200, long)
+
+    server = limited(HttpLimits(answer_s=0.2))
+    server.add_route("GET", "/long", show)
+    port = await server.start()
+    assert await ask(port, "GET", "/long") == (200, "application/octet-stream", long)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    writer.write(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    first = await reader.read(1)
+    assert server._runner.server is not None
+    async with asyncio.timeout(60):
+        while server._runner.server.connections:
+            await asyncio.sleep(0.01)
+    taken = len(first)
+    with suppress(ConnectionError):
+        while piece := await reader.read(1 << 20):
+            taken += len(piece)
+    assert taken < len(long)
+    writer.close()
     await server.close()
 
 

@@ -200,6 +200,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_body_s: float = 30.0
     """Longest time for a body to arrive, and for a new connection to ask for anything."""
 
+    http_answer_s: float = 60.0
+    """Longest time for a client to take the next piece of an answer; it is cut off then."""
+
     document_bytes: int = 1 << 20
     """Size of all documents that one call applies."""
 
@@ -271,8 +274,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_http(self) -> HttpLimits:
         """Those of the HTTP server."""
         return HttpLimits(
-            self.http_body_bytes, self.http_bodies_bytes, self.http_body_s, self.http_connections
-        )
+            self.http_body_bytes, self.http_bodies_bytes, self.http_body_s, self.http_answer_s,
+            self.http_connections,
+        )  # fmt: skip
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

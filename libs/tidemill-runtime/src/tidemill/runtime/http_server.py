@@ -49,6 +49,8 @@ PATH_CHARS_MAX = 200
 """Characters of a path that a refusal repeats, and compares with the routes."""
 JOIN_INLINE_MAX = 1 << 20
 """Bytes of a body that are put together on the event loop; more take milliseconds."""
+PIECE_BYTES = 64 << 10
+"""Bytes of an answer that a client has to take in time; less waits in buffers for it."""
 SCRAPES_SHARE = 0.2
 """Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
 
@@ -174,11 +176,23 @@ class HttpServer:
             if response is not None:
                 _cut(request)  # it had begun: the client sees that it breaks off
                 return response
-            # The rest of the body is nobody's to read.
-            return whole(reply, last=not request.content.is_eof())
+            return await self._deliver(request, reply)
 
         for each in ("HEAD", "GET") if method == "GET" else (method,):
             self._application.router.add_route(each, path, answer)
+
+    async def _deliver(self, request: web.Request, reply: HttpReply) -> web.StreamResponse:
+        """Answer with a body that is there; a long one is sent piece by piece, as `_send` does."""
+        assert isinstance(reply.body, bytes)
+        last = not request.content.is_eof()  # the rest of the body is nobody's to read
+        if len(reply.body) <= PIECE_BYTES:
+            return whole(reply, last=last)
+        response = web.StreamResponse(status=reply.status, headers=headers_of(reply))
+        response.content_length = len(reply.body)
+        if last:
+            response.force_close()
+        await self._send(request, response, _pieces(reply.body))
+        return response
 
     async def _send(
         self, request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]
@@ -431,6 +445,11 @@ def _is_ours(event: logging.LogRecord) -> bool:
 
 _log = logging.getLogger("tidemill.http")
 _log.addFilter(_is_ours)
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
 
 
 async def _close(pieces: AsyncIterator[bytes]) -> None:

@@ -87,6 +87,23 @@ def test_the_number_of_a_tick_rises_even_when_there_is_nothing_to_do() -> None:
         assert world.held("seen") == {(number,)}
 
 
+@pytest.mark.parametrize(
+    ("period", "admission", "kept"),
+    [(PERIOD, "tick", 0), (PERIOD, "eager", 0), (PERIOD, "stratum", 1), (None, "tick", 1)],
+)
+def test_keys_of_facts_are_kept_only_where_a_tick_needs_a_reason(
+    period: int | None, admission: Admission, kept: int
+) -> None:
+    world = World(DIFFERENCE, period=period, b=admission)
+    for at in range(3, 6):
+        world.offer(at, "b", at, until=7)
+    world.go_on(2 * PERIOD)
+    assert len(world.run.nodes[0].present) == 0, "facts that have gone are kept"
+    world.offer(2 * PERIOD + 3, "b", 1, until=100 * PERIOD)
+    world.go_on(4 * PERIOD)
+    assert len(world.run.nodes[0].present) == kept
+
+
 def test_what_is_deferred_justifies_the_next_tick_until_nothing_is() -> None:
     world = World("n(x) := start(x);\nn(x + 1) @next := n(x) if x < 9;", period=None)
     world.offer(5, "start", 0)

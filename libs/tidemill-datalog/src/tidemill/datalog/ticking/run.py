@@ -66,6 +66,7 @@ class RunningNode:
     sent: tuple[Message, ...] = ()
     """Messages of its last tick."""
     present: Counter[object] = field(default_factory=Counter)
+    """Facts of inputs whose changes are a reason for a tick, by their keys."""
     mail: list[tuple[int, Message]] = field(default_factory=list)
     wake: Instant = END
     """From this instant on it may have something to say."""
@@ -189,8 +190,10 @@ class TickRun:
 
     def _admit(self, at: int, name: str, moved: Iterable[Moved], wakes: bool) -> None:
         """Give changes of an input to the nodes that see them, and wake those nodes."""
-        place = self._plan.place.get(name)
-        eager = self._plan.admission.get(name) == "eager"
+        place, admission = self._plan.place.get(name), self._plan.admission.get(name)
+        eager = admission == "eager"
+        # A period ticks without a reason: only records that join a tick ask whether facts differ.
+        compared = self._plan.period_ms is None or admission == "stratum"
         by_node: dict[int, list[Moved]] = {}
         for record, diff in moved:
             if place is None:
@@ -204,7 +207,7 @@ class TickRun:
                     self._misplaced(record, at, diff)
         for number, changes in by_node.items():
             node = self.nodes[number]
-            toggled = _toggled(node.present, changes)
+            toggled = compared and _toggled(node.present, changes)
             if wakes and toggled and self._joins(name, changes, at):
                 for record, diff in changes:
                     (node.joining if diff > 0 else node.changes)[record] += diff

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,27 @@ def test_a_list_that_cannot_be_read_proves_nothing_and_is_begun_anew(
     first.close()
     begun_anew = damage != b"\xff\xfe\n"  # what is no text is left alone
     assert Predecessors(file).dead == ({"s1"} if begun_anew else frozenset())
+
+
+def test_a_full_disk_frees_no_lock_of_a_living_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = []
+
+    def no_room(*_: object) -> int:
+        full.append(True)
+        raise OSError(ENOSPC, "no room")
+
+    file = tmp_path / "sessions"
+    living = Predecessors(file)
+    living.note("s1")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_room)
+        living.note("s2")
+    assert full
+    assert Predecessors(file).dead == frozenset()
+    living.close()
+    assert Predecessors(file).dead == {"s1"}
 
 
 def test_without_a_folder_nothing_is_proved_and_nothing_fails(tmp_path: Path) -> None:

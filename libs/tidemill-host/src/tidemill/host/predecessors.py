@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -48,14 +49,15 @@ class Predecessors:
             self.close()
 
     def note(self, session: str) -> None:
-        """Put a session of this process down, before it joins its group."""
+        """Put a session of this process down, before it joins its group.
+
+        IMPORTANT: the lock is kept where that fails, as on a full disk. A free lock would say that
+        the sessions before this one have ended.
+        """
         with self._writing:
-            if self._fd is None:
-                return
-            try:
-                os.pwrite(self._fd, f"{session}\n".encode(), os.fstat(self._fd).st_size)
-            except OSError:
-                self.close()
+            if self._fd is not None:
+                with suppress(OSError):
+                    os.pwrite(self._fd, f"{session}\n".encode(), os.fstat(self._fd).st_size)
 
     def close(self) -> None:
         """Give the folder up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,8 +19,20 @@ from tidemill.catalog.directory import Readable
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
-from tidemill.errors import Unavailable
-from tidemill.host.questions.histories import Columns, Move, Stretch, presences_of
+from tidemill.errors import BeforeSince, Unavailable
+from tidemill.host.questions.histories import (
+    Columns,
+    Histories,
+    Move,
+    Stretch,
+    holding,
+    presences_of,
+)
+from tidemill.host.questions.limits import QuestionLimits
+from tidemill.host.questions.working import Workers
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.time import frontier
 
 MANY = 50_000
 
@@ -165,3 +178,21 @@ def test_a3_a_question_that_waits_for_its_turn_holds_nothing_for_the_collector()
     waiting = [Columns(READABLE, 0, rows, rows) for _ in range(8)]
     assert len(gc.get_objects()) - before < MANY / 100
     assert len(waiting[0].presences(Allowance())) == MANY
+
+
+async def test_an_instant_before_the_history_of_an_input_says_since_as_every_question_does() -> (
+    None
+):
+    ids = map(str, itertools.count())
+    collections = Collections(MemoryConsensus(), MemoryBlob(), ManualClock(0), ids.__next__)
+    schema = pa.schema([("n", pa.int64())])
+    held, _ = await collections.create("c", Description(schema, retain_ms=30))
+    await collections.drop(held)
+    rows = pa.table({"n": [1], TIME: pa.array([10], pa.uint64()), DIFF: [1]})
+    await collections.compare_and_append("c", frontier(0), frontier(100), rows, writer="w")
+    hold = holding(collections, 60_000)
+    histories = Histories(collections, hold, Workers(QuestionLimits()))
+    with pytest.raises(BeforeSince) as early:
+        await histories.read({"p": READABLE}, 0, 20, {}, Allowance())
+    assert early.value.details["since"] == frontier(70)
+    assert early.value.details["requested"] == 20

@@ -27,7 +27,7 @@ from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.ticking import TickHistory, TickStart, recorded
-from tidemill.errors import CapabilityExpired, NotYet, TidemillError, UnknownCapability
+from tidemill.errors import BeforeSince, CapabilityExpired, TidemillError, UnknownCapability
 from tidemill.host.questions.working import Workers
 from tidemill.rpc.turns import let_go_beside
 from tidemill.shard import Collections, ReadCapability
@@ -183,7 +183,8 @@ class Histories:
     ) -> dict[str, Columns]:
         """Inputs at instants in [begins, at], as far back as since allows.
 
-        Of an input with a scan what passes it. Raises: Exhausted.
+        Of an input with a scan what passes it. Raises: Exhausted, and BeforeSince for an `at` that
+        the history of an input does not reach.
         """
         found: dict[str, Columns] = {}
         for name, readable in inputs.items():
@@ -280,7 +281,10 @@ class Histories:
         """The contents of an input at `begins`, and its changes up to `at`."""
         status = await self._collections.status(readable.collection)
         if at < begins:
-            raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
+            raise BeforeSince(
+                f"{readable.collection} has no history at {at} any more: since is {status.since}",
+                requested=at, since=status.since, holder=status.moved_by,
+            )  # fmt: skip
         async with self._reading(readable.collection, "why") as held:
             present = await self._collections.snapshot(
                 held, begins, equal=reading.equal, where=reading.where, told=allowance.take

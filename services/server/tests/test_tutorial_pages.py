@@ -72,7 +72,12 @@ def test_a_run_ends_what_a_block_has_left_in_the_background(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "page",
-    ["tutorial/late-event.md", "tutorial/alert-with-proof.md", "how-to/debug-a-lagging-view.md"],
+    [
+        "tutorial/late-event.md",
+        "tutorial/alert-with-proof.md",
+        "how-to/debug-a-lagging-view.md",
+        "how-to/one-machine.md",
+    ],
 )
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     run = PageRun(tmp_path)

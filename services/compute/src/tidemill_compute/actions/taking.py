@@ -40,7 +40,7 @@ class Read:
         return int(max(times[rows_max], times[0] + np.uint64(1)))
 
 
-NOTHING_READ = Read(0, 0, pa.schema([(TIME, pa.uint64())]).empty_table())
+NOTHING_READ = Read(0, 0, pa.Table.from_batches([], pa.schema([(TIME, pa.uint64())])))
 
 
 class Taking:

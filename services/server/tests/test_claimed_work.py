@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from tidemill.catalog.made.sources import SourceCollections
 from tidemill.catalog.store import Stored
 from tidemill.errors import UsageError
+from tidemill.host.claimed_work import ClaimedWork
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard.stores import claims_file
 from tidemill.testkit.whole import Whole, opened
@@ -201,3 +203,26 @@ async def test_an_apply_that_is_taken_back_waits_for_nothing_that_it_has_held_ba
 def _claimed(process: Whole, item: str) -> bool:
     held = [claimant.held() for claimant in process.work.claimants().values()]
     return any(each.startswith(item) for items in held for each in items)
+
+
+async def test_a_process_alone_lists_what_it_knows_without_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look waits for a turn of all other tasks; a list of a thousand took half a minute."""
+    async with running(tmp_path) as process:
+        await apply(process, *(TABLE.replace("name: t", f"name: t{n}") for n in range(20)))
+        collections, looks = process.context.collections, []
+        old_at_once = replace(collections._core, poll_interval_s=0.0)
+        monkeypatch.setattr(collections, "_core", old_at_once)
+        scan = collections._consensus.scan
+
+        async def count(key: str, start: int) -> object:
+            looks.append(key)
+            return await scan(key, start)
+
+        monkeypatch.setattr(collections._consensus, "scan", count)
+        assert len(await process.controller.get("Table", None)) == 20
+        assert not looks
+        monkeypatch.setattr(ClaimedWork, "sole", False)  # the companion: one among others looks
+        assert len(await process.controller.get("Table", None)) == 20
+        assert looks

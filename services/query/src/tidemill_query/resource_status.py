@@ -45,6 +45,12 @@ from tidemill_query.failure_counts import FailureCounts
 from tidemill_query.listing import NOTHING_BOUND, TURN
 from tidemill_query.retention_report import who_holds, why_kept
 
+ALONE_AGE_S = 60.0
+"""Age of versions in a list of a process that makes all versions itself: it knows the newest.
+
+A look would cost turns of the event loop, which are long where a thousand views run.
+"""
+
 
 class Seen(NamedTuple):
     """Statuses of collections, or why there is none; the furthest upper of each timeline."""
@@ -145,7 +151,7 @@ class ResourceStatuses:
             known = {(stored.resource.kind, stored.resource.name) for stored in found}
             self._texts = {key: text for key, text in self._texts.items() if key in known}
             self._failures.keep({stored.prefix for stored in found})
-        seen = await self._look(found)
+        seen = await self._look(found, ALONE_AGE_S if self._reports.sole else None)
         return [
             self._status(stored, said, seen, documents=documents)
             async for stored in in_turns(found, TURN)

@@ -107,6 +107,11 @@ class ClaimedWork:
         self.slots: set[int] = set()
         self.named_at = -1
 
+    @property
+    def sole(self) -> bool:
+        """Whether no other process works on the same stores."""
+        return self._sole
+
     # -- the catalog ----------------------------------------------------------------------------
 
     async def refresh(self) -> None:

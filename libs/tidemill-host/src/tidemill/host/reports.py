@@ -46,6 +46,11 @@ class Reports:
         self._peers = peers
         self._address = address
 
+    @property
+    def sole(self) -> bool:
+        """Whether this process is the only one."""
+        return self._work.sole
+
     async def of(self, resources: Sequence[Stored]) -> PartReports:
         """The reports of every process about these resources."""
         owners = await self._peers.owners(CLAIMED)

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable
 from tidemill.errors import Fenced
 from tidemill.shard.claims.claimant import Claim, Owned
 
-LEASE_S = 60.0
-"""Seconds after which work that goes on although it was cancelled is cancelled again."""
+CANCEL_AGAIN_S = 60.0
+"""Seconds after which work that goes on although it was cancelled is cancelled again: the lease of
+this claimant, which ends no claim.
+"""
 
 
 class SoleClaimant:
@@ -23,7 +25,7 @@ class SoleClaimant:
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self.lease_s = LEASE_S
+        self.lease_s = CANCEL_AGAIN_S
         self.happened: Counter[str] = Counter()
         self.silence_s = 0.0
         self.held_until_s = float("inf")

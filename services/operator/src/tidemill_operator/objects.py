@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidemill.errors import UsageError
+import msgspec
+
+from tidemill.errors import Unavailable, UsageError
 from tidemill.kubernetes.api import Json
 from tidemill.runtime.resources import API_VERSION, Resource, resource_from
 from tidemill.time import Frontier
@@ -98,23 +100,51 @@ class Declared:
             return str(error)
 
 
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    generation: int = 1
+    creationTimestamp: str = ""  # noqa: N815  as the API writes it
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: tuple[str, ...] | None = None
+
+
 def declared(kind: str, document: Json) -> Declared:
-    """The object of a document of the API."""
-    metadata = document["metadata"]
+    """The object of a document of the API.
+
+    IMPORTANT: an object that is left out counts as deleted, and its resource with it. So a document
+    that is none is an error of the whole answer. Raises: Unavailable.
+    """
+    try:
+        metadata = msgspec.convert(document["metadata"], _Metadata)
+        deleting = "deletionTimestamp" in document["metadata"]
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        raise Unavailable(f"a {kind} of the API server is no object: {error}") from error
+    status = document.get("status")
     return Declared(
         kind=kind,
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 1),
-        created=metadata.get("creationTimestamp", ""),
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        generation=metadata.generation,
+        created=metadata.creationTimestamp,
         spec=document.get("spec", {}),
-        status=document.get("status") or {},
-        labels=metadata.get("labels") or {},
-        annotations=metadata.get("annotations") or {},
-        finalizers=tuple(metadata.get("finalizers") or ()),
-        deleting="deletionTimestamp" in metadata,
+        status=status if isinstance(status, dict) else {},
+        labels=metadata.labels or {},
+        annotations=metadata.annotations or {},
+        finalizers=metadata.finalizers or (),
+        deleting=deleting,
     )
+
+
+def version_of(document: Json) -> str:
+    """The version of the API server at which an object is so. Raises: Unavailable."""
+    try:
+        return str(document["metadata"]["resourceVersion"])
+    except (KeyError, TypeError) as error:
+        raise Unavailable("an object of the API server has no version") from error
 
 
 @dataclass(frozen=True, slots=True)

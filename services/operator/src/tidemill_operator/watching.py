@@ -10,7 +10,7 @@ from tidemill.errors import TidemillError, UnknownCollection, UsageError
 from tidemill.kubernetes.api import Expired, KubernetesApi
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill_operator.objects import PLURALS, Declared, collection_path, declared
+from tidemill_operator.objects import PLURALS, Declared, collection_path, declared, version_of
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0
 
@@ -83,7 +83,7 @@ class Mirror:
     async def _watch(self, version: str) -> str:
         """Follow until the server ends the watch; the version to go on from."""
         async for what, document in self._api.watch(self._path, version, self._watch_s):
-            version = document["metadata"]["resourceVersion"]
+            version = version_of(document)
             if what == "BOOKMARK":
                 continue
             each = declared(self._kind, document)

@@ -303,7 +303,8 @@ async def test_a_driver_that_somebody_made_meanwhile_is_taken_over() -> None:
 
 
 async def test_a_driver_for_another_specification_is_ended_first() -> None:
-    async with site(lambda blob: [runs_on, worked(blob)]) as here:
+    # The launcher of the first one begins it again at once, before the new one or after it.
+    async with site(lambda blob: [runs_on, worked(blob), worked(blob)]) as here:
         older = asyncio.create_task(here.launcher.launch(JOB))
         await until(lambda: here.node.met, "the first driver does not run")
         newer = Job(JOB.kind, JOB.of, JOB.module, b"something else")

@@ -70,7 +70,8 @@ def test_a_limit_is_counting_whatever_restarts(
         judged += limiter.judge(due[len(judged) : len(judged) + step])
         if data.draw(st.booleans()):
             limiter = Limiter(rate)
-            limiter.recall(reversed(judged))
+            for each in judged:
+                limiter.recall(each)
     assert {each.key for each in judged if not each.limited} == told_by_counting(due, rate)
 
 

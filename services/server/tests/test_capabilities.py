@@ -27,11 +27,11 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     Right,
 )
-from tidemill.shard import CollectionStatus
+from tidemill.shard.capability_commands import LOOKS
+from tidemill.shard.log import KnownVersion
 from tidemill.testkit.up import up_process
 from tidemill.testkit.whole import Whole, running
 from tidemill.time import frontier, sole_time
-from tidemill_query.resource_status import LOOKS
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -381,22 +381,23 @@ async def test_describe_looks_at_each_output_once_and_at_several_at_a_time(
     asked = ContextVar("asked", default=False)
     async with running(tmp_path) as process:
         await process.apply(TABLE, MANY_OUTPUTS.replace("PROGRAM", program))
-        plain = process.context.collections.status
+        versions = process.context.collections._core.versions
+        plain = versions.catch_up
 
-        async def look(collection: str) -> CollectionStatus:
+        async def look(collection: str, age_s_max: float = 0.0) -> KnownVersion:
             nonlocal most, now
             if not asked.get():  # by the process itself
-                return await plain(collection)
+                return await plain(collection, age_s_max)
             looked[collection] += 1
             now += 1
             most = max(most, now)
             try:
                 await asyncio.sleep(0)
-                return await plain(collection)
+                return await plain(collection, age_s_max)
             finally:
                 now -= 1
 
-        monkeypatch.setattr(process.context.collections, "status", look)
+        monkeypatch.setattr(versions, "catch_up", look)
         asked.set(True)
         told = await process.controller.describe("View", "many")
     made = {name: count for name, count in looked.items() if "/o" in name}
@@ -412,10 +413,10 @@ async def test_describe_of_what_is_gone_says_so_without_a_group_of_errors(
     async with running(tmp_path) as process:
         await process.apply(TABLE)
 
-        async def refuse(collection: str) -> CollectionStatus:
+        async def refuse(collection: str, age_s_max: float = 0.0) -> KnownVersion:
             raise UnknownCollection(f"{collection} is gone")
 
-        monkeypatch.setattr(process.context.collections, "status", refuse)
+        monkeypatch.setattr(process.context.collections._core.versions, "catch_up", refuse)
         told = await process.controller.describe("Table", "hosts")
         assert (told.ready, told.reason) == (False, "Stalled")
 

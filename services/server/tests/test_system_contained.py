@@ -19,6 +19,7 @@ from tidemill.catalog.store import Stored
 from tidemill.errors import TidemillError, UnknownCollection
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
 from tidemill.runtime.resources import load_resources
+from tidemill.shard.log import KnownVersion
 from tidemill.testkit.whole import Whole, opened
 from tidemill_compute.views.part import ViewPart
 from tidemill_server.settings import ServerSettings
@@ -247,15 +248,15 @@ async def test_a_resource_whose_collection_is_damaged_does_not_keep_get_from_the
 ) -> None:
     async with running(tmp_path) as process:
         await apply(process, BASE, BAD_TABLE)
-        collections = process.context.collections
-        status = collections.status
+        versions = process.context.collections._core.versions
+        plain = versions.catch_up
 
-        async def fail_for_bad(collection: str) -> object:
+        async def fail_for_bad(collection: str, age_s_max: float = 0.0) -> KnownVersion:
             if collection == "bad":
                 raise KeyError(collection)
-            return await status(collection)
+            return await plain(collection, age_s_max)
 
-        monkeypatch.setattr(collections, "status", fail_for_bad)
+        monkeypatch.setattr(versions, "catch_up", fail_for_bad)
         found = await statuses(process)
         assert found["Table/bad"].reason == "Broken"
         assert "KeyError in " in found["Table/bad"].message

@@ -74,8 +74,10 @@ class Tally:
 
     def __hash__(self) -> int:
         # IMPORTANT: equal numbers of different solutions are common, and have to differ here.
+        # A count of nothing is one whatever fact says so, and so is what the state says of it.
         if self._hash is None:
-            origins = (self.origin,) if self.origin is not None else map(_origin, self.members)
+            alone = self.origin is not None and self.value
+            origins = (self.origin,) if alone else map(_origin, self.members)
             self._hash = hash((self.kind, self.value, min(map(hash, origins), default=0)))
         return self._hash
 

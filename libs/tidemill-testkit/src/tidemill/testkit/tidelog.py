@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import TypeVar
 
 from hypothesis import assume
@@ -386,6 +387,12 @@ _ORIGINS: Sequence[tuple[tuple[str, str], ...]] = (
     (), (), (("provenance", "s1"),), (("provenance", "s2"),)
 )  # fmt: skip
 """Arguments of events, beside those of their columns."""
+_REVISIONS: Sequence[tuple[tuple[str, Value], ...]] = (
+    (("count", 0),), (("count", 0),), (("count", 0),), (("count", 1),), (("count", 2),),
+    (("count", 3),), (("count_distinct", 1),),
+    (("count", 1), ("provenance", "s1")), (("count_distinct", 2), ("provenance", "s2")), (),
+)  # fmt: skip
+"""Lattices that one event carries at one time, and others of them at another."""
 
 
 @cache
@@ -418,10 +425,12 @@ def inputs(
     rows_min: int = 0,
     rows_max: int = 3,
     extreme: bool = False,
+    revised: bool = False,
 ) -> dict[str, list[Presence]]:
     """Presences of the inputs of `programs`; events may have sources and be delivered late.
 
-    `extreme` values lie at the borders of what there is.
+    `extreme` values lie at the borders of what there is. Counts that `revised` events carry change
+    while they are present, as those of another view do.
     """
     found: dict[str, list[Presence]] = {name: [] for name in names}
     values = _values(nulls, extreme)
@@ -437,7 +446,19 @@ def inputs(
                 record = Record(name, row)
             if end is None or start < end:
                 presences.append(Presence(record, start, END if end is None else end))
+        if revised and name in _EVENTS:
+            found[name] = [each for whole in presences for each in _revised(draw, whole)]
     return found
+
+
+def _revised(draw: st.DrawFn, whole: Presence) -> Iterator[Presence]:
+    """One event in stretches that follow each other, each with other lattices beside it."""
+    most = int(max(whole.start, min(whole.end, UPPER)))
+    cuts = {draw(_numbers(int(whole.start), most)) for _ in range(draw(_numbers(0, 2)))}
+    stops = sorted(cuts | {whole.start, whole.end})
+    for start, end in pairwise(stops):
+        carried = _sampled(draw, _REVISIONS)
+        yield Presence(replace(whole.record, parafacts=carried), start, end)
 
 
 def answers_from_scratch(

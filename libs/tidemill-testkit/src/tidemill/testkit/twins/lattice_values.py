@@ -35,9 +35,9 @@ def given_value(lattice: str, seen: Sequence[Any], record: Any) -> Any:
     own.
     """
     if lattice == "count":
-        return frozenset(((record, at), 1) for at in range(seen[0]))
+        return frozenset(((record.key, at), 1) for at in range(seen[0]))
     if lattice == "count_distinct":
-        return frozenset((record, at) for at in range(seen[0]))
+        return frozenset((record.key, at) for at in range(seen[0]))
     return inject(lattice, seen, ("given", record))
 
 

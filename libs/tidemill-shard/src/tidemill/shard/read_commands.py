@@ -24,7 +24,7 @@ from tidemill.shard.conforming import adding_up
 from tidemill.shard.log import Answer
 from tidemill.shard.part_store import PartGone
 from tidemill.shard.pruning import Equal
-from tidemill.shard.reading import EVERYTHING, Query, VersionReader, upper_of_rows
+from tidemill.shard.reading import EVERYTHING, Query, VersionReader, nothing_read, upper_of_rows
 from tidemill.shard.sharing import SharedReads
 from tidemill.shard.state import State, compaction_frontier
 from tidemill.shard.subscription import Place, Progress, Subscription, Updates
@@ -282,9 +282,7 @@ class ReadCommands:
             transitions.live_read(state, capability.id)
             lower = await self._first_news(state, place)
             if lower is None or state.upper.less_equal(place.at):
-                schema = state.description.update_schema()
-                names = [*(query.columns or state.description.schema.names), *schema.names[-2:]]
-                return schema.empty_table().select(names), state.upper
+                return nothing_read(state.description, query), state.upper
             table = await self._shared.changes(capability.collection, state, lower, query)
             if place.delivered is None and place.snapshot:
                 present = await self._shared.contents(capability.collection, state, place.at, query)

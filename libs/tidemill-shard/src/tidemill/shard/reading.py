@@ -92,7 +92,7 @@ class VersionReader:
         description = state.description
         oldest, others = _parted(state)
         pieces = await self.pieces(others, 0, until, query)
-        recent = concatenate([description.update_schema().empty_table(), *pieces])
+        recent = concatenate([description.no_updates(), *pieces])
         touched = await compute_beside(
             recent.num_rows if oldest.batches else 0,
             lambda: _Touched.by(recent if oldest.batches else recent.slice(0, 0), description),
@@ -124,12 +124,12 @@ class VersionReader:
     ) -> pa.Table:
         """All updates with lower <= time < upper (None: no bound), consolidated if so wanted."""
         pieces = await self._make(state, lower, upper, query, lambda part, rows: rows, follows=True)
+        if not pieces:
+            return nothing_read(state.description, query)
         if not query.added_up:
-            schema = state.description.update_schema()
             names = [*(query.columns or state.description.schema.names), TIME, DIFF]
-            parts = [piece.select(names) for piece in pieces]
-            return concatenate(parts) if parts else schema.empty_table().select(names)
-        updates = concatenate([state.description.update_schema().empty_table(), *pieces])
+            return concatenate([piece.select(names) for piece in pieces])
+        updates = concatenate([state.description.no_updates(), *pieces])
         order = [*sort_key(updates.schema, state.description.key), TIME, DIFF]
         names = list(query.columns or state.description.schema.names)
 
@@ -221,6 +221,12 @@ class VersionReader:
         if not scalars:
             return await self._parts.table(part, description, passed=passed)
         return await self._lookup.rows(part, description, scalars)
+
+
+def nothing_read(description: Description, query: Query) -> pa.Table:
+    """The updates of a query that meets none."""
+    empty = description.no_updates()
+    return empty if query.columns is None else empty.select([*query.columns, TIME, DIFF])
 
 
 def _parted(state: State) -> tuple[State, State]:

@@ -52,7 +52,7 @@ class Description:
     user_writable: bool = False
     arrived: tuple[str, ...] = ()
     created: bool = False
-    _update_schema: pa.Schema = field(init=False, repr=False, compare=False)
+    _no_updates: pa.Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = self.schema.names
@@ -70,11 +70,15 @@ class Description:
         if self.retain_ms is not None and self.retain_ms < 0:
             raise UsageError(f"history cannot be kept for {self.retain_ms} ms", reason="Retention")
         lanes = self.schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64()))
-        object.__setattr__(self, "_update_schema", lanes)
+        object.__setattr__(self, "_no_updates", pa.Table.from_batches([], lanes))
 
     def update_schema(self) -> pa.Schema:
         """The data columns with the lanes `_time` and `_diff`."""
-        return self._update_schema
+        return self._no_updates.schema
+
+    def no_updates(self) -> pa.Table:
+        """The empty table of `update_schema`, one for all: a quiet view reads it at each step."""
+        return self._no_updates
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class SparkEvaluator:
     async def _read(self, result: WindowResult, name: str, description: Description) -> pa.Table:
         parts = [*map(unpack_part, result.parts.get(name, ()))]
         tables = [await self._store.table(part, description) for part in parts]
-        return consolidate(pa.concat_tables([description.update_schema().empty_table(), *tables]))
+        return consolidate(pa.concat_tables([description.no_updates(), *tables]))
 
 
 def _presences(updates: pa.Table, shape: PredicateShape) -> list[Presence]:

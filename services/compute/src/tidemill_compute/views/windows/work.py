@@ -213,7 +213,7 @@ class WindowWork:
     async def _updates_below(self, collection: str, description: Description) -> pa.Table:
         """The updates of a collection below the window."""
         lower = self.divided.history.lower
-        tables = [description.update_schema().empty_table()]
+        tables = [description.no_updates()]
         tables += [
             await self._parts.whole(part, description) for part in self._parts_below(collection)
         ]
@@ -232,7 +232,7 @@ class WindowWork:
         assert stored is not None, "a window over some keys finds all of them in collections"
         (collection, shape), history = stored, self.divided.history
         description = history.written.get(collection) or history.inputs[collection][0]
-        tables = [description.update_schema().empty_table()]
+        tables = [description.no_updates()]
         wanted = [*looks.of(read.place, shape)] if read.place.positions else []
         for part in self._parts_below(collection):
             tables += [await self._parts.some(part, description, *each) for each in wanted]

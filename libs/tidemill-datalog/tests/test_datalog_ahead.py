@@ -24,7 +24,7 @@ from tidemill.datalog.placement.shares import shares_of
 from tidemill.datalog.state import AHEAD, LINGERING, StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held
+from tidemill.testkit.held import Held, without_lattices
 from tidemill.testkit.tidelog import (
     FORMS,
     UPPER,
@@ -67,14 +67,6 @@ EXAMPLES = programs(3, FORMS_AHEAD).filter(lambda example: ahead_in(example.chec
 DEATHS = st.lists(st.integers(1, UPPER - 1), min_size=1, unique=True).map(sorted)
 
 
-def plain(given_: Presences) -> Presences:
-    """The same presences without lattices that ride beside them."""
-    return {
-        name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
-        for name, presences in given_.items()
-    }
-
-
 def feed(held: Held, given_: Presences, since: int) -> None:
     for name, presences in given_.items():
         left = [p for p in presences if p.end > since]
@@ -86,7 +78,7 @@ def feed(held: Held, given_: Presences, since: int) -> None:
 def test_a_solution_is_seen_from_its_time_whatever_has_ended(
     example: Example, given_: Presences, strategy: Strategy, stops: list[int]
 ) -> None:
-    given_ = plain(given_)
+    given_ = without_lattices(given_)
     held = Held(example.checked, strategy=strategy, carrying=())
     expected = answers_from_scratch(example, given_)
     waiting = [(p.start, n, p) for n, found in given_.items() for p in found]
@@ -103,7 +95,7 @@ def test_a_solution_is_seen_from_its_time_whatever_has_ended(
 def test_facts_that_are_taken_away_leave_what_was_established(
     example: Example, given_: Presences, passing: Presences, strategy: Strategy, at: int
 ) -> None:
-    given_, passing = plain(given_), plain(passing)
+    given_, passing = without_lattices(given_), without_lattices(passing)
     held = Held(example.checked, strategy=strategy, carrying=())
     ended = {
         name: [replace(p, end=min(p.end, at)) for p in presences if p.start < at]
@@ -127,7 +119,7 @@ def test_solutions_ahead_of_their_time_survive_restarts(
     example: Example, given_: Presences, strategy: Strategy, deaths: list[int], older: bool
 ) -> None:
     """The state of the first process may have the form that has a row for each life."""
-    given_, state, since = plain(given_), set[StateRow](), 0
+    given_, state, since = without_lattices(given_), set[StateRow](), 0
     expected = answers_from_scratch(example, given_)
     for number, (death, until) in enumerate(pairwise([0, *deaths, UPPER])):
         with pytest.MonkeyPatch.context() as patch:

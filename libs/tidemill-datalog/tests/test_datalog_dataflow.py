@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -33,13 +32,12 @@ from tidemill.datalog.logical.plan import logical_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
-from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.errors import UsageError
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.registry import Options, run_case
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held
+from tidemill.testkit.held import Held, lives
 from tidemill.testkit.tidelog import (
     UPPER,
     Example,
@@ -148,19 +146,10 @@ def test_an_engine_that_begins_again_from_its_state_goes_on(
     deaths: list[int],
 ) -> None:  # fmt: skip
     """It has its inputs from just before each death on, and the rows of its state."""
-    given_, state, since = carried_by(carrying, given_), set[StateRow](), 0
+    given_ = carried_by(carrying, given_)
     expected = answers_from_scratch(example, given_)
-    for death, until in pairwise([0, *deaths, UPPER]):
-        held = Held(example.checked, strategy=strategy, carrying=carrying, keeps_state=True)
-        held.state = state
-        held.engine.restore(sorted(state), death)
-        for name, presences in given_.items():
-            left = [p for p in presences if p.end > since]
-            held.feed({name: [replace(p, start=max(p.start, since)) for p in left]})
-        for stop in range(death, until + 1):
-            held.step(stop)
-            assert held.now() == expected[stop], (stop, deaths, example.text)
-        state, since = held.state, until - 1
+    for stop, held in lives(example.checked, given_, deaths, strategy=strategy, carrying=carrying):
+        assert held.now() == expected[stop], (stop, deaths, example.text)
 
 
 def program(text: str) -> CheckedProgram:

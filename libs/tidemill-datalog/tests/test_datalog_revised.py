@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,10 +15,9 @@ from tidemill.datalog.lattices import LATTICES, inject_given, tally
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
-from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held
+from tidemill.testkit.held import Held, lives
 from tidemill.testkit.tidelog import (
     FORMS,
     UPPER,
@@ -127,16 +125,6 @@ def test_an_engine_that_begins_again_goes_on_with_counts_that_change(
     example: Example, given_: Presences, strategy: Strategy, deaths: list[int]
 ) -> None:
     """No row of its state is there twice, and none goes that is not there (see `Held`)."""
-    state, since = set[StateRow](), 0
     expected = answers_from_scratch(example, given_)
-    for death, until in pairwise([0, *deaths, UPPER]):
-        held = Held(example.checked, strategy=strategy, keeps_state=True)
-        held.state = state
-        held.engine.restore(sorted(state), death)
-        for name, presences in given_.items():
-            left = [each for each in presences if each.end > since]
-            held.feed({name: [replace(each, start=max(each.start, since)) for each in left]})
-        for stop in range(death, until + 1):
-            held.step(stop)
-            assert held.now() == expected[stop], (stop, deaths, example.text)
-        state, since = held.state, until - 1
+    for stop, held in lives(example.checked, given_, deaths, strategy=strategy):
+        assert held.now() == expected[stop], (stop, deaths, example.text)

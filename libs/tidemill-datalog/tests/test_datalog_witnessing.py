@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -24,7 +23,7 @@ from tidemill.datalog.records import Record
 from tidemill.datalog.state import StateRow
 from tidemill.datalog.strategy import Strategy
 from tidemill.testkit.drawing import STRATEGIES, Presences, drawn
-from tidemill.testkit.held import Held
+from tidemill.testkit.held import Held, lives, without_lattices
 from tidemill.testkit.tidelog import (
     FORMS,
     UPPER,
@@ -78,14 +77,6 @@ def witnesses_in(checked: CheckedProgram) -> int:
 EXAMPLES = programs(3, FORMS_OF_WITNESSES).filter(lambda example: witnesses_in(example.checked) > 0)
 
 
-def plain(given_: Presences) -> Presences:
-    """The same presences without lattices that ride beside them."""
-    return {
-        name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
-        for name, presences in given_.items()
-    }
-
-
 @LAW
 @given(
     EXAMPLES, inputs(rows_max=5), STRATEGIES, st.lists(st.integers(0, UPPER - 1)), st.integers(0)
@@ -93,7 +84,7 @@ def plain(given_: Presences) -> Presences:
 def test_a_witness_is_found_in_whatever_order_facts_come(
     example: Example, given_: Presences, strategy: Strategy, stops: list[int], seed: int
 ) -> None:
-    given_, rng = plain(given_), Random(seed)
+    given_, rng = without_lattices(given_), Random(seed)
     held = Held(example.checked, strategy=strategy, carrying=())
     waiting = [(rng.randint(0, p.start), n, p) for n, found in given_.items() for p in found]
     expected = answers_from_scratch(example, given_)
@@ -111,7 +102,7 @@ def test_a_witness_is_found_in_whatever_order_facts_come(
 def test_a_witness_that_goes_leaves_matches_to_others(
     example: Example, given_: Presences, passing: Presences, strategy: Strategy, at: int
 ) -> None:
-    given_, passing = plain(given_), plain(passing)
+    given_, passing = without_lattices(given_), without_lattices(passing)
     held = Held(example.checked, strategy=strategy, carrying=())
     ended = {
         name: [replace(p, end=min(p.end, at)) for p in presences if p.start < at]
@@ -138,19 +129,10 @@ def test_a_witness_that_goes_leaves_matches_to_others(
 def test_a_witness_is_known_after_each_restart(
     example: Example, given_: Presences, strategy: Strategy, deaths: list[int]
 ) -> None:
-    given_, state, since = plain(given_), set[StateRow](), 0
+    given_ = without_lattices(given_)
     expected = answers_from_scratch(example, given_)
-    for death, until in pairwise([0, *deaths, UPPER]):
-        held = Held(example.checked, strategy=strategy, carrying=(), keeps_state=True)
-        held.state = state
-        held.engine.restore(sorted(state), death)
-        for name, presences in given_.items():
-            left = [p for p in presences if p.end > since]
-            held.feed({name: [replace(p, start=max(p.start, since)) for p in left]})
-        for stop in range(death, until + 1):
-            held.step(stop)
-            assert held.now() == expected[stop], (stop, deaths, example.text)
-        state, since = held.state, until - 1
+    for stop, held in lives(example.checked, given_, deaths, strategy=strategy, carrying=()):
+        assert held.now() == expected[stop], (stop, deaths, example.text)
 
 
 CLICKS = InputSchemas(

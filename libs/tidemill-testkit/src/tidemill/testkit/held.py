@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
@@ -10,7 +12,8 @@ from tidemill.datalog.dataflow import DataflowEngine, OutputChanges
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.state import StateRow
-from tidemill.testkit.tidelog import DERIVED
+from tidemill.testkit.drawing import Presences
+from tidemill.testkit.tidelog import DERIVED, UPPER
 
 
 class Held:
@@ -80,3 +83,32 @@ class Held:
         """The derived predicates of random programs, and the errors, just before the upper."""
         found = {name: self.texts(name) if name in self._held else set() for name in DERIVED}
         return {**found, "errors": self.errors()}
+
+
+def without_lattices(given: Presences) -> Presences:
+    """The same presences without lattices that ride beside them."""
+    return {
+        name: [replace(each, record=replace(each.record, parafacts=())) for each in presences]
+        for name, presences in given.items()
+    }
+
+
+def lives(
+    checked: CheckedProgram, given: Presences, deaths: Sequence[int], **options: Any
+) -> Iterator[tuple[int, Held]]:
+    """Each instant with an engine that stands there; at each death another one goes on.
+
+    It has its inputs from just before the death on, and the rows of the state.
+    """
+    state, since = set[StateRow](), 0
+    for death, until in pairwise([0, *deaths, UPPER]):
+        held = Held(checked, keeps_state=True, **options)
+        held.state = state
+        held.engine.restore(sorted(state), death)
+        for name, presences in given.items():
+            left = [each for each in presences if each.end > since]
+            held.feed({name: [replace(each, start=max(each.start, since)) for each in left]})
+        for stop in range(death, until + 1):
+            held.step(stop)
+            yield stop, held
+        state, since = held.state, until - 1

@@ -147,3 +147,5 @@ class _Queued(Generic[T]):
                 yield waited_for
             except BaseException as error:
                 thrown = error
+            finally:
+                del waited_for  # it holds an error, which would hold this frame

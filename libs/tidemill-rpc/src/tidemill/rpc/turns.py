@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from traceback import clear_frames
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -126,7 +127,12 @@ async def in_turn(
             return work()
 
     working = _begun(_THREADS, given_way, turn)
-    return await (asyncio.shield(working) if call_off is None else until_ended(working, call_off))
+    try:
+        if call_off is None:
+            return await asyncio.shield(working)
+        return await until_ended(working, call_off)
+    finally:
+        del working  # its error leads to this frame
 
 
 async def on_thread(work: Callable[[], T]) -> T:
@@ -170,14 +176,34 @@ def _begun(
         if not ended.cancelled():
             ended.exception()  # nobody may be left to hear of it
 
+    def worked() -> T:
+        try:
+            return work()
+        except BaseException as error:
+            _let_go_of_frames(error)
+            raise
+
     try:
         loop = asyncio.get_running_loop()
-        working = loop.run_in_executor(threads, copy_context().run, work)
+        working = loop.run_in_executor(threads, copy_context().run, worked)
     except BaseException:  # no thread can be started
         held.release()
         raise
     working.add_done_callback(done)
     return working
+
+
+def _let_go_of_frames(error: BaseException | None) -> None:
+    """Free what the frames of an error hold, here and now: whoever hears of it needs none of it.
+
+    An error and a frame that names it hold each other, and with them all that the frame has read.
+    The collector would find a refused program of 16 kB by some 10,000 objects, among old ones.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 async def until_ended(working: asyncio.Future[T], call_off: Callable[[], None]) -> T:
@@ -197,3 +223,5 @@ async def until_ended(working: asyncio.Future[T], call_off: Callable[[], None]) 
         if not working.cancelled():
             working.exception()  # nobody is left to hear of it
         raise
+    finally:
+        del working  # its error leads to this frame

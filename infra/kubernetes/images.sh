@@ -85,7 +85,7 @@ archive() { echo "$cache/images/tidemill_$(version).tar"; }
 build() {
   local tag layout service archive tags=()
   archive=$(archive)
-  [ -d "$root/.cache/spark/jars" ] || die "the jars of Spark are missing: infra/setup.sh spark"
+  CACHE=$root/.cache "$here/../spark/jars.sh" # wherever other caches are, the build finds them below its root only
   for service in $SERVICES whole; do
     tag=localhost/tidemill-$service:$(version)
     [ "$service" != whole ] || tag=localhost/tidemill:$(version)

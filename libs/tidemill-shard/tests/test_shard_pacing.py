@@ -5,24 +5,18 @@ anybody.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import ClassVar
 
-import pyarrow as pa
 import pytest
 
 from tidemill.errors import BeforeSince, NotYet, UnknownCapability, UsageError
-from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Appended,
     CapabilityId,
     Collections,
     Description,
-    MemoryBlob,
-    MemoryConsensus,
     UpperMismatch,
     WriteCapability,
 )
@@ -39,66 +33,8 @@ from tidemill.shard.pacing import following
 from tidemill.shard.ports import Version
 from tidemill.shard.state import initial_state
 from tidemill.shard.transitions import hold_named_write
+from tidemill.testkit.paced_world import PACE, ROWS, World, updates
 from tidemill.time import Frontier, frontier
-
-ROWS = pa.schema([("n", pa.int64())])
-PACE = "pace/1000/here"
-UPDATES = pa.schema([*ROWS, ("_time", pa.uint64()), ("_diff", pa.int64())])
-
-
-def updates(time: int, *rows: int) -> pa.Table:
-    """Each row once, at one time."""
-    count = len(rows)
-    return pa.table({"n": rows, "_time": [time] * count, "_diff": [1] * count}, UPDATES)
-
-
-class World:
-    """One store and several processes over it."""
-
-    def __init__(self, processes: int = 2) -> None:
-        self.clock = ManualClock()
-        self.consensus = MemoryConsensus()
-        self.blob = MemoryBlob()
-        self.names = itertools.count()
-        self.processes = [
-            Collections(
-                self.consensus, self.blob, self.clock, lambda: f"{next(self.names):032x}",
-                poll_interval_s=0.5,
-            )
-            for _ in range(processes)
-        ]  # fmt: skip
-
-    async def create(self, *collections: str, retain_ms: int | None = None) -> World:
-        for each in collections:
-            held, _ = await self.processes[0].create(each, Description(ROWS, retain_ms=retain_ms))
-            await self.processes[0].drop(held)
-            await self.write(each, 0, 10)
-        await self.processes[0].open_pace(PACE)
-        return self
-
-    async def write(self, collection: str, lower: int, upper: int, *rows: int) -> bool:
-        answer = await self.processes[0].compare_and_append(
-            collection, frontier(lower), frontier(upper), updates(lower, *rows), writer="w"
-        )
-        return isinstance(answer, Appended)
-
-    async def rest(self, group: str, *collections: str, at: int) -> bool:
-        here = self.processes[0]
-        numbers = {}
-        for each in collections:
-            number = await here.follow(each, PACE, frontier(at))
-            assert number is not None
-            numbers[each] = number
-        return group in await here.step_pace(PACE, frontier(at), {group: numbers}, ())
-
-    async def step(self, upper: int, *leave: str) -> frozenset[str]:
-        return await self.processes[0].step_pace(PACE, frontier(upper), {}, leave)
-
-    async def uppers(self, collection: str) -> list[Frontier]:
-        return [(await each.status(collection)).upper for each in self.processes]
-
-    def versions(self) -> int:
-        return sum(log[-1].number + 1 for log in self.consensus._logs.values())
 
 
 @pytest.mark.parametrize("resting", [1, 30])
@@ -147,7 +83,7 @@ async def test_d5_a_version_that_was_written_again_does_not_join_any_more() -> N
     here, there = world.processes
     numbers = {}
     for each in ("s/remap", "s"):
-        number = await here.follow(each, PACE, frontier(10))
+        number = await here.follow(each, (PACE,), frontier(10))
         assert number is not None
         numbers[each] = number
     await there.acquire("s/remap")
@@ -159,7 +95,7 @@ async def test_d5_nothing_joins_a_pace_that_a_wrong_clock_took_ahead() -> None:
     world = await World().create("s", "t")
     assert await world.rest("s", "s", at=10)
     await world.step(86_400_000)
-    number = await world.processes[0].follow("t", PACE, frontier(10))
+    number = await world.processes[0].follow("t", (PACE,), frontier(10))
     assert number is not None
     joining = {"t": {"t": number}}
     assert await world.processes[0].step_pace(PACE, frontier(20), joining, ()) == {"s"}
@@ -168,11 +104,11 @@ async def test_d5_nothing_joins_a_pace_that_a_wrong_clock_took_ahead() -> None:
 
 async def test_d5_only_what_is_where_it_was_expected_follows() -> None:
     world = await World().create("s")
-    assert await world.processes[0].follow("s", PACE, frontier(9)) is None
+    assert await world.processes[0].follow("s", (PACE,), frontier(9)) is None
     assert not await world.processes[0].rests("s")
     description = Description(ROWS, user_writable=True)
     with pytest.raises(UsageError, match="rest refused"):
-        following(initial_state(description, frontier(5)), PACE, frontier(5))
+        following(initial_state(description, frontier(5)), (PACE,), frontier(5))
 
 
 async def test_d5_since_follows_the_retention_at_rest_and_no_hold_is_passed() -> None:
@@ -239,7 +175,7 @@ async def test_d5_a_late_request_to_join_never_splits_a_group() -> None:
     here, there = world.processes
     numbers = {}
     for each in ("s/remap", "s"):
-        number = await here.follow(each, PACE, frontier(10))
+        number = await here.follow(each, (PACE,), frontier(10))
         assert number is not None
         numbers[each] = number
     held, _ = await there.acquire("s/remap")
@@ -251,9 +187,9 @@ async def test_d5_a_late_request_to_join_never_splits_a_group() -> None:
 
 def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> None:
     plain = initial_state(Description(ROWS), frontier(5))
-    _, paced = following(plain, PACE, frontier(5))
+    _, paced = following(plain, (PACE,), frontier(5))
     (writer, _), table = hold_named_write(plain, "w", owner="table")
-    _, carried = following(table, PACE, frontier(5), writer)
+    _, carried = following(table, (PACE,), frontier(5), writer)
     for state, wanted in ((plain, PLAIN), (paced, PACED), (carried, CARRIED)):
         for data in (encode_entry(first_entry("a", state)), encode_rollup(state)):
             assert int.from_bytes(data[3:5], "little") == wanted
@@ -265,7 +201,7 @@ async def table_at_rest() -> tuple[World, WriteCapability]:
     world = await World().create("t")
     here = world.processes[0]
     held = await here.write_hold("t", owner="table")
-    number = await here.follow("t", PACE, frontier(10), held.id)
+    number = await here.follow("t", (PACE,), frontier(10), held.id)
     assert number is not None
     assert "t" in await here.step_pace(PACE, frontier(10), {"t": {"t": number}}, ())
     await world.step(20)
@@ -321,9 +257,9 @@ async def test_d5_a_writer_beside_the_one_of_a_table_ends_its_rest_and_keeps_it_
     assert beside.frontier == frontier(20)
     await world.step(30)
     assert await world.uppers("t") == [frontier(20)] * 2
-    assert await here.follow("t", PACE, frontier(20), held.id) is None
+    assert await here.follow("t", (PACE,), frontier(20), held.id) is None
     await there.drop(beside)
-    assert await here.follow("t", PACE, frontier(20), held.id) is not None
+    assert await here.follow("t", (PACE,), frontier(20), held.id) is not None
 
 
 @pytest.mark.rule("K3")
@@ -332,13 +268,13 @@ async def test_d5_only_a_live_write_capability_without_a_lease_goes_with_a_pace(
     here = world.processes[0]
     await here.write_hold("t", owner="table")
     with pytest.raises(UsageError, match="rest refused"):
-        await here.follow("t", PACE, frontier(10))
+        await here.follow("t", (PACE,), frontier(10))
     with pytest.raises(UnknownCapability):
-        await here.follow("t", PACE, frontier(10), CapabilityId("guessed"))
+        await here.follow("t", (PACE,), frontier(10), CapabilityId("guessed"))
     leased = Description(ROWS, user_writable=True)
     _, writer = await here.create("u", leased, start=frontier(10), lease_ms=1000)
     assert writer is not None
-    assert await here.follow("u", PACE, frontier(10), writer.id) is None
+    assert await here.follow("u", (PACE,), frontier(10), writer.id) is None
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -357,7 +293,7 @@ async def test_d5_a_table_that_rests_and_is_written_by_any_process_loses_nothing
         seen[number] = upper
         act = random.choice(("rest", "step", "write", "hold", "die"))
         if act == "rest":
-            follows = await world.processes[0].follow("t", PACE, frontier(upper), held.id)
+            follows = await world.processes[0].follow("t", (PACE,), frontier(upper), held.id)
             if follows is not None:
                 rested += "t" in await world.processes[0].step_pace(
                     PACE, frontier(upper + random.randrange(3)), {"t": {"t": follows}}, ()
@@ -441,9 +377,11 @@ async def test_d5_an_input_that_leaves_meanwhile_is_not_followed() -> None:
     assert await world.rest("s", "s", at=10)
     follow = here.follow
 
-    async def leaves_meanwhile(collection: str, pace: str, expected: Frontier) -> int | None:
+    async def leaves_meanwhile(
+        collection: str, paces: tuple[str, ...], expected: Frontier
+    ) -> int | None:
         await there.rouse("s")
-        return await follow(collection, pace, expected)
+        return await follow(collection, paces, expected)
 
     here.follow = leaves_meanwhile  # type: ignore[method-assign]
     assert await here.follow_under("v", ["v"], ["s"], frontier(10)) is False
@@ -458,142 +396,3 @@ def test_d5_a_pace_with_groups_under_others_needs_a_process_that_knows_them() ->
     assert decode_rollup(encode_rollup(state), "a pace").under == state.under
     entry = next_entry("b", None, state, replace(state, under={}))
     assert patch(state, [entry], "a pace").under == {}
-
-
-class Acts:
-    """Acts of processes with caches of their own, in any order, and the views of each meanwhile."""
-
-    names = ("s/remap", "s", "s/deadletters")
-    copied: ClassVar = {"v": "s", "w": "v"}
-    """Collections that say at each instant what another one says, as a view would."""
-
-    def __init__(self, world: World, random: Random) -> None:
-        self._world = world
-        self._random = random
-        self._seen: dict[tuple[int, str], tuple[Frontier, Frontier]] = {}
-        self._said: dict[tuple[str, int], int] = {}
-        self.rested = 0
-        self.rested_under = 0
-
-    async def rest(self) -> None:
-        process = self._random.choice(self._world.processes)
-        upper = (await process.status("s/remap")).upper
-        numbers = {}
-        for each in self.names:
-            number = await process.follow(each, PACE, upper)
-            if number is None:
-                return
-            numbers[each] = number
-            if self._random.random() < 0.2:
-                await self.step()
-        joined = await process.step_pace(PACE, upper, {"s": numbers}, ())
-        self.rested += "s" in joined
-
-    async def step(self) -> None:
-        process = self._random.choice(self._world.processes)
-        upper = (await process.state(PACE)).upper.elements[0]
-        leave = ("s",) if self._random.random() < 0.1 else ()
-        await process.step_pace(PACE, frontier(upper + self._random.randrange(1, 20)), {}, leave)
-
-    async def write(self) -> None:
-        """Write bindings first, then their rows, at times that were not definite, as the driver
-        does.
-        """
-        process = self._random.choice(self._world.processes)
-        upper = (await process.status("s/remap")).upper.elements[0]
-        new = upper + self._random.randrange(1, 30)
-        for each in self.names if self._random.random() < 0.8 else self.names[:1]:
-            lower = (await process.status(each)).upper.elements[0]
-            if lower < new:
-                rows = updates(max(lower, upper), 1)
-                await process.compare_and_append(
-                    each, frontier(lower), frontier(new), rows, writer="w"
-                )
-
-    async def copy(self) -> None:
-        """Bring a copy as far as it is defined."""
-        process = self._random.choice(self._world.processes)
-        name, of = self._random.choice([*self.copied.items()])
-        lower = (await process.status(name)).upper.elements[0]
-        held, _ = await process.acquire(of)
-        upper = (await process.status(of)).upper.elements[0]
-        if lower < upper:
-            news = await process.changes(held, lower, upper)
-            await process.compare_and_append(
-                name, frontier(lower), frontier(upper), news, writer="v"
-            )
-        await process.drop(held)
-
-    async def rest_under(self) -> None:
-        process = self._random.choice(self._world.processes)
-        name, of = self._random.choice([*self.copied.items()])
-        upper = (await process.status(name)).upper
-        if await process.follow_under(name, [name], [of], upper):
-            self.rested_under += 1
-
-    async def hold(self) -> None:
-        held, _ = await self._random.choice(self._world.processes).acquire(
-            self._random.choice([*self.names, *self.copied])
-        )
-        await self._random.choice(self._world.processes).drop(held)
-
-    async def look(self) -> None:
-        """Neither frontier goes back for a process, and what was definite is the same for all."""
-        number = self._random.randrange(3)
-        process = self._world.processes[number]
-        name = self._random.choice([*self.names, *self.copied])
-        status = await process.status(name)
-        since, upper = self._seen.get((number, name), (frontier(0), frontier(0)))
-        assert since.precedes(status.since)
-        assert upper.precedes(status.upper)
-        self._seen[number, name] = status.since, status.upper
-        last = status.upper.elements[0] - 1
-        total = await self._total(process, name, last)
-        if name in self.copied:
-            assert total == await self._total(process, self.copied[name], last)
-        assert self._said.setdefault((name, last), total) == total
-        for (other, at), known in self._said.items():
-            if other == name and at <= last and self._random.random() < 0.1:
-                assert await self._total(process, name, at) == known
-
-    async def _total(self, process: Collections, name: str, at: int) -> int:
-        rows = await process.read_without_hold(name, at)
-        assert rows is not None
-        return sum(rows.column("_diff").to_pylist())
-
-    async def die(self) -> None:
-        number = self._random.randrange(3)
-        world = self._world
-        world.processes[number] = Collections(
-            world.consensus, world.blob, world.clock, lambda: f"{next(world.names):032x}"
-        )
-        if self._random.random() < 0.3:
-            await world.processes[number].open_pace(PACE)
-
-
-@pytest.mark.parametrize("seed", range(40))
-async def test_d5_no_observer_ever_sees_a_frontier_go_back_or_a_definite_answer_change(
-    seed: int,
-) -> None:
-    """Rest, steps, writes, reads and deaths of processes in any order."""
-    random = Random(seed)
-    world = await World(3).create(*Acts.names, *Acts.copied, retain_ms=2**40)
-    does = Acts(world, random)
-    acts = [does.rest, does.step, does.step, does.write, does.hold]
-    under = [does.copy, does.copy, does.rest_under, does.rest_under]
-    for _ in range(250):
-        await random.choice([*acts, *under, does.look, does.look, does.look, does.die])()
-    assert does.rested > 2, "nothing ever rested"
-
-
-async def test_d5_copies_rest_under_what_they_copy_in_these_runs() -> None:
-    """The runs above would say nothing of copies at rest if none ever rested."""
-    total = 0
-    for seed in range(10):
-        random = Random(seed)
-        world = await World(3).create(*Acts.names, *Acts.copied, retain_ms=2**40)
-        does = Acts(world, random)
-        for _ in range(200):
-            await random.choice([does.rest, does.step, does.copy, does.copy, does.rest_under])()
-        total += does.rested_under
-    assert total > 10

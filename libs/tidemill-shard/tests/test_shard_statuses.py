@@ -115,7 +115,7 @@ async def test_statuses_of_what_rests_look_at_its_pace_alone() -> None:
     groups: dict[str, dict[str, int]] = {}
     for name in NAMES:
         await world.write(world.here, name, 0, 10)
-        number = await world.here.follow(name, PACE, frontier(10))
+        number = await world.here.follow(name, (PACE,), frontier(10))
         assert number is not None
         groups[name] = {name: number}
     assert len(await world.here.step_pace(PACE, frontier(10), groups, ())) == len(NAMES)

@@ -221,7 +221,7 @@ async def test_what_rests_is_left_to_commits_that_end_its_rest() -> None:
     updates = {name: rows([1], 1) for name in NAMES}
     assert await collections.append_all(frontier(0), frontier(2), updates, writer="w")
     await collections.open_pace("pace")
-    number = await collections.follow("out", "pace", frontier(2))
+    number = await collections.follow("out", ("pace",), frontier(2))
     assert number is not None
     assert await collections.step_pace("pace", frontier(2), {"g": {"out": number}}, ())
     await collections.step_pace("pace", frontier(9), {}, ())

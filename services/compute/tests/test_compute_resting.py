@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ ROWS = pa.schema([("n", pa.int64())])
 PROGRAM = "both(n) := s(n) ^ t(n); alone(n) := s(n) ^ not t(n); some(1) := s(_);"
 PACE = "pace/1/here"
 INPUTS = ("s", "t")
+ONE, TWO = {"s": PACE, "t": PACE}, {"s": PACE, "t": "pace/2/there"}
+"""Paces of the inputs: those of two tables, and those of a source and a table."""
 DRAINED = 10_000
 """So many turns of the loop without progress are a view that stands."""
 
@@ -48,7 +50,8 @@ def target_of(text: str, name: str = "v", state: str = "v") -> ViewTarget:
 class World:
     """The stores, two inputs that somebody else writes and lets rest, and what they have held."""
 
-    def __init__(self, text: str = PROGRAM) -> None:
+    def __init__(self, text: str = PROGRAM, paces: Mapping[str, str] = ONE) -> None:
+        self.paces = paces
         self.clock = ManualClock(0)
         self.ids = map(str, itertools.count())
         self.consensus, self.blob = MemoryConsensus(), MemoryBlob()
@@ -77,7 +80,8 @@ class World:
             await self.ensure(name, shape.schema)
         await self.ensure(self.target.errors, ERROR_SCHEMA)
         await self.ensure(self.target.state, STATE_SCHEMA)
-        await self.now.open_pace(PACE)
+        for pace in {*self.paces.values()}:
+            await self.now.open_pace(pace)
         return self
 
     async def ensure(self, name: str, schema: pa.Schema) -> None:
@@ -99,13 +103,15 @@ class World:
     async def rest(self, *names: str) -> None:
         for name in names:
             upper = (await self.now.status(name)).upper
-            number = await self.now.follow(name, PACE, upper)
+            pace = self.paces[name]
+            number = await self.now.follow(name, (pace,), upper)
             assert number is not None
-            reached = max(upper, (await self.now.status(PACE)).upper, key=sole_time)
-            assert name in await self.now.step_pace(PACE, reached, {name: {name: number}}, ())
+            reached = max(upper, (await self.now.status(pace)).upper, key=sole_time)
+            assert name in await self.now.step_pace(pace, reached, {name: {name: number}}, ())
 
     async def step(self, upper: int) -> None:
-        await self.now.step_pace(PACE, frontier(upper), {}, ())
+        for pace in {*self.paces.values()}:
+            await self.now.step_pace(pace, frontier(upper), {}, ())
 
     async def upper(self, name: str) -> int:
         return sole_time((await self.now.status(name)).upper)
@@ -176,8 +182,11 @@ async def view_at_rest(
     return world, view, task, at
 
 
-async def test_d5_outputs_of_a_view_advance_with_inputs_at_rest_at_no_cost() -> None:
-    world = await World().create()
+@pytest.mark.parametrize("paces", [ONE, TWO])
+async def test_d5_outputs_of_a_view_advance_with_inputs_at_rest_at_no_cost(
+    paces: Mapping[str, str],
+) -> None:
+    world = await World(paces=paces).create()
     view = world.view(world.process(Fuse(None)))
     task = asyncio.create_task(view.maintain_forever())
     for name, row in (("s", 7), ("t", 8)):
@@ -191,7 +200,7 @@ async def test_d5_outputs_of_a_view_advance_with_inputs_at_rest_at_no_cost() -> 
         await until(world, task, lambda upper=upper: view.progress.lower >= upper)
         for name in world.written():
             assert await world.upper(name) == upper
-    assert world.versions() - before == 30
+    assert world.versions() - before == 30 * len({*paces.values()})
     # A row ends the rest of its input and of the outputs, at one upper; the other input rests on.
     upper = at + 31
     assert await world.feed("s", upper, 8)
@@ -283,12 +292,13 @@ async def test_d5_a_view_rests_under_the_outputs_of_another_one() -> None:
 
 
 @pytest.mark.rule("C1", "C4")
+@pytest.mark.parametrize("paces", [ONE, TWO])
 @pytest.mark.parametrize("seed", range(5))
 async def test_d5_a_view_that_rests_and_dies_at_any_write_says_what_its_inputs_say(
-    seed: int,
+    seed: int, paces: Mapping[str, str]
 ) -> None:
     """Inputs rest and are written in any order while processes with the view die."""
-    random, world = Random(seed), await World().create()
+    random, world = Random(seed), await World(paces=paces).create()
     history: dict[int, dict[str, set[int]]] = {}
     at, deaths, rests = 1, 0, 0
     fuse = Fuse(random.randrange(5, 25))

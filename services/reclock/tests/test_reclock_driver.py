@@ -174,7 +174,7 @@ async def test_d5_who_looks_while_a_rest_goes_on_is_not_behind_it_and_writes_wha
     await reach(EACH + 1)
     await collections.open_pace("pace")
     numbers = {
-        each: await collections.follow(each, "pace", frontier(EACH + 1))
+        each: await collections.follow(each, ("pace",), frontier(EACH + 1))
         for each in (target.remap, *outputs)
     }
     await collections.step_pace("pace", frontier(100), {"s": numbers}, ())

@@ -33,7 +33,7 @@ class TableRest:
         group, steps, stood = held.collection, 0, held.frontier
         try:
             await self._pace.open()
-            number = await self._collections.follow(group, self._pace.name, stood, held.id)
+            number = await self._collections.follow(group, (self._pace.name,), stood, held.id)
             if number is not None and await self._pace.join(group, {group: number}):
                 while self._pace.follows(group):
                     stood = self._pace.upper

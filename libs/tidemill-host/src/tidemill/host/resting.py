@@ -74,7 +74,7 @@ class Rest:
         await self._pace.open()
         numbers: dict[str, int] = {}
         for each in self._bound:
-            number = await self._collections.follow(each, self._pace.name, upper)
+            number = await self._collections.follow(each, (self._pace.name,), upper)
             if number is None:
                 return False
             numbers[each] = number

@@ -21,6 +21,7 @@ from tidemill.shard.framing import (
     PACED,
     PLAIN,
     ROLLUP,
+    SEVERAL,
     UNDER,
     decoding,
     framed,
@@ -152,6 +153,8 @@ def encode_rollup(state: State) -> bytes:
 
 
 def _format(cells: Collection[str]) -> int:
+    if "paces" in cells:
+        return SEVERAL
     if any(name.startswith("l/") for name in cells):
         return LISTED
     if "carried" in cells:
@@ -292,8 +295,10 @@ def _cells(
             yield cell(f"g/{name}", at_ms, int)
     if "reaped_ms" in among and state.reaped_ms:
         yield cell("reaped", state.reaped_ms, int)
-    if "pace" in among and state.pace:
-        yield cell("pace", state.pace, str)
+    if "paces" in among and len(state.paces) == 1:
+        yield cell("pace", state.paces[0], str)
+    if "paces" in among and len(state.paces) > 1:
+        yield cell("paces", state.paces, list)
     if "carried" in among and state.carried:
         yield cell("carried", state.carried, str)
     if "paced" in among:
@@ -437,6 +442,11 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
     def named(name: str, held: str) -> str:
         return "" if name in touched and name not in cells else field(name, held, _text)
 
+    def paces() -> tuple[str, ...]:
+        held = state.paces if touched.keys().isdisjoint(("pace", "paces")) else ()
+        one = (_text(cells["pace"]),) if "pace" in cells else held
+        return field("paces", one, _names)
+
     def table(
         prefix: str, held: Mapping[str, Cell], unpack: Callable[[msgspec.Raw], Cell]
     ) -> Mapping[str, Cell]:
@@ -470,7 +480,7 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
         staged=table("s", state.staged, _staged),
         garbage=table("g", state.garbage, _number),
         reaped_ms=field("reaped", state.reaped_ms, _number),
-        pace=named("pace", state.pace),
+        paces=paces(),
         carried=named("carried", state.carried),
         paced=table("p", state.paced, _paced),
         under=table("u", state.under, _names),

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 
 from tidemill.errors import Corrupt
 
-FORMAT = 5
+FORMAT = 6
 """The newest format that this process reads."""
 
-PLAIN, PACED, UNDER, CARRIED, LISTED = 1, 2, 3, 4, 5
+PLAIN, PACED, UNDER, CARRIED, LISTED, SEVERAL = 1, 2, 3, 4, 5, 6
 """Versions of the format. Writers use 2 where a pace is named: a reader of 1 would take upper for
 less. They use 3 where groups follow under others: a writer of 2 would let these leave alone.
 They use 4 where a write capability goes with a pace: a reader of 3 would leave it behind.
 They use 5 where an object lists the parts of a batch: a reader of 4 would not see them.
+They use 6 where several paces are named: a reader of 5 would see none of them.
 """
 
 ENTRY = b"E"

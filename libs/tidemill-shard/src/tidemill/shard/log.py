@@ -21,9 +21,9 @@ from tidemill.shard.encoding import (
     patch,
     rebuild,
 )
-from tidemill.shard.pacing import Shown, leaving, shown
+from tidemill.shard.pacing import Shown, about, follows, leaving, shown
 from tidemill.shard.ports import Blob, Clock, Consensus, Version
-from tidemill.shard.state import State
+from tidemill.shard.state import Paced, State
 from tidemill.time import Frontier
 
 ROLLUP_EVERY = 128
@@ -67,8 +67,17 @@ class _Newest(NamedTuple):
     attempt: str
 
 
+class _Followed(NamedTuple):
+    """Statements of the paces of a version, their uppers, and what it stands for by them."""
+
+    known: KnownVersion
+    said: tuple[Paced | None, ...]
+    uppers: tuple[Frontier, ...]
+    shown: Shown
+
+
 class Paces(Protocol):
-    """The other collections, one of which this one may follow; it never follows any itself."""
+    """The other collections, some of which this one may follow; these never follow any."""
 
     async def catch_up(self, collection: str, age_s_max: float = 0.0) -> KnownVersion:
         """The newest version, as `CollectionLog.refresh` finds it."""
@@ -89,7 +98,7 @@ class CollectionLog:
     A commit is a compare-and-set on the version number. Of several processes one wins; the others
     catch up and apply their transition to the winner's state. A write whose outcome is unknown is
     written again at the same number; its attempt's name tells whether the first one had landed. The
-    newest version of a resting collection is shown as its pace states it, and leaves the pace
+    newest version of a resting collection is shown as its paces state it, and leaves all of them
     before another one follows. A log without a version that was seen here is Unavailable until it
     has it again: its store is another one, or an older copy.
     """
@@ -117,7 +126,7 @@ class CollectionLog:
         self._known: KnownVersion | None = None
         # IMPORTANT: kept where the known version is forgotten. A store that has lost it is noticed.
         self._newest: _Newest | None = None
-        self._followed: tuple[KnownVersion, Frontier, Shown] | None = None
+        self._followed: _Followed | None = None
         self._read_at_s = 0.0
         self._reads_begun = self._read_last = 0
         self.turn = asyncio.Lock()
@@ -132,12 +141,11 @@ class CollectionLog:
     def cached(self) -> KnownVersion | None:
         """The newest version this process has seen."""
         known = self._known
-        if known is None or self._paces is None or not known.state.pace:
+        if known is None or self._paces is None or not known.state.paces:
             return known
-        pace = self._paces.cached(known.state.pace)
-        if pace is None:
-            return known
-        seen = self._seen(known, pace.state)
+        found = [self._paces.cached(each) for each in known.state.paces]
+        paces = [each.state for each in found if each is not None]
+        seen = self._seen(known, paces) if len(paces) == len(found) else None
         return known if seen is None else replace(known, state=seen.state)
 
     async def create(self, state: State) -> bool:
@@ -176,28 +184,31 @@ class CollectionLog:
             return known if seen.state is known.state else replace(known, state=seen.state)
 
     async def _recent(self, age_s_max: float) -> KnownVersion | None:
-        """The known version, if it is new enough, and its pace does not say that one follows it."""
+        """The known version, if it is new enough, and no pace of it says that one follows it."""
         known = self._known
         if known is None or not self._clock.monotonic_s() - self._read_at_s < age_s_max:
             return None
-        if not known.state.pace or self._paces is None:
+        paces = await self._paces_of(known, age_s_max)
+        if not paces:
             return known
-        pace = await self._paces.catch_up(known.state.pace, age_s_max)
-        seen = self._seen(known, pace.state)
+        seen = self._seen(known, paces)
         return None if seen is None else replace(known, state=seen.state)
 
+    async def _paces_of(self, known: KnownVersion, age_s_max: float) -> list[State]:
+        """The paces that a version names, in that order; none if they cannot be read here."""
+        if self._paces is None:
+            return []
+        return [(await self._paces.catch_up(each, age_s_max)).state for each in known.state.paces]
+
     async def _still_at_rest(self, known: KnownVersion, age_s_max: float) -> State | None:
-        """The state of a version, if its pace says that it follows; then it is the newest one.
+        """The state of a version, if a pace says that it follows; then it is the newest one.
 
         Many at rest thus share one read, that of their pace.
         """
-        if self._paces is None or not known.state.pace:
+        paces = await self._paces_of(known, age_s_max)
+        if not any(follows(pace, self.collection, known.number) for pace in paces):
             return None
-        pace = (await self._paces.catch_up(known.state.pace, age_s_max)).state
-        said = pace.paced.get(self.collection)
-        if said is None or said.number != known.number or said.left is not None:
-            return None
-        seen = self._seen(known, pace)
+        seen = self._seen(known, paces)
         return None if seen is None else seen.state
 
     def outdated(self) -> None:
@@ -246,40 +257,42 @@ class CollectionLog:
     ) -> tuple[KnownVersion, Shown]:
         """The newest version and what it stands for.
 
-        IMPORTANT: the pace is read after the version. A version that it says follows it then was
+        IMPORTANT: paces are read after the version. A version that one says follows it then was
         the newest one.
         """
-        while known.state.pace:
-            if self._paces is None:
+        while known.state.paces:
+            paces = await self._paces_of(known, age_s_max)
+            if not paces:
                 return known, Shown(known.state, settled=False)
-            pace = await self._paces.catch_up(known.state.pace, age_s_max)
-            seen = self._seen(known, pace.state)
+            seen = self._seen(known, paces)
             if seen is not None:
                 return known, seen
             known = await self._catch_up()
         return known, Shown(known.state, settled=True)
 
-    def _seen(self, known: KnownVersion, pace: State) -> Shown | None:
-        """The state that a version stands for at this state of its pace; None if there is a newer
-        version.
+    def _seen(self, known: KnownVersion, paces: Sequence[State]) -> Shown | None:
+        """The state that a version stands for at these states of its paces; None if there is a
+        newer version.
         """
-        before = self._followed
-        said = pace.paced.get(self.collection)
-        if before is not None and before[0] is known:
-            if said is None or said.number != known.number:
+        before, number = self._followed, known.number
+        said = tuple(about(pace, self.collection, number) for pace in paces)
+        uppers = tuple(pace.upper for pace in paces)
+        if before is not None and before.known is known:
+            if any(old and not new for old, new in zip(before.said, said, strict=True)):
                 return None  # it has followed, and is not the newest any more
-            if said.left is None and before[1] == pace.upper:
-                return before[2]
-        seen = shown(known.state, self.collection, known.number, pace)
-        if seen is not None and said is not None and said.number == known.number:
-            self._followed = known, pace.upper, seen
+            if (before.said, before.uppers) == (said, uppers):
+                return before.shown
+        seen = shown(known.state, self.collection, number, paces)
+        if seen is not None and any(each is not None for each in said):
+            self._followed = _Followed(known, said, uppers, seen)
         return seen
 
     async def _leave(self, known: KnownVersion) -> None:
-        """Keep this version where it is now: the collection leaves the group of its pace."""
+        """Keep this version where it is now: the collection leaves its groups in all paces."""
         assert self._paces is not None
         collection, number = self.collection, known.number
-        await self._paces.commit(known.state.pace, lambda pace: leaving(pace, collection, number))
+        for each in known.state.paces:
+            await self._paces.commit(each, lambda pace: leaving(pace, collection, number))
 
     async def shorten(self) -> None:
         """Replace all versions before a tombstone by a rollup of it.
@@ -362,11 +375,11 @@ class CollectionLog:
     def plan(self, transition: Transition[object]) -> Planned | None:
         """The version behind the known one, for whoever has the turn; None if it needs a look.
 
-        So it does where nothing is known, or the version follows a pace. So it does where a rollup
+        So it does where nothing is known, or the version follows paces. So it does where a rollup
         is due, and where the transition is refused or changes nothing.
         """
         known = self._known
-        if known is None or known.state.pace or _rollup_due(known):
+        if known is None or known.state.paces or _rollup_due(known):
             return None
         try:
             _, after = transition(known.state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -33,9 +34,14 @@ class PaceCommands(CapabilityCommands):
         await self._core.versions.commit(pace, alone)
 
     async def follow(
-        self, collection: str, pace: str, expected: Frontier, writer: CapabilityId | None = None
+        self,
+        collection: str,
+        paces: tuple[str, ...],
+        expected: Frontier,
+        writer: CapabilityId | None = None,
     ) -> int | None:
-        """The version that may follow `pace`, for `step_pace`; None unless `expected` is the upper.
+        """The version that may follow `paces`, for `step_pace`; None unless `expected` is the
+        upper.
 
         The write capability `writer` goes along, and stands where upper does; None if others write
         beside it. Raises: UsageError without it for a collection with writers of its own;
@@ -43,10 +49,10 @@ class PaceCommands(CapabilityCommands):
         """
         versions = self._core.versions
         carried = writer or ""
-        if not await versions.commit(collection, lambda s: following(s, pace, expected, carried)):
+        if not await versions.commit(collection, lambda s: following(s, paces, expected, carried)):
             return None
         known = await versions.log(collection).refresh()
-        stands = known.state.pace == pace and known.state.upper == expected
+        stands = known.state.paces == paces and known.state.upper == expected
         return known.number if stands else None
 
     async def follow_under(
@@ -54,35 +60,39 @@ class PaceCommands(CapabilityCommands):
     ) -> bool | None:
         """Make `collections`, with all that `inputs` wrote, follow as long as all of these do.
 
-        Returns whether they do. None says that nothing was written: `inputs` do not follow one
-        pace, or have written beyond `expected`, the upper of all collections. The caller vouches
-        that the collections change only where the inputs do.
+        Returns whether they do. None says that nothing was written: an input follows no pace, or
+        has written beyond `expected`, the upper of all collections. The caller vouches that the
+        collections change only where the inputs do.
 
         Raises: UsageError for a collection with writers of its own. Cost: a commit for each
-        collection and one to the pace.
+        collection and one to each pace that an input follows.
         """
         versions = self._core.versions
-        paces, needed = set[str](), dict[str, int]()
+        needed: dict[str, dict[str, int]] = {}
         for each in inputs:
             log = versions.log(each)
             known = await log.refresh()
             written = log.written
             if written is None or written.number != known.number:
                 return None
-            if not known.state.pace or not written.state.upper.precedes(expected):
+            if not known.state.paces or not written.state.upper.precedes(expected):
                 return None
-            paces.add(known.state.pace)
-            needed[each] = known.number
-        if len(paces) != 1 or groups_of(await versions.state(min(paces)), needed) is None:
-            return None
-        (pace,) = paces
-        numbers: dict[str, int] = {}
+            for pace in known.state.paces:
+                needed.setdefault(pace, {})[each] = known.number
+        for pace, over in needed.items():
+            if groups_of(await versions.state(pace), over) is None:
+                return None
+        paces, numbers = tuple(sorted(needed)), dict[str, int]()
         for each in collections:
-            number = await self.follow(each, pace, expected)
+            number = await self.follow(each, paces, expected)
             if number is None:
                 return False
             numbers[each] = number
-        return await versions.commit(pace, lambda s: joined_under(s, group, numbers, needed))
+        for pace in paces:
+            join = partial(joined_under, group=group, numbers=numbers, inputs=needed[pace])
+            if not await versions.commit(pace, join):
+                return False
+        return True
 
     async def step_pace(
         self,
@@ -105,12 +115,12 @@ class PaceCommands(CapabilityCommands):
         return await versions.commit(pace, step)
 
     async def rouse(self, collection: str) -> None:
-        """Make the collection leave its pace with its group, if it follows one."""
+        """Make the collection leave its paces with its group, if it follows any."""
         await self._core.versions.commit(collection, roused)
 
     async def rests(self, collection: str) -> bool:
-        """Whether the newest version follows a pace, or is about to."""
-        return bool((await self._core.versions.state(collection)).pace)
+        """Whether the newest version follows all paces that it names, or is about to."""
+        return bool((await self._core.versions.state(collection)).paces)
 
     async def rest_over(self, collection: str, pause_s: float) -> bool:
         """Whether the collection does not rest; if it does, after another version or `pause_s`."""

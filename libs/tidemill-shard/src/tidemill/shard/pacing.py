@@ -12,11 +12,17 @@ pace: its frontier is that of the pace until somebody writes.
 Outputs that change only where their inputs do follow *under* the groups of these inputs. A group
 that leaves takes the groups under it along, at the same upper: no output is ever further than its
 inputs.
+
+Inputs of one output may follow several paces, such as those of tables and of sources. Its version
+then names all of these, and its upper is the meet of what each of them says. It follows in each
+under the inputs that are there. A pace that it has left says how far it was moved there. So the
+meet stays true while it follows in the others. Only a version that has left all of them is settled,
+and is followed by another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.errors import UsageError
@@ -30,29 +36,47 @@ AS_WRITTEN = frontier(0)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A version as its pace says it is: `settled` if no commit to the pace can move it any more."""
+    """A version as its paces say it is: `settled` if no commit to them can move it any more."""
 
     state: State
     settled: bool
 
 
-def shown(state: State, collection: str, number: int, pace: State) -> Shown | None:
-    """The meaning of a version that names a pace; None if the pace knows of a later one.
-
-    Its frontiers are those that it would have if its upper had been written there.
-    """
+def about(pace: State, collection: str, number: int) -> Paced | None:
+    """The statement of a pace about that version; None if there is none, or about another one."""
     said = pace.paced.get(collection)
-    if said is not None and said.number > number:
-        return None
-    if said is None or said.number < number:
-        return Shown(state, settled=False)
-    if said.left is None:
-        return Shown(_at(state, pace.upper), settled=False)
-    return Shown(replace(_at(state, said.left), pace="", carried=""), settled=True)
+    return said if said is not None and said.number == number else None
+
+
+def follows(pace: State, collection: str, number: int) -> bool:
+    """Whether that version follows the pace, and so is the newest one."""
+    said = about(pace, collection, number)
+    return said is not None and said.left is None
+
+
+def shown(state: State, collection: str, number: int, paces: Sequence[State]) -> Shown | None:
+    """The meaning of a version that names these paces; None if one knows of a later version.
+
+    Its frontiers are those that it would have if its upper had been written there. It rests until
+    it has left one of them; then others may move it as far as where it left, and no further.
+    """
+    uppers: list[Frontier] = []
+    rests, settled = True, True
+    for pace in paces:
+        later = pace.paced.get(collection)
+        if later is not None and later.number > number:
+            return None
+        said = about(pace, collection, number)
+        left = None if said is None else said.left
+        moved = state.upper if said is None else pace.upper if left is None else left
+        # A pace that was closed says nothing: what follows it stands, and is not closed by that.
+        uppers.append(state.upper if moved.empty else moved)
+        rests, settled = rests and left is None, settled and left is not None
+    state = _at(state, frontier(*(time for upper in uppers for time in upper)))
+    return Shown(state if rests else replace(state, paces=(), carried=""), settled)
 
 
 def _at(state: State, upper: Frontier) -> State:
-    # A pace that was closed says nothing: what follows it stands, and is not closed by that.
     if upper.empty or upper.precedes(state.upper):
         return state
     if state.carried:
@@ -61,8 +85,10 @@ def _at(state: State, upper: Frontier) -> State:
     return at_upper(state, upper, "the retention policy")
 
 
-def following(state: State, pace: str, expected: Frontier, writer: str = "") -> tuple[bool, State]:
-    """A version that may follow `pace`, if upper is where it is expected: whether it is.
+def following(
+    state: State, paces: tuple[str, ...], expected: Frontier, writer: str = ""
+) -> tuple[bool, State]:
+    """A version that may follow `paces`, if upper is where it is expected: whether it is.
 
     `writer` is the write capability of who asks. It goes along, as if its holder had moved it, if
     no other one is live and it has no lease. Raises: the errors of a capability that is not live.
@@ -78,14 +104,14 @@ def following(state: State, pace: str, expected: Frontier, writer: str = "") -> 
         )
     if state.upper != expected:
         return False, state
-    if (state.pace, state.carried) == (pace, writer):
+    if (state.paces, state.carried) == (paces, writer):
         return True, state
-    return True, replace(state, pace=pace, carried=writer)
+    return True, replace(state, paces=paces, carried=writer)
 
 
 def roused(state: State) -> tuple[None, State]:
     """The collection does not rest any more; nothing else changes."""
-    return None, replace(state, pace="", carried="") if state.pace else state
+    return None, replace(state, paces=(), carried="") if state.paces else state
 
 
 def leaving(pace: State, collection: str, number: int) -> tuple[None, State]:

@@ -350,8 +350,9 @@ class ReadCommands:
         while True:
             change = self._core.versions.wakeups.change(watched)
             state = (await self._core.versions.catch_up(collection, age_s_max)).state
-            if watched != (state.pace or collection):
-                watched = state.pace or collection
+            moved_by = self._core.versions.moved_by(collection, state)
+            if watched != moved_by:
+                watched = moved_by
                 continue
             upper = state.upper
             check(state)

@@ -176,8 +176,8 @@ class State:
     `staged` is what writers ahead of upper have written, at times not before it, under a name of
     its own each. `garbage` are objects that no batch names any more, and since when. `expired` are
     the capabilities whose lease ran out. Objects that were begun before `reaped_ms` and are not
-    named by now never will be. `pace` is the collection whose upper this one follows until it is
-    written again, once that one says so in `paced`: see `tidemill.shard.pacing`. `carried` is the
+    named by now never will be. `paces` are the collections whose least upper this one follows until
+    it is written again, once these say so in `paced`: see `tidemill.shard.pacing`. `carried` is the
     write capability that moves with it. `under` are the groups in `paced` that follow only while
     the groups named there do.
     """
@@ -195,7 +195,7 @@ class State:
     staged: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     garbage: Mapping[str, int] = field(default_factory=dict)
     reaped_ms: int = 0
-    pace: str = ""
+    paces: tuple[str, ...] = ()
     carried: str = ""
     paced: Mapping[str, Paced] = field(default_factory=dict)
     under: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from tidemill.shard.ports import Blob, Clock, Consensus, GroupConsensus
 from tidemill.shard.state import State
 from tidemill.shard.together import commit_together
 from tidemill.shard.waking import Wakeups
+from tidemill.time import sole_time
 
 T = TypeVar("T")
 
@@ -56,6 +57,18 @@ class Versions:
         """The newest version of a collection that this process has seen, without looking."""
         log = self._logs.get(collection)
         return None if log is None else log.cached
+
+    def moved_by(self, collection: str, state: State) -> str:
+        """The collection whose next version moves the upper of this state, which was just read:
+        the pace that is least far, or the collection itself.
+        """
+        paces = {each: self.cached(each) for each in state.paces}
+        uppers = {
+            each: sole_time(known.state.upper)
+            for each, known in paces.items()
+            if known is not None and not known.state.upper.empty
+        }
+        return min(uppers, key=uppers.__getitem__, default=collection)
 
     def seen_past(self, collection: str, beyond: int) -> State | None:
         """The newest version that this process has seen, without looking, if its upper is past

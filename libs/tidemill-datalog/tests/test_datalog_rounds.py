@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.limits import LimitPassed, Limits
+from tidemill.datalog.logical.partial import plan_in
 from tidemill.datalog.parser import parse
 from tidemill.datalog.placement import Place, Placement, placement_of
 from tidemill.datalog.presence import Presence
@@ -163,3 +165,34 @@ def test_more_rounds_than_are_allowed_are_given_up() -> None:
     assert len(evaluated(program, given_, upper=1, limits=enough.limits).presences["p"]) == 36
     found = evaluated_by_ranges(program, given_, upper=1, settings=enough)
     assert len(found.presences["p"]) == 36
+
+
+LEAST = """
+    d(x) @min(y) := edge(x, y);
+    d(y) @min(n + 1) := d(x) @min(n) ^ edge(x, y) if n < 20;
+"""
+
+
+def test_extremes_of_several_rules_are_merged_as_columns() -> None:
+    """An engine merges what facts carry one by one, unless each kind of it has a column."""
+    (fragment,) = placement_of(checked(LEAST)).fragments
+    assert fragment.returning
+    engine = DataflowEngine(fragment.plan.checked, plan=plan_in(fragment.plan, 0))
+    assert not [name for name, schema in engine.schemas.items() if schema.carrying]
+
+
+def test_limits_count_no_groups_that_are_still_to_be_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four nodes have a number each, and are told several: the companion counts these as well."""
+    program = checked(LEAST)
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    given_ = {"edge": [Presence(Record("edge", pair), 0) for pair in pairs]}
+    most = RangeSettings(limits=Limits(rows=4))
+    wanted = evaluated(program, given_, upper=1, limits=most.limits)
+    assert len(wanted.presences["d"]) == 4
+    found = evaluated_by_ranges(program, given_, upper=1, ranges=2, settings=most)
+    assert answer(program, found) == answer(program, wanted)
+    monkeypatch.setattr("tidemill.datalog.dataflow.engine.GATHERED", "no name begins so")
+    with pytest.raises(LimitPassed):
+        evaluated_by_ranges(program, given_, upper=1, ranges=2, settings=most)

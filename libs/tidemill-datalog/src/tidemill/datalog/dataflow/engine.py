@@ -43,6 +43,7 @@ from tidemill.datalog.dataflow.schema import Schema, instant_of, rows_of_presenc
 from tidemill.datalog.dataflow.sharing import Derivations, count_of, kept_derivations, shared_inputs
 from tidemill.datalog.dataflow.ticked_plan import given_apart, plan_of
 from tidemill.datalog.limits import Limits
+from tidemill.datalog.logical.partial import GATHERED
 from tidemill.datalog.logical.plan import GIVEN, LogicalPlan
 from tidemill.datalog.presence import ErrorPresence, Instant, Presence
 from tidemill.datalog.records import Record
@@ -531,7 +532,7 @@ class DataflowEngine:
         return told
 
     def _limit_rows(self, collection: str) -> None:
-        if collection not in self.plan.inputs:
+        if collection not in self.plan.inputs and not collection.startswith(GATHERED):
             self._limits.require_rows(collection, count_of(self._merged[collection]))
 
     def cut(self, collection: str, first: int) -> Change:

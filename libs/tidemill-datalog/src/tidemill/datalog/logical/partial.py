@@ -16,6 +16,11 @@ from tidemill.datalog.records import Record
 
 PARTIAL = "#cross:groups:"
 """Before the place of a rule and its predicate: the groups of its matches in one range."""
+GATHERED = "#held:groups:"
+"""Before a predicate: the groups of several rules as columns, before one rule merges them.
+
+These are no facts of the program, and no limit counts them.
+"""
 COUNTED, UPPER, LOWER = "#counted:", "#upper:", "#lower:"
 """Before the place of a lattice in its head: how many values are no nulls, sums of their halves.
 

@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemill.datalog.dataflow.rewrites import reading_rule
+from tidemill.datalog.dataflow.schema import KINDS
 from tidemill.datalog.inputs import ColumnType
-from tidemill.datalog.logical.forms import AtomForm, RuleForm
+from tidemill.datalog.logical.forms import AtomForm, RuleForm, Variable
+from tidemill.datalog.logical.partial import GATHERED
 from tidemill.datalog.logical.plan import Component, reads_any
 from tidemill.datalog.placement.division import Division, division, keys_of
 from tidemill.datalog.placement.drafts import Draft, State
@@ -197,8 +199,9 @@ class _Halved:
                     for rest in self._rests[name]
                 )
                 self.columns[held] = self._known[name]
-                components.append(Component((held,), rests, True, stratum))
-                ways += [_merging(rest, place) for rest in rests]
+                for derived, rules in self._merged(held, rests):
+                    components.append(Component((derived,), rules, True, stratum))
+                    ways += [_merging(rule, place) for rule in rules]
             placed[name] = places[0]
         for part, way in self._parts:
             components.append(Component((part.head.predicate,), (part,), True, stratum))
@@ -207,6 +210,66 @@ class _Halved:
         return Draft(
             "rounds", sizes, components, [State(placed, tuple(ways))], returning=returning
         )  # fmt: skip
+
+    def _merged(
+        self, held: str, rests: tuple[RuleForm, ...]
+    ) -> Iterator[tuple[str, tuple[RuleForm, ...]]]:
+        """The rules by which what ranges derive is merged, and the predicates that they derive.
+
+        Groups of several rules are first gathered as plain columns, and merged by one rule. An
+        engine would merge the lattices of several rules one by one.
+        """
+        values = _values(rests)
+        if len(rests) > 1 and values is not None:
+            gathered, arity = GATHERED + held, len(rests[0].head.terms)
+            told = [(name, rests[0].types[each.name]) for name, each in values[0]]
+            self.columns[gathered] = (
+                *self.columns[held], *(("", type_.value) for _, type_ in told)
+            )  # fmt: skip
+            yield gathered, tuple(
+                replace(
+                    rest,
+                    head=replace(
+                        rest.head, predicate=gathered,
+                        terms=(*rest.head.terms, *(each for _, each in mine)), lattices=(),
+                    ),
+                )
+                for rest, mine in zip(rests, values, strict=True)
+            )  # fmt: skip
+            merging = reading_rule(held, gathered, self.columns[gathered])
+            terms = merging.head.terms
+            lattices = tuple(
+                (name, (term,)) for (name, _), term in zip(told, terms[arity:], strict=True)
+            )
+            head = replace(rests[0].head, terms=terms[:arity], lattices=lattices)
+            rests = (replace(merging, number=rests[0].number, head=head),)
+        yield held, rests
+
+
+def _values(rests: Sequence[RuleForm]) -> list[list[tuple[str, Variable]]] | None:
+    """The variable of each lattice of some heads, in their order; None where these are not alike.
+
+    One of a number or a text has a column for its value.
+    """
+    found = [
+        [
+            (name, term)
+            for name, terms in sorted(rest.head.lattices)
+            for term in terms
+            if isinstance(term, Variable) and name in ("min", "max") and len(terms) == 1
+        ]
+        for rest in rests
+    ]
+    told = {
+        tuple((name, rest.types[each.name]) for name, each in mine)
+        for rest, mine in zip(rests, found, strict=True)
+    }
+    whole = all(
+        mine and len(mine) == len(rest.head.lattices)
+        for rest, mine in zip(rests, found, strict=True)
+    )
+    kinds = {kind for each in told for _, kind in each}
+    return found if whole and len(told) == 1 and kinds <= KINDS else None
 
 
 def _merging(rule: RuleForm, place: Positions) -> Division:

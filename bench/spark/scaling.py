@@ -74,11 +74,10 @@ async def stages_of(world: World, history: History, ranges: int, cores: int = 0)
     work, waiting, found = WindowWork(_window(history, ranges, cores), world.blob, None), [], []
     for fragment in work.fragments:
         reading, doing = list[float](), list[float]()
-        for name in work.divided.collections_of(fragment):
-            for at in range(len(work.window.parts[name])):
-                begun = time.process_time()
-                waiting += [each async for each in work.deal(fragment.number, name, at)]
-                reading.append(time.process_time() - begun)
+        for at in range(len(work.inputs_of(fragment))):
+            begun = time.process_time()
+            waiting += [each async for each in work.deal(fragment.number, at)]
+            reading.append(time.process_time() - begun)
         mine = [each for each in waiting if each.stage == fragment.number]
         for number in range(work.tasks):
             begun = time.process_time()
@@ -240,8 +239,7 @@ async def measure_scaling(folder: Path, scratch: Path, rows: int) -> None:
 async def _payload(world: World, history: History) -> bytes:
     """Rows of an input as they are handed on."""
     work = WindowWork(_window(history, 2), world.blob, None)
-    name = work.divided.collections_of(work.fragments[0])[0]
-    dealt = [each.payload async for each in work.deal(0, name, 0)]
+    dealt = [each.payload async for each in work.deal(0, 0)]
     return b"".join(dealt)[:PAYLOAD_BYTES]
 
 

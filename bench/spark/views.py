@@ -16,27 +16,23 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from statistics import median
 from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
 
+from bench.spark.live import LiveWorld, asking, launcher_of
+from bench.spark.rounds import measure_rounds
 from bench.spark.scaling import heaviest, measure_scaling
 from bench.spark.worlds import (
     CLOSURE,
-    CUSTOMERS,
     HEAVY,
     JOIN,
     KEYED,
     ONE_FRAGMENT,
     RANGES,
-    SCHEMAS,
     SPAN,
-    TOWNS,
     TWO_FRAGMENTS,
-    Numbers,
     Spark,
     Taken,
     World,
@@ -47,17 +43,8 @@ from bench.spark.worlds import (
     say,
     taken,
 )
-from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.runtime.clock import SystemClock
-from tidemill.spark.launcher import SparkLauncher
-from tidemill.testkit.jobs import SessionLauncher
-from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
-from tidemill_compute.views.bulk_spark import SparkHydrate
-from tidemill_compute.views.engines import Engines, Windows
-from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.windows import planning, window_job
-from tidemill_compute.views.windows.asking import Ask
+from tidemill_compute.views.windows import planning
 
 
 async def histories(
@@ -124,109 +111,13 @@ async def compare_skew(here: Spark, folder: Path, rows: int) -> None:
         )
 
 
-class LiveWorld(World):
-    """A view that is kept by windows while its inputs change."""
-
-    async def begin(
-        self, ask: Ask, alive: int, heavy: float = 0.0, launcher: SparkLauncher | None = None
-    ) -> None:
-        """So many orders, half of them paid; the view has taken them in, by a job if there are any.
-
-        A share of the orders has one customer. This one moves, or as many as have as many orders.
-        """
-        self._heavy, self._turned = heavy, 0
-        self._moving = np.array([7]) if heavy else np.arange(int(HEAVY * CUSTOMERS))
-        await self.create()
-        self._next = alive
-        orders, paid = np.arange(alive), np.arange(0, alive, 2)
-        towns = np.arange(CUSTOMERS)
-        moved = _changes(SCHEMAS["town"], 1, towns, towns % TOWNS)
-        await self._put(orders, paid, 1, moved)
-        self.view = ViewDriver(
-            self.target, self.collections, SystemClock(), ComputeSettings(spark_rows=10_000)
-        )
-        if launcher is not None:
-            self.view.bulk = SparkHydrate(
-                launcher, self.collections, SystemClock().now_ms, partial(token_hex, 8)
-            )
-        self.windows = 0
-
-        async def count(packed: bytes) -> bytes:
-            self.windows += 1
-            return await ask(packed)
-
-        self.view.engines = Engines(
-            "spark", Windows(count, SystemClock().now_ms, partial(token_hex, 8)), 8 << 30
-        )
-        await self.view.prepare()
-        self._task = asyncio.create_task(self.view.maintain_forever())
-        await self.reach()
-
-    async def change(self, rows: int) -> None:
-        """Half as many new orders, and payments of these."""
-        size = rows // 2
-        orders = np.arange(self._next, self._next + size)
-        self._next += size
-        await self._put(orders, orders, self.fed)
-        await self.reach()
-
-    async def move(self) -> None:
-        """Customers with many orders together have another town, one of them or many."""
-        before = self._moving + self._turned
-        self._turned += 1
-        who, towns = np.tile(self._moving, 2), np.concatenate([before, before + 1]) % TOWNS
-        diffs = np.repeat([-1, 1], len(before))
-        moved = _changes(SCHEMAS["town"], self.fed, who, towns, diffs)
-        none = np.empty(0, np.int64)
-        await self._put(none, none, self.fed, moved)
-        await self.reach()
-
-    async def _put(
-        self, orders: Numbers, paid: Numbers, at: int, moved: pa.Table | None = None
-    ) -> None:
-        customers = np.where(orders % 100 < 100 * self._heavy, 7, orders * 7 % CUSTOMERS)
-        tables = {
-            "order": _changes(SCHEMAS["order"], at, orders, customers),
-            "payment": _changes(SCHEMAS["payment"], at, paid, paid % 1_000),
-        }
-        await self.feed(tables if moved is None else tables | {"town": moved}, at + 1)
-
-    async def reach(self) -> None:
-        """Wait until the view has taken in everything."""
-        while self.view.progress.lower < self.fed:
-            if self._task.done():
-                self._task.result()
-            await asyncio.sleep(0.002)
-
-    async def end(self) -> None:
-        """Stop, and compare what windows wrote with what one process says of the same history."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        history = replace(await self.history(), upper=self.fed)
-        parts = await in_process(self, history)
-        wanted = await self.digests(history, parts)
-        states = {name: await self.collections.state(name) for name in history.written}
-        mine = {name: state.parts() for name, state in states.items()}
-        assert await self.digests(history, mine) == wanted, "windows"
-
-
-def _changes(
-    schema: pa.Schema, at: int, first: Numbers, second: Numbers,
-    diffs: Numbers | Sequence[int] = (1,),
-) -> pa.Table:  # fmt: skip
-    """Updates of one instant, of rows of two columns."""
-    size = len(first)
-    words = [first, second, np.full(size, at, np.uint64), np.resize(np.array(diffs), size)]
-    return pa.table(dict(zip([*schema.names, TIME, DIFF], words, strict=True)))
-
-
 async def live_skew(here: Spark, folder: Path, alive: int) -> None:
     """Windows of even keys, and of one key with many rows: divided among ranges, and not."""
     found: dict[str, tuple[LiveWorld, dict[str, list[Taken]]]] = {}
     for title, heavy in (("even keys", 0.0), ("a key of 30 %", HEAVY), (UNDIVIDED, HEAVY)):
         world = LiveWorld(folder / title, KEYED)
         with divided(title):
-            await world.begin(_asking(here, world), alive, heavy, _launcher(here, world))
+            await world.begin(asking(here, world), alive, heavy, launcher_of(here, world))
         found[title] = world, {"changed": [], "moved": []}
     for turn in range(2 * TURNS + 1):
         for title, (world, kept) in found.items():
@@ -249,15 +140,6 @@ async def live_skew(here: Spark, folder: Path, alive: int) -> None:
         )
 
 
-def _asking(here: Spark, world: World) -> Ask:
-    place = here.at(world.place)
-    return lambda packed: asyncio.to_thread(window_job.run, packed, place)
-
-
-def _launcher(here: Spark, world: World) -> SparkLauncher:
-    return SessionLauncher(here.session, world.place)
-
-
 @contextmanager
 def divided(title: str) -> Iterator[None]:
     """Windows of one view are told of no heavy keys."""
@@ -269,7 +151,7 @@ def divided(title: str) -> Iterator[None]:
 async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> float:
     """Windows of 1,000 and of 100,000 changes, and intervals of none, beside rows alive."""
     world = LiveWorld(folder, text)
-    await world.begin(_asking(here, world), alive, 0.0, _launcher(here, world))
+    await world.begin(asking(here, world), alive, 0.0, launcher_of(here, world))
     for _ in range(3):  # the first one looks at all keys, two more warm up
         await world.change(1_000)
     small, large = list[Taken](), list[Taken]()
@@ -296,7 +178,7 @@ async def live(here: Spark, folder: Path, title: str, text: str, alive: int) -> 
     return one
 
 
-JOBS = ("history", "closure", "skew", "windows", "scaling")
+JOBS = ("history", "closure", "rounds", "skew", "windows", "scaling")
 NODES = 600
 """Nodes of the graph whose closure is kept, with two edges of each."""
 
@@ -315,6 +197,8 @@ async def measure_all(
         for turn in range(TURNS):  # the first one warms up
             place = folder / f"closure {turn}"
             await histories(here, place, f"closure of {NODES} nodes", CLOSURE, edges_of(NODES))
+    if only in ("", "rounds"):
+        await measure_rounds(here, folder / "rounds")
     if only in ("", "skew"):
         await compare_skew(here, folder / "skew", rows)
         await live_skew(here, folder / "live skew", alive[0])

@@ -214,9 +214,8 @@ async def rows_of_tasks(text: str, heavy: float, cores: int) -> Counter[tuple[in
     work = WindowWork(packed, world.stores[1], None)
     waiting: list[Dealt] = []
     for fragment in work.fragments:
-        for name in work.divided.collections_of(fragment):
-            for at in range(len(work.window.parts[name])):
-                waiting += [each async for each in work.deal(fragment.number, name, at)]
+        for at in range(len(work.inputs_of(fragment))):
+            waiting += [each async for each in work.deal(fragment.number, at)]
         mine = [each for each in waiting if each.stage == fragment.number]
         for each in mine:
             found[each.stage, each.range] += len(table_in(each.payload))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import TypeVar
 
 import msgspec
 import pytest
 
+from tidemill.datalog.dataflow import DataflowEngine
 from tidemill.shard import MemoryBlob
 from tidemill.testkit.faults.fuse import Fuse, Killed
 from tidemill.testkit.mortal_views import END, RECURSIONS, World, expected, follow
@@ -182,7 +183,7 @@ async def until_done(task: Callable[[], Awaitable[T]], random: Random) -> T:
 
 def begun_again(monkeypatch: pytest.MonkeyPatch, random: Random) -> None:
     """Tasks of rounds are begun again as Spark does it."""
-    begin, take, tell = RoundWork.begin, RoundWork.take, RoundWork.tell
+    begin, take, answer = RoundWork.begin, RoundWork.take, RoundWork.answer
 
     async def begin_again(work: RoundWork, group: int, rows: list[Dealt]) -> RoundTold:
         return await until_done(lambda: begin(work, group, rows), random)
@@ -190,16 +191,12 @@ def begun_again(monkeypatch: pytest.MonkeyPatch, random: Random) -> None:
     async def take_again(work: RoundWork, group: int, sources: Sources) -> RoundTold:
         return await until_done(lambda: take(work, group, sources), random)
 
-    async def tell_again(work: RoundWork, group: int, sources: Sources) -> AsyncIterator[Dealt]:
-        async def read() -> list[Dealt]:
-            return [each async for each in tell(work, group, sources)]
-
-        for each in await until_done(read, random):
-            yield each
+    async def answer_again(work: RoundWork, group: int, sources: Sources) -> RoundTold:
+        return await until_done(lambda: answer(work, group, sources), random)
 
     monkeypatch.setattr(RoundWork, "begin", begin_again)
     monkeypatch.setattr(RoundWork, "take", take_again)
-    monkeypatch.setattr(RoundWork, "tell", tell_again)
+    monkeypatch.setattr(RoundWork, "answer", answer_again)
 
 
 @pytest.mark.parametrize(("name", "seed"), [*zip(PROGRAMS, range(4), strict=False)])
@@ -218,6 +215,47 @@ async def test_tasks_of_rounds_that_die_at_any_write_leave_the_same_bytes_under_
         assert await until_done(lambda asked=packed: evaluate(world, asked), random) == wanted  # type: ignore[misc]
     assert {each.key: await blob.get(each.key) for each in await blob.list("")} == before
     assert set(blob.deaths) == {"before", "after"}, "both kinds of death have happened"
+
+
+class Processes:
+    """Tasks go to any of some processes, which keep engines of their own and may die."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int, random: Random) -> None:
+        self.made, self.elsewhere, self.deaths = 0, 0, 0
+        kept: list[OrderedDict[tuple[str, int, int], object]] = [OrderedDict() for _ in range(size)]
+        chosen, engine = RoundWork.chosen, RoundWork._engine
+
+        def choose(work: RoundWork, group: int, wanted: Sequence[int], taken: int) -> int:
+            at = random.randrange(size)
+            if random.random() < 0.05:
+                kept[at].clear()
+                self.deaths += 1
+            monkeypatch.setattr(rounds, "_KEPT", kept[at])
+            found = chosen(work, group, wanted, taken)
+            self.elsewhere += found != group
+            return found
+
+        async def make(work: RoundWork, at: int) -> DataflowEngine:
+            self.made += 1
+            return await engine(work, at)
+
+        monkeypatch.setattr(RoundWork, "chosen", choose)
+        monkeypatch.setattr(RoundWork, "_engine", make)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_task_takes_the_group_that_its_process_has_kept(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines are made anew less often than tasks come to another process, and answers stay."""
+    processes, taken = Processes(monkeypatch, 2, Random(3)), Rounds(monkeypatch)
+    world = World(PROGRAMS[name], 3)
+    _, windows = await live_and_die(name, 3, world)
+    assert windows
+    assert await world.contents() == expected(world.program, world.history)
+    assert processes.elsewhere > 0
+    assert processes.deaths > 0
+    assert processes.made < 2 * taken.taken
 
 
 async def test_a_range_that_forgets_what_was_there_before_a_window_is_found_out(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from secrets import token_hex
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from tidemill.shard.stores import BlobPlace
+from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
 
 if TYPE_CHECKING:  # who launches jobs has no Spark
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,19 @@ def run_module(module: str, spec: bytes, here: Workplace) -> bytes:
     """The result of the job in `module`."""
     job = cast(JobModule, import_module(module))
     return job.run(spec, here)
+
+
+def with_blob(place: BlobPlace, work: Callable[[StoredBlob], Coroutine[None, None, T]]) -> T:
+    """The result of some work on objects, in a task of an executor or in a driver."""
+
+    async def run() -> T:
+        blob = open_blob(place, partial(token_hex, 16))
+        try:
+            return await work(blob)
+        finally:
+            await blob.close()
+
+    return asyncio.run(run())
 
 
 def task_number() -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from tidemill_compute.views.range_wire import LAST, Dealt
 from tidemill_compute.views.windows.rounds import (
     RoundTold,
     RoundWork,
     Sources,
+    ask_all,
     exchanged_row,
     failed_row,
     iterate,
+    read_sent,
 )
 from tidemill_compute.views.windows.work import WindowWork
 
@@ -19,11 +22,10 @@ from tidemill_compute.views.windows.work import WindowWork
 async def evaluate_here(packed: bytes, work: WindowWork) -> AsyncIterator[Dealt]:
     """All ranges of a window in this process, one after the other: the twin of its tasks."""
     waiting: list[Dealt] = []
-    inputs = work.window.parts if work.window.fresh else {}
     for fragment in work.fragments:
-        for name in work.divided.collections_of(fragment):
-            for at in range(len(inputs.get(name, ()))):
-                waiting += [each async for each in work.deal(fragment.number, name, at)]
+        if not fragment.returning:
+            for at in range(len(work.inputs_of(fragment))):
+                waiting += [each async for each in work.deal(fragment.number, at)]
         mine = [each for each in waiting if each.stage == fragment.number]
         if fragment.returning:
             async for dealt in rounds_here(work, fragment.number, mine):
@@ -47,18 +49,31 @@ async def rounds_here(work: WindowWork, number: int, rows: Sequence[Dealt]) -> A
     """A fragment by rounds in this process, whose ranges were dealt some rows."""
     rounds = RoundWork(work, number, GROUPS)
 
+    async def take(sources: Sources, wanted: Sequence[int]) -> list[RoundTold]:
+        taken = len(sources) - 1
+        return [await rounds.take(rounds.chosen(g, wanted, taken), sources) for g in wanted]
+
     async def evaluate(sources: Sources) -> Sequence[RoundTold]:
-        return [await rounds.take(group, sources) for group in range(GROUPS)]
+        return await ask_all(GROUPS, partial(take, sources))
+
+    async def answer(sources: Sources, wanted: Sequence[int]) -> list[RoundTold]:
+        taken = len(sources)
+        return [await rounds.answer(rounds.chosen(g, wanted, taken), sources) for g in wanted]
 
     mine = [[each for each in rows if each.range % GROUPS == group] for group in range(GROUPS)]
-    begun = [await rounds.begin(group, each) for group, each in enumerate(mine)]
-    if not work.reaches(work.fragments[number], dealt=bool(rows)):
+    fragment = work.fragments[number]
+    begun = [await rounds.deal(at) for at in range(len(work.inputs_of(fragment)))]
+    begun += [await rounds.begin(group, each) for group, each in enumerate(mine)]
+    if not work.reaches(fragment, dealt=any(each.sent for each in begun)):
         return
     found = await iterate(work, begun, evaluate)
     if found.failed is not None:
         yield failed_row(found.failed)
         return
     yield exchanged_row(found.sources)
-    for group in range(GROUPS):
-        async for dealt in rounds.tell(group, found.sources):
-            yield dealt
+    for told in await ask_all(GROUPS, partial(answer, found.sources)):
+        for row in told.rows:
+            yield row
+        for sent in told.sent:
+            for row in await read_sent(work.blob, sent.key):
+                yield row

@@ -14,6 +14,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -31,6 +32,7 @@ from tidemill.datalog.limits import LimitPassed
 from tidemill.datalog.placement import Fragment
 from tidemill.errors import Corrupt, Exhausted
 from tidemill.shard.part_store import PartGone, part_key
+from tidemill.shard.ports import Blob
 from tidemill_compute.views.range_history import RangeFound
 from tidemill_compute.views.range_wire import LAST, Dealt
 from tidemill_compute.views.windows.spec import Failure
@@ -59,11 +61,16 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class RoundTold(msgspec.Struct, frozen=True):
-    """The answer of one task of a round; with a `failure` there is none."""
+    """The answer of one task of a round for a `group`; with a `failure` there is none.
+
+    After the last round it has `rows` of the last stage, and has sent those for later fragments.
+    """
 
     sent: list[Sent]
     failure: Failure = ""
     message: str = ""
+    group: int = 0
+    rows: list[Dealt] = []
 
 
 Sources: TypeAlias = "Sequence[Sequence[Sent]]"
@@ -106,6 +113,19 @@ async def iterate(
         return Iterated(sources, True, RoundTold([], "limit", str(error)))
 
 
+async def ask_all(
+    groups: int, ask: Callable[[Sequence[int]], Awaitable[Iterable[RoundTold]]]
+) -> list[RoundTold]:
+    """The answers of all groups, where a task for one may have chosen another one of them.
+
+    `ask` begins a task for each of some groups. At least one of these is taken each time.
+    """
+    found: dict[int, RoundTold] = {}
+    while wanted := [group for group in range(groups) if group not in found]:
+        found.update((each.group, each) for each in await ask(wanted))
+    return [found[group] for group in range(groups)]
+
+
 def few(sources: Sources) -> bool:
     """Whether the last round sent so little that one task takes the next ones of all ranges."""
     held = sum(each.size for sent in sources for each in sent)
@@ -144,9 +164,28 @@ class RoundWork:
         self._groups = groups
         self._changes: dict[int, dict[str, list[bytes]]] | None = None
 
+    def chosen(self, group: int, wanted: Collection[int], taken: int) -> int:
+        """The group that a task for `group` takes, of those `wanted`.
+
+        It is one whose engines this process has kept after so many rounds, where it has any. A task
+        that takes another one than its own leaves that to who has kept it, or to a later task.
+        """
+        kept = {
+            at % self._groups
+            for (name, number, at), each in _KEPT.items()
+            if (name, number) == (self.window.name, self._fragment.number) and each.taken == taken
+        }
+        mine = kept.intersection(wanted)
+        return group if group in mine else min(mine, default=group)
+
+    async def deal(self, at: int) -> RoundTold:
+        """Deal out one part of an input of a fresh view before the first round."""
+        rows = [each async for each in self.window.deal(self._fragment.number, at)]
+        return RoundTold(await self._send(rows, f"part-{at}"))
+
     async def begin(self, group: int, rows: Sequence[Dealt]) -> RoundTold:
-        """Keep what was dealt to the ranges of a group before the first round."""
-        return RoundTold(await self._send(rows, f"begin-{group}"))
+        """Keep what other fragments dealt to the ranges of a group before the first round."""
+        return RoundTold(await self._send(rows, f"begin-{group}"), group=group)
 
     async def take(self, group: int, sources: Sources) -> RoundTold:
         """Take in the last round of a group; what follows from it for the next one."""
@@ -155,9 +194,9 @@ class RoundWork:
             async for at, kept in self._ranges(group, sources, len(sources)):
                 found += self._derived(kept.engine)
                 self._keep(at, kept)
-            return RoundTold(await self._send(found, f"{len(sources)}-{group}"))
+            return RoundTold(await self._send(found, f"{len(sources)}-{group}"), group=group)
         except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
-            return RoundTold([], FAILURES[type(error)], str(error))
+            return RoundTold([], FAILURES[type(error)], str(error), group)
 
     async def tell(self, group: int, sources: Sources) -> AsyncIterator[Dealt]:
         """The answers of the ranges of a group after the last round."""
@@ -169,6 +208,12 @@ class RoundWork:
                     yield dealt
         except (LimitPassed, Exhausted, Corrupt, PartGone) as error:
             yield failed_row(RoundTold([], FAILURES[type(error)], str(error)))
+
+    async def answer(self, group: int, sources: Sources) -> RoundTold:
+        """The same, of which objects have what is for later fragments."""
+        found = [each async for each in self.tell(group, sources)]
+        sent = await self._send((e for e in found if e.stage != LAST), f"told-{group}")
+        return RoundTold(sent, group=group, rows=[e for e in found if e.stage == LAST])
 
     def _found(self, engine: DataflowEngine) -> RangeFound:
         divided, window = self.window.divided, self.window.window
@@ -251,8 +296,13 @@ class RoundWork:
         """The rows that were sent to the ranges of a group. Raises: PartGone."""
         found: list[Dealt] = []
         for each in (one for sent in sources for one in sent if one.group == group):
-            data = await self.window.blob.get(each.key)
-            if data is None:
-                raise PartGone(f"object {each.key} of a round is gone")
-            found += msgspec.msgpack.decode(data, type=list[Dealt])
+            found += await read_sent(self.window.blob, each.key)
         return by_range(found)
+
+
+async def read_sent(blob: Blob, key: str) -> list[Dealt]:
+    """The rows of an object that was sent. Raises: PartGone."""
+    data = await blob.get(key)
+    if data is None:
+        raise PartGone(f"object {key} of a round is gone")
+    return msgspec.msgpack.decode(data, type=list[Dealt])

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from secrets import token_hex
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from tidemill.datalog.placement import Fragment, ranges_for
-from tidemill.shard.stores import BlobPlace, StoredBlob, open_blob
-from tidemill.spark.workplace import Workplace, executor_folder, task_number
+from tidemill.shard.stores import BlobPlace, StoredBlob
+from tidemill.spark.workplace import Workplace, executor_folder, task_number, with_blob
 from tidemill_compute.views.range_wire import WIRE, Dealt, wire_batch
 from tidemill_compute.views.windows.collecting import answer
 from tidemill_compute.views.windows.crew import cores_of
 from tidemill_compute.views.windows.round_job import RoundJobs
 from tidemill_compute.views.windows.spec import Window, pack_window, unpack_window
-from tidemill_compute.views.windows.work import WindowWork
+from tidemill_compute.views.windows.work import FAILED, WindowWork
 
 if TYPE_CHECKING:  # who launches jobs has no Spark
     from pyspark.sql import DataFrame
 
-T = TypeVar("T")
 TASK_ROWS = 2_000
 """Changes for which there is a task more: a task of nothing takes as long as it takes for these."""
 
@@ -43,19 +41,19 @@ def run(packed: bytes, here: Workplace) -> bytes:
         groups = work.tasks if window.fresh else groups_for(work.window, cores)
         stage: DataFrame | None = None
         for fragment in work.fragments:
-            given = _given(here, packed, work, fragment) if work.window.fresh else None
-            if given is not None:
-                stages += stage is None
-                stage = given if stage is None else stage.union(given)
             if fragment.returning:
                 jobs = RoundJobs(here, packed, work, min(groups, cores))
                 rounds.append(jobs)
                 stage, told = await jobs.evaluate(fragment.number, stage)
                 for dealt in told:
                     yield dealt
-                if told and stage is None:
+                if any(each.name == FAILED for each in told):
                     return
                 continue
+            given = _given(here, packed, work, fragment)
+            if given is not None:
+                stages += stage is None
+                stage = given if stage is None else stage.union(given)
             if stage is None:
                 stage = here.spark.range(groups, numPartitions=groups)
             else:
@@ -78,7 +76,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
         here.say(f"{result.touched} ranges, {parts} parts, {result.exchanged} bytes exchanged")
         return msgspec.msgpack.encode(result)
 
-    return _with_blob(here.blob, evaluate_all)
+    return with_blob(here.blob, evaluate_all)
 
 
 def _ranges(window: Window, cores: int) -> int:
@@ -104,17 +102,11 @@ def _given(
     here: Workplace, packed: bytes, work: WindowWork, fragment: Fragment
 ) -> DataFrame | None:
     """The rows of the inputs of a fresh view for one fragment: a task for each part."""
-    size = len(_parts_of(work, fragment))
+    size = len(work.inputs_of(fragment))
     if not size:
         return None
     numbers = here.spark.range(size, numPartitions=size)
     return numbers.mapInArrow(partial(deal_parts, here.blob, packed, fragment.number), WIRE)
-
-
-def _parts_of(work: WindowWork, fragment: Fragment) -> list[tuple[str, int]]:
-    """The parts of the inputs of a fragment: the collection of each, and its place there."""
-    names = work.divided.collections_of(fragment)
-    return [(name, at) for name in names for at in range(len(work.window.parts[name]))]
 
 
 def deal_parts(
@@ -125,10 +117,9 @@ def deal_parts(
 
     async def deal(blob: StoredBlob) -> list[Dealt]:
         work = WindowWork(packed, blob, None)
-        parts = _parts_of(work, work.fragments[number])
-        return [each for at in numbers async for each in work.deal(number, *parts[at])]
+        return [each for at in numbers async for each in work.deal(number, at)]
 
-    for each in _with_blob(place, deal):
+    for each in with_blob(place, deal):
         yield wire_batch([each])
 
 
@@ -147,7 +138,7 @@ def evaluate_stage(
                 crossed.append(dealt)
             else:
                 yield wire_batch([dealt])
-    found = _with_blob(place, partial(_stage, packed, number, group, groups, crossed))
+    found = with_blob(place, partial(_stage, packed, number, group, groups, crossed))
     for each in found:
         yield wire_batch([each])
 
@@ -158,14 +149,3 @@ async def _stage(
 ) -> list[Dealt]:  # fmt: skip
     work = WindowWork(packed, blob, executor_folder() / "tidemill-parts")
     return [each async for each in work.stage(number, group, groups, crossed)]
-
-
-def _with_blob(place: BlobPlace, work: Callable[[StoredBlob], Coroutine[None, None, T]]) -> T:
-    async def run() -> T:
-        blob = open_blob(place, partial(token_hex, 16))
-        try:
-            return await work(blob)
-        finally:
-            await blob.close()
-
-    return asyncio.run(run())

@@ -125,8 +125,16 @@ class WindowWork:
             if changes is not None:
                 yield from self.divided.deal(fragment, collection, unpack_table(changes))
 
-    async def deal(self, number: int, collection: str, at: int) -> AsyncIterator[Dealt]:
-        """The updates of one part of an input of a fresh view, in the ranges of a fragment."""
+    def inputs_of(self, fragment: Fragment) -> list[tuple[str, int]]:
+        """The parts that a fragment of a fresh view reads: the collection, and the place there."""
+        if not self.window.fresh:
+            return []
+        names = self.divided.collections_of(fragment)
+        return [(name, at) for name in names for at in range(len(self.window.parts[name]))]
+
+    async def deal(self, number: int, at: int) -> AsyncIterator[Dealt]:
+        """The updates of one of these parts, in the ranges of a fragment."""
+        collection, at = self.inputs_of(self.fragments[number])[at]
         description = self.divided.history.inputs[collection][0]
         part = unpack_part(self.window.parts[collection][at])
         rows = between(await self._parts.whole(part, description), 0, self.window.upper)

@@ -67,6 +67,40 @@ def test_a1_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int)
     assert stat.S_IMODE(root.stat().st_mode) == mode
 
 
+@pytest.mark.parametrize("name", ["log", "log/topics", "blob", "samples", "machine-code"])
+def test_a_file_with_the_name_of_a_folder_is_told_and_what_to_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("notes of a user")
+    says = f"{tmp_path / name} is in the way.*type mv .*another state directory with --dir"
+    with pytest.raises(UsageError, match=says):
+        check_files(tmp_path)
+    assert (tmp_path / name).read_text() == "notes of a user"
+
+
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_state_folder_that_is_a_file_or_below_one_is_told(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    says = f"{tmp_path / 'file'} is no folder; name another one with --dir"
+    with pytest.raises(UsageError, match=says):
+        own_folder(tmp_path / "file" / below)
+
+
+def test_a_folder_that_its_user_may_not_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of the system are those that a user beside root gets."""
+
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UsageError, match=r"type chmod 700 .*, or name another one with --dir"):
+        own_folder(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UsageError, match="name a folder with --dir that this user may write"):
+        own_folder(tmp_path / "state")
+
+
 def bind(path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as made:
         made.bind(str(path))

@@ -10,6 +10,7 @@ import typer
 
 from tidemill.errors import UsageError
 from tidemill.host.command import command
+from tidemill.host.state_folder import check_files, own_folder
 from tidemill.runtime import settings
 from tidemill_server.samples import Sample, generating
 from tidemill_server.services import services_of
@@ -32,7 +33,10 @@ def up(*, sample: Sample | None = None, **options: Any) -> None:
         return
     try:
         chosen = settings.load(ServerSettings, options["config"], "TIDEMILL_UP_")
-        with generating(sample, Path(options["directory"] or chosen.directory)) as resources:
+        state = Path(options["directory"] or chosen.directory)
+        own_folder(state)
+        check_files(state)
+        with generating(sample, state) as resources:
             options["file"] = [*(options["file"] or ()), resources]
             _PLAIN(**options)
     except UsageError as error:

@@ -19,6 +19,9 @@ NOBODY_ELSE = 0o077
 _FOLDERS, _TOPICS = ("log", "machine-code", "jobs"), Path("log/topics")
 _ENDINGS = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".json", ".address", ".log", ".index", ".new")
 _FILES = ("lock", "acknowledged", "sessions")
+_NEEDED = (
+    "blob", "jobs", "log", "log/groups", "log/topics", "machine-code", "samples", "spark",
+)  # fmt: skip
 _KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder where a file belongs",
@@ -51,8 +54,32 @@ def own_folder(root: Path) -> None:
             )
         if found.st_mode & NOBODY_ELSE:
             root.chmod(PRIVATE)
+        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+            raise UsageError(
+                f"the state directory {root} may not be written by its own user (mode "
+                f"{found.st_mode & 0o7777:o}): type chmod 700 {root}, or name another one with --dir",
+                reason="directory",
+            )
     except OSError as error:
-        raise UsageError(f"the state directory {root} cannot be made: {error.strerror}") from error
+        raise UsageError(_unmade(root, error), reason="directory") from error
+
+
+def _unmade(root: Path, error: OSError) -> str:
+    """The reason why there is no state folder, with the entry that is in the way."""
+    says = f"the state directory {root} cannot be made: "
+    barrier = next((each for each in (root, *root.parents) if _in_the_way(each)), None)
+    if barrier is not None:
+        return f"{says}{barrier} is no folder; name another one with --dir"
+    if isinstance(error, PermissionError):
+        return (
+            f"{says}user {os.geteuid()} may not write where it belongs; name a folder with --dir that "
+            "this user may write"
+        )
+    return f"{says}{error.strerror}; name another one with --dir"
+
+
+def _in_the_way(path: Path) -> bool:
+    return os.path.lexists(path) and not os.path.isdir(path)
 
 
 def check_files(root: Path) -> None:
@@ -63,7 +90,11 @@ def check_files(root: Path) -> None:
     that is not there, is nothing. Opens no file. Cost: some microseconds for each file of the log.
     Raises: UsageError with the path and what to type.
     """
+    if _in_the_way(root):
+        raise UsageError(f"{root} is no folder, and no state directory", reason="directory")
     try:
+        for name in _NEEDED:
+            _check_folder(root / name)
         for folder, folders, files in os.walk(root, onerror=_raise):
             place = Path(folder)
             topics = place.relative_to(root) == _TOPICS
@@ -76,6 +107,15 @@ def check_files(root: Path) -> None:
         raise UsageError(
             f"the state directory {root} cannot be read: {error}", reason="directory"
         ) from error
+
+
+def _check_folder(path: Path) -> None:
+    if _in_the_way(path):
+        raise UsageError(
+            f"{path} is in the way: a state directory has a folder of that name; if the file is "
+            f"yours, type mv {path} {path}.aside, or name another state directory with --dir",
+            reason="directory",
+        )
 
 
 def _check_regular(path: Path) -> None:

@@ -23,6 +23,8 @@ def init(
     """
     place = folder or Path(sample)
     try:
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{place} is a file: name a folder", reason="file")
         for path in write(sample, place):
             typer.echo(f"{path} written")
     except (UsageError, OSError) as error:

@@ -8,9 +8,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from tidemill.client import plugins
+from tidemill.client import near_commands, plugins
 from tidemill.client.command import app
 
 GOOD = '''
@@ -112,3 +113,33 @@ def test_a_broken_plugin_is_one_line_and_the_others_go_on() -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_plugin_never_replaces_a_subcommand_of_ours() -> None:
     assert "List resources" in CliRunner().invoke(app, ["get", "--help"]).output
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("ask", "there is no command 'ask'; did you mean tidemill query or tidemill sql"),
+        ("qurey", "there is no command 'qurey'; did you mean tidemill query?"),
+        ("ls", "did you mean tidemill get?"),
+        ("late(f, d)", "questions are asked by: tidemill query"),
+        ("xyzzy", "tidemill --help lists them, and questions are asked by: tidemill query"),
+    ],
+)
+def test_a_word_that_is_no_command_is_told_what_is(written: str, says: str) -> None:
+    ran = CliRunner().invoke(app, [written])
+    assert ran.exit_code == 2
+    assert says in " ".join(ran.output.split())
+
+
+def test_every_command_that_is_proposed_is_there() -> None:
+    named = {each for meant in near_commands._MEANT.values() for each in meant}
+    group = typer.main.get_command(app)
+    assert named - {"--help"} <= set(group.list_commands(None))  # type: ignore[attr-defined]
+
+
+def test_a_choice_that_is_none_is_refused_with_the_choices() -> None:
+    ran = CliRunner().invoke(app, ["get", "-o", "nothing"])
+    assert ran.exit_code == 2
+    told = " ".join(ran.output.split())
+    assert "'nothing' is not one of" in told
+    assert "Value error" not in told

@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tidemill.client.exits import Exit
+from tidemill.client.near_commands import unknown_command
 
 GROUP = "tidemill.commands"
 
@@ -146,8 +147,20 @@ class PluginGroup(TyperGroup):
             return own
         return TyperCommand(cmd_name, callback=None, help=first_line(point))
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand; a value that it does not take is told in plain words."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The subcommand that is about to run; a plugin is imported here."""
+        word = args[0]
+        known = word.startswith("-") or self.get_command(ctx, word) is not None
+        if not known and not ctx.resilient_parsing:
+            ctx.fail(unknown_command(word, self.list_commands(ctx)))
         name, command, rest = super().resolve_command(ctx, args)
         point = plugins().get(args[0])
         if point is None or args[0] in self.commands:

@@ -222,7 +222,12 @@ async def test_a_process_alone_lists_what_it_knows_without_a_look(
 
         monkeypatch.setattr(collections._consensus, "scan", count)
         assert len(await process.controller.get("Table", None)) == 20
+        assert len(await process.query.collections()) > 20
         assert not looks
         monkeypatch.setattr(ClaimedWork, "sole", False)  # the companion: one among others looks
         assert len(await process.controller.get("Table", None)) == 20
+        assert looks
+        looks.clear()
+        monkeypatch.setattr(process.query, "_listed_age_s", None)
+        assert len(await process.query.collections()) > 20
         assert looks

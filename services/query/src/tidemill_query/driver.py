@@ -85,11 +85,14 @@ class QueryDriver:
         discover: Callable[[], Awaitable[None]] = _nothing,
         limits: QuestionLimits | None = None,
         explains: Callable[[str], bool] = lambda view: True,
+        listed_age_s: float | None = None,
     ) -> None:
         """`discover` lets the directory learn of collections that other processes have created.
 
-        `explains` says whether who asks now may see the facts that a view is derived from.
+        `explains` says whether who asks now may see the facts that a view is derived from. A list
+        has versions of at most `listed_age_s` ago, by default as `Collections.statuses` says.
         """
+        self._listed_age_s = listed_age_s
         self._limits = limits or QuestionLimits()
         self._workers = Workers(self._limits)
         self._collections = collections
@@ -283,7 +286,7 @@ class QueryDriver:
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them, in the order of their ids."""
         ids = await self._collections.ids()
-        found, listed = await self._collections.statuses(ids), []
+        found, listed = await self._collections.statuses(ids, self._listed_age_s), []
         async for collection in in_turns(ids, TURN):
             status = found[collection]
             if isinstance(status, Exception):

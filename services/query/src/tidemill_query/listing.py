@@ -10,6 +10,12 @@ from tidemill_query.storage import holder_info
 TURN = 200
 """So many statuses take some milliseconds, as a turn of the tasks of a thousand views does."""
 
+ALONE_AGE_S = 60.0
+"""Age of versions in a list of a process that makes all versions itself: it knows the newest.
+
+A look would cost turns of the event loop, which are long where a thousand views run.
+"""
+
 NOTHING_BOUND = 1
 """A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
 

@@ -42,14 +42,8 @@ from tidemill.runtime.resources import (
 from tidemill.shard import CollectionStatus
 from tidemill.time import Frontier, sole_time
 from tidemill_query.failure_counts import FailureCounts
-from tidemill_query.listing import NOTHING_BOUND, TURN
+from tidemill_query.listing import ALONE_AGE_S, NOTHING_BOUND, TURN
 from tidemill_query.retention_report import who_holds, why_kept
-
-ALONE_AGE_S = 60.0
-"""Age of versions in a list of a process that makes all versions itself: it knows the newest.
-
-A look would cost turns of the event loop, which are long where a thousand views run.
-"""
 
 
 class Seen(NamedTuple):

@@ -36,6 +36,7 @@ from tidemill_query.controller import Controller
 from tidemill_query.driver import QueryDriver
 from tidemill_query.frontier_history import FrontierHistory, Sample
 from tidemill_query.goals import prepare_reading, split_name
+from tidemill_query.listing import ALONE_AGE_S
 from tidemill_query.maintaining import Maintaining
 from tidemill_query.observing import ObservedQueries
 from tidemill_query.settings import QuerySettings
@@ -70,6 +71,7 @@ class Answers:
         self.query = QueryDriver(
             collections, catalog, clock, settings, context.discover,
             QuestionLimits.of(limits), lambda view: may_explain(catalog, view),
+            ALONE_AGE_S if process.reports.sole else None,
         )  # fmt: skip
         self.history = FrontierHistory(collections, clock)
         self.storage = StorageDriver(

@@ -180,7 +180,7 @@ async def test_a_screen_that_is_loaded_again_shows_the_same(tmp_path: Path) -> N
             await expect(page.locator("main h2").first).to_be_visible()
 
 
-NOW = ("State", "Lag over time", "Definition", "Holders", "What keeps its history", "Plan")
+NOW = ("State", "Lag over time", "Holders", "What keeps its history", "Plan")
 
 
 async def test_the_slider_moves_the_panels_of_a_resource(tmp_path: Path) -> None:
@@ -353,3 +353,34 @@ async def test_too_much_to_follow_is_told_and_not_drawn(tmp_path: Path) -> None:
         await expect(page.locator("main")).to_contain_text("the first 500 rows as of")
         await page.get_by_label("follow").check()
         await expect(page.get_by_role("alert")).to_contain_text("too long to be followed")
+
+
+async def test_the_slider_moves_definitions_and_the_graph(tmp_path: Path) -> None:
+    """Resources that came later or are gone are told apart; an instant that is not kept is too."""
+    async with web(tmp_path) as asked, console(asked.address) as page:
+        controller, store = asked.whole.controller, asked.whole.context.store
+        first = store.upper - 1
+        changed = ResourceDocument(VIEW.replace("d >= 30", "d >= 40"), "test.yaml")
+        await controller.apply([changed])
+        other = VIEW.replace("name: late", "name: later").replace("late(plane", "later(plane")
+        await controller.apply([ResourceDocument(other, "test.yaml")])
+        defined, exactly = page.get_by_label("Definition"), page.get_by_label("exactly")
+        await page.goto(f"{asked.address}/#/resource?key=View%2Flate")
+        await expect(defined).to_contain_text("d >= 40")
+        await exactly.fill(str(first))
+        await exactly.press("Enter")
+        await expect(defined).to_contain_text("d >= 30")
+        heading = page.locator("main h3", has_text="Definition")
+        await expect(heading).to_contain_text("as of 2")
+        assert await barriers(page) == []
+        await page.get_by_role("link", name="Graph", exact=True).click()
+        await expect(page.get_by_role("button", name="View later, not there then")).to_be_visible()
+        await controller.delete("View", "late")
+        await expect(page.get_by_role("button", name="View late, deleted since")).to_be_visible()
+        await page.goto(f"{asked.address}/#/resource?key=View%2Flate&t={first}")
+        await expect(page.get_by_role("alert")).to_contain_text("There is no View/late")
+        await expect(defined).to_contain_text("d >= 30")
+        await page.get_by_role("button", name="Latest").click()
+        await expect(defined).to_be_hidden()
+        await page.goto(f"{asked.address}/#/resource?key=Table%2Fdelays&t=5")
+        await expect(defined).to_contain_text("they can be read since")

@@ -216,16 +216,16 @@ class AuthorizedCatalog:
         return applied
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True
+        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
     ) -> Sequence[ResourceStatus]:
         """Those that the caller may read."""
-        found = await self._inner.get(kind, name, documents)
+        found = await self._inner.get(kind, name, documents, as_of)
         hidden = _Hidden(self._catalog)
         return [hidden.status(each) for each in found if caller.get().has(Role.reader, each.name)]
 
-    async def describe(self, kind: str, name: str) -> ResourceStatus:
+    async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         _demand(Role.reader, name)
-        status = await self._inner.describe(kind, name)
+        status = await self._inner.describe(kind, name, as_of)
         return _Hidden(self._catalog).status(status)
 
     async def delete(self, kind: str, name: str) -> None:

@@ -62,9 +62,10 @@ from tidemill.runtime.resources import (
 )
 from tidemill.shard.conforming import refuse_long_rows
 from tidemill.shard.offloading import all_of, while_others_wait
+from tidemill_query.definitions import definition, definitions
 from tidemill_query.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_query.pushed_entries import append_entries, entries_of
-from tidemill_query.resource_status import ResourceStatuses, live, unknown
+from tidemill_query.resource_status import ResourceStatuses, kind_of, live, unknown
 from tidemill_query.storage import examine
 
 log = get_logger("resources")
@@ -403,14 +404,21 @@ class Controller:
         return any(each.name.partition("/")[0] == name for each in inputs)
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True
+        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
     ) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; without them all."""
-        return await self._statuses.get(kind, name, documents)
+        """Resources of a kind and name; without them all. As of an instant their definitions."""
+        if as_of is None:
+            return await self._statuses.get(kind, name, documents)
+        wanted = None if kind is None else kind_of(kind, self._store)
+        return await definitions(self._store, wanted, name, as_of, documents=documents)
 
-    async def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details, and who holds its collections."""
-        return await self._statuses.describe(kind, name)
+    async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
+        """One resource with its details, and who holds its collections; or its definition as of an
+        instant.
+        """
+        if as_of is None:
+            return await self._statuses.describe(kind, name)
+        return await definition(self._store, kind_of(kind, self._store), name, as_of)
 
     async def _find(self, kind: str, name: str) -> Stored | None:
         """A live resource; the catalog is read anew before it is said that there is none."""

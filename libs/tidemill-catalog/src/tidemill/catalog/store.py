@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.looks import with_looks
 from tidemill.catalog.unreadable import resource_of
-from tidemill.errors import AlreadyUsed, BeforeSince, NotYet, UsageError
+from tidemill.errors import BeforeSince, NotYet, UsageError
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.resources import Resource, SourceSpec, stored_resource
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
@@ -133,9 +133,11 @@ class ResourceStore:
     Several processes may have it open; each sees what others wrote when it refreshes.
     """
 
-    def __init__(self, collections: Collections, clock: Clock) -> None:
+    def __init__(self, collections: Collections, clock: Clock, *, keep_ms: int = 0) -> None:
+        """`keep_ms` before its last change the catalog can be read as of an instant."""
         self._collections = collections
         self._clock = clock
+        self._keep_ms = max(0, keep_ms)
         self._rows: dict[Key, Stored] = {}
         self._by_name: dict[str, set[Key]] = {}
         """The rows with a name of their own, and under which sources share their bindings."""
@@ -146,10 +148,10 @@ class ResourceStore:
         self.upper = -1
 
     async def open(self) -> None:
-        """Create the catalog, or read it."""
-        description = Description(_SCHEMA, kind="catalog", retain_ms=0)
-        with suppress(AlreadyUsed):
-            await self._collections.create(CATALOG, description)
+        """Create the catalog, or read it; it is retained as this process is told."""
+        description = Description(_SCHEMA, kind="catalog", retain_ms=self._keep_ms)
+        if not await self._collections.bind(CATALOG, description, frontier(0)):
+            await self._collections.retain(CATALOG, self._keep_ms)
         await self.refresh()
 
     async def refresh(self) -> bool:
@@ -187,6 +189,40 @@ class ResourceStore:
         """A resource that is not deleted."""
         stored = self._rows.get((kind, name))
         return None if stored is None or stored.deleted else stored
+
+    async def as_of(self, at: int) -> list[Stored]:
+        """The resources that were there at an instant, in the order of their creation.
+
+        From the last change on they are those of now, as far as changes are known. Raises: NotYet
+        for an instant to come, BeforeSince for one that is not kept any more. Cost: a read of the
+        catalog.
+        """
+        await self.refresh()
+        if at >= self.upper:
+            if at > (now_ms := self._clock.now_ms()):
+                raise NotYet(
+                    f"definitions as of {at} are not known yet: it is {now_ms}",
+                    requested=at, upper=frontier(max(self.upper, now_ms + 1)),
+                )  # fmt: skip
+            return self.live()
+        rows = None
+        while rows is None:
+            try:
+                rows = await self._collections.read_without_hold(CATALOG, at)
+            except BeforeSince as error:
+                since = (await self._collections.status(CATALOG)).since
+                raise BeforeSince(
+                    f"definitions as of {at} are not kept any more: they can be read since {sole_time(since)}; "
+                    "the setting catalog.keep_s says how long later ones are kept",
+                    **error.details,
+                ) from None
+        found = [self._known(row) for row in rows.select(_SCHEMA.names).to_pylist()]
+        return sorted((each for each in found if not each.deleted), key=_age)
+
+    def _known(self, row: Mapping[str, Any]) -> Stored:
+        """The resource of a row, which is not read again where it is as it was then."""
+        key = _key(row)
+        return self._rows[key] if self._written.get(key) == row else _stored(row)
 
     def sharing(self, name: str) -> list[Stored]:
         """The sources that share their bindings under a name."""

@@ -28,6 +28,14 @@ Kind = Annotated[
     typer.Argument(help="source, table, view, action, arrangement or hold; plural forms are fine."),
 ]
 Name = Annotated[str, typer.Argument(help="The resource's name.")]
+DefinedAsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        help="Definitions of that instant: milliseconds, ISO-8601, or now-5m.",
+        metavar="T",
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -84,6 +92,7 @@ def get(
     output: Annotated[
         Output | None, typer.Option("-o", "--output", help="More columns, or the documents.")
     ] = None,
+    as_of: DefinedAsOf = None,
 ) -> None:
     """List resources, or the collections that they make.
 
@@ -91,38 +100,47 @@ def get(
         tidemill get
         tidemill get views -o wide
         tidemill get view delays -o yaml
+        tidemill get view delays -o yaml --as-of now-1d
         tidemill get collections
     """
     with reported(context.obj.address):
         from tidemill.client import listings
         from tidemill.client.connection import connect_to
+        from tidemill.errors import UsageError
 
         with connect_to(context.obj) as client:
             if kind is not None and kind.lower() in ("collection", "collections"):
+                if as_of is not None:
+                    raise UsageError(
+                        "collections are listed as they are now: ask for what a resource was by "
+                        "`tidemill get --as-of`, for what one held by `tidemill query --as-of`",
+                        reason="asOf",
+                    )
                 listings.print_collections(
                     [c for c in client.collections() if name in (None, c.id)], output == Output.json
                 )
                 return
-            found = list(client.get(kind_named(kind) if kind else None, name))
+            found = list(client.get(kind_named(kind) if kind else None, name, as_of))
             if kind is not None and name is not None and not found:
                 found = [
-                    client.describe(kind_named(kind), name)
+                    client.describe(kind_named(kind), name, as_of)
                 ]  # refuses, with a name that is near
         _print_resources(found, output)
 
 
-def describe(context: typer.Context, kind: Kind, name: Name) -> None:
-    """Show one resource: its state, its frontiers, its document.
+def describe(context: typer.Context, kind: Kind, name: Name, as_of: DefinedAsOf = None) -> None:
+    """Show one resource: its state, its frontiers, its document; as of an instant its definition.
 
     \b
         tidemill describe source flights
+        tidemill describe view late --as-of 2026-02-01T06:00:00Z
     """
     with reported(context.obj.address):
         from tidemill.client import listings
         from tidemill.client.connection import connect_to
 
         with connect_to(context.obj) as client:
-            listings.print_description(client.describe(kind_named(kind), name))
+            listings.print_description(client.describe(kind_named(kind), name, as_of))
 
 
 def delete(

@@ -210,13 +210,18 @@ class Client(Handles):
                 documents += documents_in(Path(source))
         return self._calls.apply(documents)
 
-    def get(self, kind: str | None = None, name: str | None = None) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; None stands for all."""
-        return self._calls.get(kind, name)
+    def get(
+        self, kind: str | None = None, name: str | None = None, as_of: Instant = None
+    ) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; None stands for all. As of an instant their definitions."""
+        return self._calls.get(kind, name, instant(as_of))
 
-    def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details."""
-        return self._calls.describe(kind, name)
+    def describe(self, kind: str, name: str, as_of: Instant = None) -> ResourceStatus:
+        """One resource with its details; as of an instant its definition.
+
+        Raises: BeforeSince where definitions of then are not kept any more.
+        """
+        return self._calls.describe(kind, name, instant(as_of))
 
     def delete(self, kind: str, name: str) -> None:
         """Remove a resource that nothing else reads."""

@@ -24,6 +24,8 @@ PROGRESS = ("RATE", "BEHIND", "LEFT")
 RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", *PROGRESS, "AGE", "REASON")
 NO_RECORDS = "NoRecords"
 """Reason of a source whose log has never had a record; its message says which log."""
+AS_OF = "AsOf"
+"""Reason of a definition of the past, of which nothing else is known."""
 COLLECTIONS = (
     "COLLECTION", "KIND", "TIMELINE", "SINCE", "UPPER", "LAG", "UPDATES", "HELD BY", "WRITTEN BY",
 )  # fmt: skip
@@ -43,7 +45,7 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
         cells = [
             Text(status.kind),
             Text(status.name, style="bold"),
-            Text("yes", style="green") if status.ready else Text("no", style="yellow"),
+            _ready(status),
             Text(frontier(status.since)),
             Text("-" if _is_unmoved(status) else frontier(status.upper)),
             Text(shown_duration(status.lag_ms)),
@@ -55,6 +57,12 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
             cells.append(Text(status.message))
         table.add_row(*cells)
     console().print(table)
+
+
+def _ready(status: ResourceStatus) -> Text:
+    if status.reason == AS_OF:
+        return Text("-")
+    return Text("yes", style="green") if status.ready else Text("no", style="yellow")
 
 
 def _progress(status: ResourceStatus) -> tuple[str, str, str]:
@@ -79,16 +87,19 @@ def print_resources_json(found: Sequence[ResourceStatus]) -> None:
 def print_description(status: ResourceStatus) -> None:
     """Everything about one resource."""
     out = console()
+    past = status.reason == AS_OF
     state = "ready" if status.ready else "not ready"
     reason = f": {status.reason}" if status.reason else ""
-    out.print(Text(f"{status.kind} {status.name}", style="bold"), Text(f"{state}{reason}"))
+    says = "" if past else f"{state}{reason}"
+    out.print(Text(f"{status.kind} {status.name}", style="bold"), Text(says))
     if status.message:
         out.print(Text(status.message))
     table = grid(("", ""))
     table.show_header = False
-    table.add_row("since", Text(shown_frontier(status.since)))
-    table.add_row("upper", Text("-" if _is_unmoved(status) else shown_frontier(status.upper)))
-    table.add_row("lag", shown_duration(status.lag_ms))
+    if not past:
+        table.add_row("since", Text(shown_frontier(status.since)))
+        table.add_row("upper", Text("-" if _is_unmoved(status) else shown_frontier(status.upper)))
+        table.add_row("lag", shown_duration(status.lag_ms))
     if status.records_behind is not None:
         for name, shown in zip(PROGRESS, _progress(status), strict=True):
             table.add_row(name.lower(), Text(shown))

@@ -76,6 +76,7 @@ from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Limits
 from tidemill.shard.claims import Claimant, Claiming, Keeper, KeptClaimant, SoleClaimant
 from tidemill.shard.offloading import TO_THREAD
+from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
 
@@ -230,7 +231,9 @@ async def _context(
     forget_overloads()  # the library of a store comes with its address
     judges = bool({"query", "compute"} & set(roles_of(chosen.role or ROLES)))
     catalog = Catalog(chosen.limits.plugin_load_s, judges=judges)
-    store = ResourceStore(collections, clock)
+    store = ResourceStore(
+        collections, clock, keep_ms=int(min(chosen.catalog.keep_s * 1000, KEEP_ALL_MS))
+    )
     claims, readers, board = _claims(chosen, clock, stack), Readers(), JobBoard()
     launcher = await launcher_of(chosen, clock, board.record)
     stack.push_async_callback(launcher.close)

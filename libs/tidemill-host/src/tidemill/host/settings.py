@@ -304,6 +304,13 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows of refusals that are kept, so that refusals do not push out changes."""
 
 
+class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """History of the catalog; each change of a resource adds two rows with its document to it."""
+
+    keep_s: float = 7 * 86_400.0
+    """Age, counted from the last change, up to which definitions can be read as of an instant."""
+
+
 class ProcessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process: its folder, ports, stores, roles and limits."""
 
@@ -386,6 +393,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files, addresses, topics and secrets that resources may name."""
 
     audit: AuditSettings = AuditSettings()
+    catalog: CatalogSettings = CatalogSettings()
     services: ServicesSettings = ServicesSettings()
     store: StoreSettings = StoreSettings()
     spark: SparkSettings = SparkSettings()

@@ -143,13 +143,15 @@ class BlockingClient:
         """Make all resources so, or none of them."""
         return self._wait(self._client.apply(documents))
 
-    def get(self, kind: str | None = None, name: str | None = None) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; None stands for all."""
-        return self._wait(self._client.get(kind, name))
+    def get(
+        self, kind: str | None = None, name: str | None = None, as_of: int | None = None
+    ) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; None stands for all. As of an instant their definitions."""
+        return self._wait(self._client.get(kind, name, as_of))
 
-    def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details."""
-        return self._wait(self._client.describe(kind, name))
+    def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
+        """One resource with its details; as of an instant its definition."""
+        return self._wait(self._client.describe(kind, name, as_of))
 
     def delete(self, kind: str, name: str) -> None:
         """Remove a resource that nothing else reads."""

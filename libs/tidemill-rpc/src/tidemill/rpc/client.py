@@ -173,15 +173,16 @@ class AsyncClient:
         return [codecs.applied_in(message) for message in found.applied]
 
     async def get(
-        self, kind: str | None = None, name: str | None = None
+        self, kind: str | None = None, name: str | None = None, as_of: int | None = None
     ) -> Sequence[ResourceStatus]:
-        """Resources of a kind and name; None stands for all."""
-        found = await self._ended(self._catalog.Get, catalog.GetRequest(kind=kind, name=name))
+        """Resources of a kind and name; None stands for all. As of an instant their definitions."""
+        request = catalog.GetRequest(kind=kind, name=name, as_of=as_of)
+        found = await self._ended(self._catalog.Get, request)
         return [codecs.resource_in(message) for message in found.resources]
 
-    async def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details."""
-        request = catalog.DescribeRequest(kind=kind, name=name)
+    async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
+        """One resource with its details; as of an instant its definition."""
+        request = catalog.DescribeRequest(kind=kind, name=name, as_of=as_of)
         return codecs.resource_in((await self._ended(self._catalog.Describe, request)).resource)
 
     async def delete(self, kind: str, name: str) -> None:

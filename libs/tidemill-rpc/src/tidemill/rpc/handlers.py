@@ -124,16 +124,21 @@ class CatalogHandlers(Protocol):
         ...
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True
+        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
     ) -> Sequence[ResourceStatus]:
         """Resources of a kind (None: all) and name (None: all). No match is an empty answer.
 
-        Without `documents` the text of each is empty, and none is written.
+        Without `documents` the text of each is empty, and none is written. With `as_of`, of the
+        timeline of the system, those of that instant: their definitions alone. Raises: NotYet,
+        BeforeSince for an instant that is not known yet, or not kept any more.
         """
         ...
 
-    async def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details; UnknownCollection if there is none."""
+    async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
+        """One resource with its details, or as of an instant its definition alone.
+
+        UnknownCollection if there is none, or was none then; NotYet, BeforeSince as for `get`.
+        """
         ...
 
     async def delete(self, kind: str, name: str) -> None:

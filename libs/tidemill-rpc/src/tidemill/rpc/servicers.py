@@ -180,6 +180,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         found = await self._handlers.get(
             request.kind if request.HasField("kind") else None,
             request.name if request.HasField("name") else None,
+            as_of=_as_of(request),
         )
         return catalog.GetResponse(resources=[codecs.resource_out(one) for one in found])
 
@@ -187,7 +188,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog.DescribeRequest, context: Context
     ) -> catalog.DescribeResponse:
         """Answer with one resource and its status."""
-        found = await self._handlers.describe(request.kind, request.name)
+        found = await self._handlers.describe(request.kind, request.name, _as_of(request))
         return catalog.DescribeResponse(resource=codecs.resource_out(found))
 
     async def Delete(  # noqa: N802

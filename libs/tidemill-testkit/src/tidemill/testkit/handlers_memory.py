@@ -222,7 +222,7 @@ class MemoryHandlers:
         return applied
 
     async def get(
-        self, kind: str | None, name: str | None, documents: bool = True
+        self, kind: str | None, name: str | None, documents: bool = True, as_of: int | None = None
     ) -> Sequence[ResourceStatus]:
         return [
             status if documents else replace(status, document_yaml="")
@@ -230,7 +230,7 @@ class MemoryHandlers:
             if kind in (None, key[0]) and name in (None, key[1])
         ]
 
-    async def describe(self, kind: str, name: str) -> ResourceStatus:
+    async def describe(self, kind: str, name: str, as_of: int | None = None) -> ResourceStatus:
         self._raise_if_failing(name)
         if (kind, name) not in self.resources:
             raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)

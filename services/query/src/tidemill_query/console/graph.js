@@ -4,23 +4,31 @@ import { move, parts, told } from "./bars.js";
 import { h, problem, put, say, svg } from "./dom.js";
 import { ResourceList } from "./list.js";
 import { explain } from "./lateness.js";
-import { address, keyOf, on, readsOf, setTimeline, state, timelineOf } from "./state.js";
+import { address, keyOf, maker, on, setTimeline, state, timelineOf } from "./state.js";
 
 const NODES_MAX = 150;
 const WIDTH = 190, HEIGHT = 56, GAP_X = 70, GAP_Y = 18;
 
-// By look: a slider that moves asks for them at each frame, and they change with a look alone.
-const kept = new WeakMap();
+// Of the last look and the last past: a slider that moves asks for them at each frame, and they
+// change with these alone.
+let kept = {};
 
-function edges() {
-  const known = kept.get(state.resources);
-  if (known) return known;
-  const found = [];
-  for (const each of state.resources.values()) {
-    for (const read of readsOf(each)) found.push([keyOf(read), keyOf(each)]);
+// The resources of now and of the chosen instant, and who reads whom; of one that was there at the
+// instant what it read then.
+function picture() {
+  const { resources, then } = state;
+  if (kept.resources === resources && kept.then === then.resources) return kept;
+  const shown = new Map([...(then.resources ?? []), ...resources]);
+  const edges = [];
+  for (const [key, each] of shown) {
+    const of = then.resources?.get(key) ?? each;
+    for (const read of of.details.reads ?? []) {
+      const found = maker(read, shown);
+      if (found && found !== each) edges.push([keyOf(found), key]);
+    }
   }
-  kept.set(state.resources, found);
-  return found;
+  kept = { resources, then: then.resources, shown, edges };
+  return kept;
 }
 
 // What is not ready comes first, then by name.
@@ -28,14 +36,14 @@ const order = (a, b) =>
   (a.ready - b.ready) || (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
 
 // The nodes to draw: all of them, or the nearest to the chosen one.
-function near(all, chosen) {
-  if (state.resources.size <= NODES_MAX) return new Set(state.resources.keys());
-  const beside = new Map([...state.resources.keys()].map((key) => [key, []]));
+function near({ shown, edges: all }, chosen) {
+  if (shown.size <= NODES_MAX) return new Set(shown.keys());
+  const beside = new Map([...shown.keys()].map((key) => [key, []]));
   for (const [from, to] of all) {
     beside.get(from)?.push(to); // NB: not a copy for each: many views read one table
     beside.get(to)?.push(from);
   }
-  const first = chosen ?? state.resources.keys().next().value;
+  const first = shown.has(chosen) ? chosen : shown.keys().next().value;
   const found = new Set([first]);
   for (const key of found) {
     for (const next of beside.get(key) ?? []) {
@@ -91,15 +99,15 @@ class Drawing {
   }
 
   set(chosen) {
-    const all = edges();
-    const shown = near(all, chosen);
-    const drawn = all.filter(([from, to]) => shown.has(from) && shown.has(to));
+    const known = picture();
+    const shown = near(known, chosen);
+    const drawn = known.edges.filter(([from, to]) => shown.has(from) && shown.has(to));
     const shape = JSON.stringify([[...shown], drawn]);
     if (shape !== this.shape) this.build(shown, drawn, shape);
     const path = chosen && state.resources.has(chosen)
       ? explain(state.resources.get(chosen)).steps.map(keyOf) : [];
     for (const [key, node] of this.nodes) {
-      const resource = state.resources.get(key);
+      const resource = known.shown.get(key);
       if (!resource) continue;
       const found = told(resource);
       put(node.element, "class", `node ${found.class}${key === chosen ? " chosen" : ""}`);
@@ -166,7 +174,7 @@ export function screen(main, parameters, signal, go) {
 
   function choose(key) {
     chosen = key;
-    const resource = state.resources.get(key);
+    const resource = picture().shown.get(key);
     if (resource) setTimeline(timelineOf(resource));
     address("graph", { at: key });
     update();
@@ -184,17 +192,23 @@ export function screen(main, parameters, signal, go) {
     }
     if (!plot.contains(drawing.canvas)) plot.replaceChildren(drawing.canvas);
     const wanted = search.value.trim().toLowerCase();
-    const shown = [...state.resources.values()]
+    const { shown: all } = picture();
+    const shown = [...all.values()]
       .filter((each) => keyOf(each).toLowerCase().includes(wanted))
       .sort(order);
     list.set(shown, chosen);
     drawing.set(chosen);
     const drawn = drawing.nodes.size;
-    say(count, drawn < state.resources.size
-      ? `${state.resources.size} resources; the ${drawn} nearest to the chosen one are drawn`
-      : `${state.resources.size} resources`);
-    const resource = state.resources.get(chosen);
-    say(says, resource ? explain(resource).text : "Choose a resource to see why it is late.");
+    const { problem: unknown } = state.then;
+    say(count, [
+      `${all.size} resources`,
+      drawn < all.size ? `the ${drawn} nearest to the chosen one are drawn` : "",
+      unknown ? `those of now, since ${unknown.detail ?? unknown.title}` : "",
+    ].filter(Boolean).join("; "));
+    const resource = all.get(chosen);
+    say(says, !resource ? "Choose a resource to see why it is late."
+      : state.resources.has(chosen) ? explain(resource).text
+        : `${resource.kind} ${resource.name} is deleted since.`);
     const wantedLink = resource ? chosen : "";
     if (links.dataset.of !== wantedLink) {
       links.dataset.of = wantedLink;
@@ -220,6 +234,7 @@ export function screen(main, parameters, signal, go) {
 
   on("resources", soon, signal);
   on("instant", soon, signal);
+  on("past", soon, signal);
   update();
   return { search };
 }

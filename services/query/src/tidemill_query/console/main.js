@@ -4,6 +4,7 @@ import { token } from "./api.js";
 import { screen as ask } from "./ask.js";
 import { say } from "./dom.js";
 import { screen as graph } from "./graph.js";
+import "./past.js";
 import { screen as resource } from "./resource.js";
 import { address, on, range, refresh, setInstant, state, tell } from "./state.js";
 import { instant, stated } from "./times.js";

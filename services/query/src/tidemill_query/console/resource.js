@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { told } from "./bars.js";
 import { h, problem, put, say, svg } from "./dom.js";
 import { explain } from "./lateness.js";
+import { definition } from "./past.js";
 import { now } from "./present.js";
 import { condition, on, setTimeline, state, timelineOf } from "./state.js";
 import { instant, only, span } from "./times.js";
@@ -75,6 +76,13 @@ export function past(looks, at, system) {
   return found;
 }
 
+// The wall clock at the first look that found an instant definite; null if it was so at all looks,
+// or at none.
+function reachedAt(looks, at) {
+  const reached = looks.findIndex((each) => each.upper == null || each.upper > at);
+  return reached > 0 ? looks[reached].at_ms : null;
+}
+
 // Frontiers over the last half hour: the wall clock to the right, times of the timeline upwards.
 function overTime(looks) {
   const times = looks.flatMap((each) => [each.since, each.upper]).filter((each) => each != null);
@@ -110,6 +118,7 @@ function frontiers() {
   return {
     move,
     then: (system) => past(looks, state.asOf, system),
+    reached: () => reachedAt(looks, state.asOf),
     parts: [drawing, says],
     async look(collection, signal) {
       const address = collection.split("/").map(encodeURIComponent).join("/");
@@ -142,21 +151,39 @@ export function screen(main, parameters, signal, go) {
   const plan = h("pre", { tabindex: "0", role: "region", "aria-label": "Plan" });
   const links = h("p", { class: "row" });
   const failed = h("div", null);
+  const mark = h("span", { class: "now" }, "now");
+  let latest = "", then = null; // definitions: of now, and of the chosen instant
+
+  const define = definition(kind, name, signal, (at, found, refused) => {
+    then = found?.document ?? (refused ? refused.detail ?? refused.title : null);
+    say(mark, at == null ? "now" : `as of ${instant(at)}`);
+    update();
+  });
+
+  // The instant of the definition. One of events has none: that by which it became definite is told.
+  function moment(timeline) {
+    if (state.asOf == null) return null;
+    return timeline === "system" ? state.asOf : history.reached();
+  }
 
   function update() {
     const resource = state.resources.get(key);
+    mark.hidden = state.asOf == null;
+    define(moment(resource ? timelineOf(resource) : state.timeline));
+    say(document_, then ?? latest);
+    for (const each of ofNowAlone) each.hidden = !resource;
     if (!resource) {
       const error = state.problem ?? { title: `There is no ${key}.`, detail: "It may be deleted." };
       const known = state.resources.size > 0 || state.problem != null;
       failed.replaceChildren(...(known ? [problem(error)] : []));
-      body.hidden = known; // never a picture of before
+      body.hidden = known && then == null; // never a picture of before
       return;
     }
     body.hidden = false;
     setTimeline(timelineOf(resource));
     put(head, "class", told(resource).class);
-    const then = history.then(timelineOf(resource) === "system");
-    listThen.replaceChildren(...factsThen(resource, then));
+    const frontiersThen = history.then(timelineOf(resource) === "system");
+    listThen.replaceChildren(...factsThen(resource, frontiersThen));
     listThen.hidden = state.asOf == null;
     list.replaceChildren(...facts(resource));
     const lag = drawn(key);
@@ -179,7 +206,8 @@ export function screen(main, parameters, signal, go) {
     try {
       const found = await get(`/v1/resources/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`,
         null, signal);
-      say(document_, found.document);
+      latest = found.document;
+      say(document_, then ?? latest);
       const line = (text) => h("li", null, text);
       holders.replaceChildren(...(found.details.holders ?? ["nobody"]).map(line));
       kept.replaceChildren(...(found.details.heldBack ?? ["nothing"]).map(line));
@@ -206,14 +234,15 @@ export function screen(main, parameters, signal, go) {
   }
 
   const ofNow = (title) => h("h3", null, title, " ", now(signal));
+  const left = h("div", null, listThen, ofNow("State"), list, ofNow("Lag over time"), spark, most,
+    h("h3", null, "Frontiers over time"), history.parts);
+  const more = h("div", null,
+    ofNow("Holders"), holders, ofNow("What keeps its history"), kept,
+    kind === "View" ? [ofNow("Plan"), plan] : null);
+  const ofNowAlone = [says, path, links, left, more]; // of a resource that is deleted since nothing
   const body = h("div", null, says, path, links,
-    h("div", { class: "halves" },
-      h("div", null, listThen, ofNow("State"), list, ofNow("Lag over time"), spark, most,
-        h("h3", null, "Frontiers over time"), history.parts),
-      h("div", null,
-        ofNow("Definition"), document_,
-        ofNow("Holders"), holders, ofNow("What keeps its history"), kept,
-        kind === "View" ? [ofNow("Plan"), plan] : null)));
+    h("div", { class: "halves" }, left,
+      h("div", null, h("h3", null, "Definition ", mark), document_, more)));
   main.replaceChildren(head, failed, body);
   on("resources", update, signal);
   on("instant", update, signal);

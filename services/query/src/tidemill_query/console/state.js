@@ -17,6 +17,7 @@ export const state = {
   timeline: "system",
   samples: new Map(), // by resource: [time of the look, lag]
   problem: null,
+  then: { at: null, resources: null, problem: null }, // what was defined at the chosen instant
 };
 
 const events = new EventTarget();
@@ -44,17 +45,17 @@ export const nameOf = (id) => id.replace(/^([^/]*)~\d+/, "$1");
 const numberOf = (id) => /^[^/]*~(\d+)/.exec(id)?.[1] ?? 1;
 
 // The resource that makes a collection.
-export function maker(collection) {
+export function maker(collection, among = state.resources) {
   const name = nameOf(collection).split("/")[0];
   for (const kind of ["View", "Source", "Table"]) {
-    const found = state.resources.get(`${kind}/${name}`);
+    const found = among.get(`${kind}/${name}`);
     if (found) return found;
   }
   return null;
 }
 
-export const readsOf = (resource) =>
-  (resource.details.reads ?? []).map(maker).filter((each) => each && each !== resource);
+export const readsOf = (resource) => (resource.details.reads ?? [])
+  .map((each) => maker(each)).filter((each) => each && each !== resource);
 
 // By resource the timeline of what it makes; a reader that makes nothing is on that of its input.
 export function timelineOf(resource, seen = new Set()) {
@@ -90,8 +91,18 @@ export function range() {
   return kept.bounds;
 }
 
+// Whether a resource was not there at the chosen instant, or is not there any more, in words.
+function absence(resource) {
+  const then = state.then.resources, key = keyOf(resource);
+  if (!then) return null;
+  if (!then.has(key)) return "not there then";
+  return state.resources.has(key) ? null : "deleted since";
+}
+
 // ok, warm, hot or none; as of an instant: whether the answer there is definite.
 export function condition(resource) {
+  const absent = absence(resource);
+  if (absent) return { class: "none", says: absent };
   if (!resource.ready) return { class: "hot", says: resource.reason };
   const since = only(resource.since), upper = only(resource.upper);
   if (state.asOf != null && upper != null && timelineOf(resource) === state.timeline) {

@@ -24,7 +24,7 @@ from tidemill_query.push_tokens import refuse_many_rows
 from tidemill_query.pushing import rows_of
 from tidemill_query.web.door import Asked, Handlers, Operation
 from tidemill_query.web.forms import JSON
-from tidemill_query.web.reading import Name, Nothing, frontier_of, said
+from tidemill_query.web.reading import Instant, Name, Nothing, frontier_of, said
 
 OBJECTS = frozenset({"application/json", "application/x-ndjson", "application/jsonl"})
 """Content types of rows that are objects of JSON."""
@@ -38,11 +38,15 @@ TOKEN_HEADER = "idempotency-key"
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Resources of a kind, of a name, or all of them; their documents may be left out."""
+    """Resources of a kind, of a name, or all of them; their documents may be left out.
+
+    As of an instant of the timeline of the system they are those that were there then.
+    """
 
     kind: Name | None = None
     name: Name | None = None
     documents: bool = True
+    as_of: Instant | None = None
 
 
 class OfResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +54,14 @@ class OfResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Name
     name: Name
+
+
+class OfDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource by its kind and name, as of an instant of the timeline of the system, or now."""
+
+    kind: Name
+    name: Name
+    as_of: Instant | None = None
 
 
 class OfSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,15 +161,23 @@ async def get_resources(on: Handlers, asked: Asked) -> HttpReply:
 
     Without `documents` each has an empty `document`, and the answer is short. Frontiers are those
     of half a second ago at most; one resource alone is looked at anew.
+
+    With `as_of` the answer has the resources that were there at that instant, with their
+    definitions. Their `reason` is `AsOf`, and frontiers are null. An instant that the setting
+    `catalog.keep_s` has let go is refused.
     """
     of: Selection = asked.of
-    found = await on.catalog.get(of.kind, of.name, of.documents)
+    found = await on.catalog.get(of.kind, of.name, of.documents, on.at(of.as_of))
     return said([_resource(each) for each in found])
 
 
 async def describe_resource(on: Handlers, asked: Asked) -> HttpReply:
-    """One resource with its document and details."""
-    return said(_resource(await on.catalog.describe(asked.of.kind, asked.of.name)))
+    """One resource with its document and details.
+
+    With `as_of` its definition at that instant, as `GET /v1/resources` tells it.
+    """
+    of: OfDefinition = asked.of
+    return said(_resource(await on.catalog.describe(of.kind, of.name, on.at(of.as_of))))
 
 
 async def delete_resource(on: Handlers, asked: Asked) -> HttpReply:
@@ -263,7 +283,7 @@ COMMANDS = (
               {JSON: list[AppliedResource]}, dict.fromkeys(sorted(DOCUMENTS))),
     Operation("GET", "/v1/resources", SERVICE + "Get", Selection, get_resources,
               {JSON: list[Resource]}),
-    Operation("GET", "/v1/resources/{kind}/{name}", SERVICE + "Describe", OfResource,
+    Operation("GET", "/v1/resources/{kind}/{name}", SERVICE + "Describe", OfDefinition,
               describe_resource, {JSON: Resource}),
     Operation("DELETE", "/v1/resources/{kind}/{name}", SERVICE + "Delete", OfResource,
               delete_resource, {JSON: None}),

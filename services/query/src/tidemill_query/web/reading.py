@@ -34,6 +34,7 @@ Instant = (
     | Annotated[
         str,
         Meta(
+            min_length=1,
             max_length=64,
             # Told, and judged by `read_at`, whose refusal says what to write.
             extra_json_schema={

@@ -168,24 +168,34 @@ class GetRequest(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Unset: every kind."""
     name: _builtins.str
     """Unset: every name."""
+    as_of: _builtins.int
+    """An instant of the timeline of the system: the resources that were there then, with their definitions
+    alone. Unset: those of now, and how they do.
+    """
     def __init__(
         self,
         *,
         kind: _builtins.str | None = ...,
         name: _builtins.str | None = ...,
+        as_of: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "_name", b"_name", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_kind", b"_kind", "_name", b"_name", "as_of", b"as_of", "kind", b"kind", "name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "_name", b"_name", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_kind", b"_kind", "_name", b"_name", "as_of", b"as_of", "kind", b"kind", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__as_of: _TypeAlias = _typing.Literal["as_of"]  # noqa: Y015
+    _WhichOneofArgType__as_of: _TypeAlias = _typing.Literal["_as_of", b"_as_of"]  # noqa: Y015
     _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
     _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of) -> _WhichOneofReturnType__as_of | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
     @_typing.overload
@@ -318,21 +328,27 @@ class DescribeRequest(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the resource."""
     name: _builtins.str
     """Name of the resource."""
+    as_of: _builtins.int
+    """An instant of the timeline of the system: the definition as of then alone. Unset: now."""
     def __init__(
         self,
         *,
         kind: _builtins.str = ...,
         name: _builtins.str = ...,
+        as_of: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "as_of", b"as_of"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "as_of", b"as_of", "kind", b"kind", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__as_of: _TypeAlias = _typing.Literal["as_of"]  # noqa: Y015
+    _WhichOneofArgType__as_of: _TypeAlias = _typing.Literal["_as_of", b"_as_of"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of) -> _WhichOneofReturnType__as_of | None: ...
 
 Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
 

@@ -362,7 +362,7 @@ async def test_a_step_without_room_for_it_begins_again_with_fewer_ticks(
     with pytest.raises(Exhausted) as given_up:
         await view(2_000).maintain_forever()
     assert given_up.value.setting == "limits.view_bytes"
-    tight = view(2_000_000)
+    tight = view(500_000)
     await world.follow(tight, END)
     assert 1 < tight.progress.steps < END
     assert await world.answers() == expected(world.program, world.inputs, world.plan)

@@ -46,3 +46,12 @@ class TickPlan:
     place: Mapping[str, int] = field(default_factory=dict)
     admission: Mapping[str, Admission] = field(default_factory=dict)
     number: str | None = None
+
+    def takes_rows(self, name: str) -> bool:
+        """Whether one node sees every change of an input at the next multiple of the period.
+
+        So it is no matter for the instants of ticks which facts a change begins or ends.
+        """
+        sees_all = self.nodes == 1 and self.period_ms is not None and name not in self.place
+        admitted = self.admission.get(name, "tick") == "tick"
+        return sees_all and admitted and "stratum" not in self.admission.values()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from tidemill.catalog.record_rows import endless, record_of, row_of
+from tidemill.catalog.record_rows import PredicateShape, endless, record_of, row_of
 from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.carried_lattices import matches_ends
 from tidemill.datalog.presence import Instant
@@ -17,6 +20,9 @@ from tidemill.datalog.ticks import Message, TickAnswer
 from tidemill_compute.views.input_rows import Row
 from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import RowChange, Start, update_table
+
+if TYPE_CHECKING:  # importing it loads loops
+    from tidemill.datalog.dataflow import OutputChanges
 
 WrittenRow = tuple[str, Row]
 """An output and a row of it."""
@@ -36,6 +42,7 @@ class TickOutputs:
         self._endless = matches_ends(target.program)
         self._writers = {name: row_of(shape) for name, (_, shape) in target.outputs.items()}
         self._facts: dict[str, list[RowChange]] = {name: [] for name in target.outputs}
+        self._rows: dict[str, list[OutputChanges]] = {name: [] for name in target.outputs}
         self._failed: list[RowChange] = []
         self._written: dict[int, dict[WrittenRow, None]] = {}
         self._errors_written: dict[int, set[str]] = {}
@@ -49,6 +56,7 @@ class TickOutputs:
         """Know what was written before, and nothing of a step that was given up."""
         nodes = range(self._target.ticks.nodes if self._target.ticks is not None else 1)
         self._facts = {name: [] for name in self._target.outputs}
+        self._rows = {name: [] for name in self._target.outputs}
         self._failed = []
         self._expiring, self._expiries = set(), []
         self._unknown = {n: set() for n in nodes}
@@ -72,6 +80,11 @@ class TickOutputs:
         if text.startswith("no node: "):
             return -1
         return int(text.split(":")[0].split()[1]) if self._many else 0
+
+    @property
+    def compares(self) -> bool:
+        """Whether the next tick of a node states what was written before."""
+        return bool(self._written)
 
     # Outputs of ticks.
 
@@ -99,6 +112,30 @@ class TickOutputs:
         for text, diff in (*answer.errors, *errors):
             self._error(f"node {number}: {text}" if self._many else text, at, diff, stale)
         self._failed += [((text,), at, -1) for text in sorted(stale)]
+
+    def tell_rows(self, name: str, told: OutputChanges, at: int) -> None:
+        """A tick of the one node at an instant, as rows. Those that expire are told one by one."""
+        from tidemill_compute.views.interval_rows import INSTANT_MAX, without_endless  # loads loops
+
+        told.moves[:, -2] = at
+        expires = told.moves[:, told.schema.expiry] != INSTANT_MAX
+        if expires.any():
+            ending, told = (
+                replace(told, moves=told.moves[expires]),
+                replace(told, moves=told.moves[~expires]),
+            )
+            for _, record, diff in ending.records():
+                error = endless(record) if self._endless else None
+                if error is None:
+                    self._change(0, record, at, diff, {})
+                else:
+                    self._error(error, at, diff, set())
+        if self._endless:
+            told, failed = without_endless(told)
+            for text, _, diff in failed:
+                self._error(text, at, diff, set())
+        if len(told):
+            self._rows[name].append(told)
 
     def _change(
         self, number: int, record: Record, at: int, diff: int, written: dict[WrittenRow, None]
@@ -156,8 +193,18 @@ class TickOutputs:
         """All changes since the last call, as updates of the outputs, then of the errors."""
         updates = []
         for name, (collection, shape) in self._target.outputs.items():
-            updates.append((collection, update_table(self._facts[name], shape.schema)))
+            parts = [update_table(self._facts[name], shape.schema), *self._tables(name, shape)]
+            updates.append((collection, pa.concat_tables(parts)))
             self._facts[name] = []
         updates.append((self._target.errors, update_table(self._failed, ERROR_SCHEMA)))
         self._failed = []
         return updates
+
+    def _tables(self, name: str, shape: PredicateShape) -> Iterator[pa.Table]:
+        """The changes of an output that were told as rows."""
+        from tidemill_compute.views.interval_rows import updates_of  # loads loops
+
+        told, self._rows[name] = self._rows[name], []
+        if told:
+            together = replace(told[0], moves=np.concatenate([each.moves for each in told]))
+            yield updates_of(together, shape, 0)

@@ -14,12 +14,13 @@ from operator import itemgetter
 
 import numpy as np
 
-from tidemill.arrangement.interval_updates import END_WORD, delayed, net_moves
+from tidemill.arrangement.interval_updates import END_WORD, Change, delayed, net_moves
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.allowance import Allowance
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columns.texts import Texts
 from tidemill.datalog.dataflow.engine import DataflowEngine
+from tidemill.datalog.dataflow.output_changes import OutputChanges
 from tidemill.datalog.dataflow.schema import Schema, record_of, rows_of_presences
 from tidemill.datalog.dataflow.ticked_plan import plan_of
 from tidemill.datalog.lattices import inject_given, observe_parafacts
@@ -84,6 +85,9 @@ class DataflowTicker:
         self._anew: bool | None = None
         self._handed: dict[str, I64Array] = {}
         self._restored = handed
+        self._taken: list[tuple[str, Change]] = []
+        self._as_rows: frozenset[str] = frozenset()
+        self._told: list[tuple[str, I64Array]] = []
         self._unsaved: dict[str, list[I64Array]] = {}
         self._owed: Counter[StateRow] = Counter()
         self._keeps_state, self._may_go_on = keeps_state, may_go_on
@@ -103,6 +107,28 @@ class DataflowTicker:
         restart the tick runs anew.
         """
         return self.run([TickGiven(at, come, {})], anew=False)[0]
+
+    def take_rows(self, predicate: str, rows: Change) -> None:
+        """Rows of an input that come and go at the next tick, beside its records.
+
+        Shapes: those of the schema of the engine, of which ends count and no starts.
+        """
+        self._taken.append((predicate, rows))
+
+    def tell_rows(self, predicates: Iterable[str]) -> None:
+        """Changes of these are rows for `take_told` from the next tick on, and in no answer.
+
+        IMPORTANT: of none with values that have numbers of their own, which the engine forgets.
+        """
+        self._as_rows = frozenset(predicates)
+
+    def take_told(self) -> list[tuple[str, OutputChanges]]:
+        """The changes of ticks since the last call, as rows."""
+        told, self._told = self._told, []
+        return [
+            (name, OutputChanges(self.engine.schemas[name], moves, self.engine.texts))
+            for name, moves in told
+        ]
 
     def run(self, ticks: Sequence[TickGiven], anew: bool = True) -> list[TickAnswer]:
         """Run ticks, whose instants ascend; what each has changed.
@@ -129,6 +155,10 @@ class DataflowTicker:
                     )
             for name, changed in found.items():
                 engine.feed_records(name, changed)
+        for name, rows in self._taken:
+            rows[:, -3] = instants[0]
+            engine.feed(name, rows[rows[:, -3] < rows[:, -2]])
+        self._taken = []
         while engine.settle():
             if len(instants) > 1:
                 among = int(instants[-2]) + 1
@@ -156,7 +186,9 @@ class DataflowTicker:
         told: list[list[tuple[Record, int]]] = [[] for _ in instants]
         sent: list[list[tuple[Record, int]]] = [[] for _ in instants]
         for name in due:
-            if name not in self._next:
+            if name in self._as_rows:
+                self._told.append((name, self._at_ticks(name, instants, upper)))
+            elif name not in self._next:
                 self._by_tick(name, instants, upper, sent if name in self._sent else told)
         engine.finish(upper)
         engine.forget_values(self._in_hand())
@@ -302,15 +334,20 @@ class DataflowTicker:
         self, name: str, instants: I64Array, upper: int, into: Sequence[list[tuple[Record, int]]]
     ) -> None:
         """Tell the changes of a predicate, tick by tick."""
-        moves = self.engine.moves(name, upper)
-        if len(moves) and moves[0, -2] != moves[-1, -2]:
-            moves[:, -2] = instants[instants.searchsorted(moves[:, -2])]
-            moves = net_moves(moves)
+        moves = self._at_ticks(name, instants, upper)
         schema, texts, number = self.engine.schemas[name], self.engine.texts, 0
         for move in moves.tolist():
             while instants[number] < move[-2]:
                 number += 1
             into[number].append((record_of(schema, move, texts), move[-1]))
+
+    def _at_ticks(self, name: str, instants: I64Array, upper: int) -> I64Array:
+        """The changes of a predicate, each at the tick that sees it."""
+        moves = self.engine.moves(name, upper)
+        if len(moves) and moves[0, -2] != moves[-1, -2]:
+            moves[:, -2] = instants[instants.searchsorted(moves[:, -2])]
+            moves = net_moves(moves)
+        return moves
 
     def _messages(self, change: Iterable[tuple[Record, int]], at: int) -> tuple[Message, ...]:
         """The messages of a tick: one for each row that it derives, new or not."""

@@ -179,6 +179,13 @@ class TickRun:
             if passed:
                 self._admit(at, name, passed, wakes=True)
 
+    def stir(self, at: int) -> Instant:
+        """Rows that the run does not know arrive; the instant of the tick that sees them."""
+        seen_at = self._tick_from(at)
+        for node in self.nodes:
+            node.wake, node.arrived = min(node.wake, seen_at), True
+        return seen_at
+
     def tick(self, at: int) -> Iterator[Ran]:
         """Run every node that is due, and let ticks go on that records join, in their order."""
         self._last = at

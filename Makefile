@@ -77,7 +77,7 @@ laws: ## random programs on the dataflow, judged by the twin, clingo and MeTeoR:
 		test_datalog_dataflow.py test_datalog_dataflow_steps.py test_datalog_dataflow_recursion.py \
 		test_datalog_dataflow_ticks.py test_datalog_laws.py test_datalog_tick_state.py \
 		test_datalog_tick_reasons.py test_datalog_running.py test_datalog_foreign.py \
-		test_datalog_ranges.py test_datalog_rounds.py test_datalog_sharing.py test_datalog_passed.py \
+		test_datalog_ranges.py test_datalog_ranges_apart.py test_datalog_rounds.py test_datalog_sharing.py test_datalog_passed.py \
 		$(abspath services/compute/tests/test_compute_window_laws.py)
 
 conformance: ## run case files: make conformance CASES=PATH

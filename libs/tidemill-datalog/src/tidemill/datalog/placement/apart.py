@@ -29,7 +29,14 @@ def places_apart(checked: CheckedProgram) -> Mapping[str, Positions] | InTheWay:
     of its range. Pure: the same for one program, whatever its inputs hold. Cost: as
     `placement_of`.
     """
-    placement = placement_of(checked, rounds=False)
+    found = _apart(checked, placement_of(checked, rounds=False, moves=False))
+    if isinstance(found, InTheWay):  # the facts that would move say more than copies of inputs
+        return _apart(checked, placement_of(checked, rounds=False))
+    return found
+
+
+def _apart(checked: CheckedProgram, placement: Placement) -> Mapping[str, Positions] | InTheWay:
+    """The same by one placement of the program."""
     for fragment in placement.fragments:
         if fragment.way == "one task":
             return InTheWay(fragment.reason, fragment.advice)

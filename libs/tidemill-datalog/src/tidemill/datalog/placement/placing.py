@@ -43,10 +43,12 @@ def placement_of(
     heavy: Iterable[HeavyKey] = (),
     *,
     rounds: bool = True,
+    moves: bool = True,
 ) -> Placement:
     """The places of a program's facts. Facts of the inputs in `carrying` may carry any lattice.
 
-    Without `rounds` a recursion that hands no argument on is one task.
+    Without `rounds` a recursion that hands no argument on is one task. Without `moves` inputs are
+    in all ranges wherever facts would have to change theirs otherwise.
 
     `rows` are about those of inputs, and `heavy` keys of inputs that one range should not have all
     to itself. Pure: the same for the same arguments. Cost: polynomial in the text.
@@ -58,7 +60,7 @@ def placement_of(
     plain: tuple[int, Placement] | None = None
     apart: dict[int, frozenset[str]] = {}
     while True:
-        placing = _placed(plan, carrying, sizes, apart, rounds)
+        placing = _placed(plan, carrying, sizes, apart, rounds, moves)
         pieces = [pieces_of(draft, known) for draft in placing.drafts]
         found = sum(len(each.undivided) for each in pieces), placing.placement(pieces)
         plain = plain or found
@@ -74,11 +76,12 @@ def _placed(
     sizes: Sizes,
     apart: Mapping[int, frozenset[str]],
     rounds: bool,
+    moves: bool,
 ) -> _Placing:
     """The attempt in which all that has to be one task is."""
     alone: set[str] = set()
     while True:
-        placing = _Placing(plan, carrying, sizes, alone, apart, rounds)
+        placing = _Placing(plan, carrying, sizes, alone, apart, rounds, moves)
         missing = placing.place()
         if not missing:
             return placing
@@ -94,10 +97,10 @@ class _Placing:
 
     def __init__(
         self, plan: LogicalPlan, carrying: Collection[str], sizes: Sizes, alone: set[str],
-        apart: Mapping[int, frozenset[str]], rounds: bool,
+        apart: Mapping[int, frozenset[str]], rounds: bool, moves: bool,
     ) -> None:  # fmt: skip
         self._apart_by = apart
-        self._by_rounds = rounds
+        self._by_rounds, self._moves = rounds, moves
         self._keys: dict[str, frozenset[str]] = {}
         self._sizes = sizes
         self._plan = plan
@@ -164,6 +167,8 @@ class _Placing:
         return replace(found, matches=self._matches)
 
     def _component(self, component: Component) -> None:
+        if not self._moves and self._stays(component):
+            return
         whole = not any(self._key_of(rule) for rule in component.rules)
         for replicate in (False, True):
             if whole and self._joined(component, replicate):
@@ -179,16 +184,25 @@ class _Placing:
         """The key of the matches of a rule that is split for heavy keys; empty for any other."""
         return self._apart_by.get(self._rules.get(id(rule), -1), frozenset())
 
+    def _stays(self, component: Component) -> bool:
+        """Place a component where the facts that it reads are; whether there is such a place."""
+        ways = (self._met, self._begun)
+        return any(way(component, each) for way in ways for each in (False, True))
+
     def _joined(self, component: Component, replicate: bool) -> bool:
         """Add a component to a fragment by ranges, or begin one with it; whether one is found."""
+        return self._met(component, replicate) or self._begun(component, replicate)
+
+    def _met(self, component: Component, replicate: bool) -> bool:
+        """Add a component to a fragment by ranges; whether one is found."""
         first = self._first(component)
-        for number, draft in enumerate(self.drafts):
-            if (
-                number >= first
-                and draft.way == "ranges"
-                and self._add(number, component, replicate)
-            ):
-                return True
+        return any(
+            number >= first and draft.way == "ranges" and self._add(number, component, replicate)
+            for number, draft in enumerate(self.drafts)
+        )
+
+    def _begun(self, component: Component, replicate: bool) -> bool:
+        """Begin a fragment by ranges with a component; whether it can be one."""
         draft = Draft("ranges", self._sizes)
         states = self._states(draft, component, replicate)
         if states:

@@ -16,6 +16,7 @@ from tidemill.runtime.ids import random_id
 from tidemill.shard import Consensus, MemoryConsensus, Version
 from tidemill.shard.claims import Claim, Claimant, Keeper, KeptClaimant, work_claimed
 from tidemill.shard.claims.keeping import PATIENCE_S
+from tidemill.shard.ports import Expected
 from tidemill.testkit.faults.claims_replica import LEASE_S, Replica, begin_replica
 from tidemill.testkit.faults.network import Network, RemoteConsensus
 from tidemill.testkit.faults.virtual_loop import VirtualLoop
@@ -166,7 +167,7 @@ class OfTwoThreads(MemoryConsensus):
         super().__init__()
         self._lock = threading.Lock()
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         with self._lock:
             return await super().compare_and_set(key, expected, version)
 

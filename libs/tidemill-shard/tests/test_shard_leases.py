@@ -23,6 +23,7 @@ from tidemill.shard import (
     Version,
     WriteCapability,
 )
+from tidemill.shard.ports import Expected
 from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string())])
@@ -37,7 +38,7 @@ class DyingConsensus(MemoryConsensus):
     dying = False
     deaths = 0
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         won = await super().compare_and_set(key, expected, version)
         if self.dying:
             self.deaths += won

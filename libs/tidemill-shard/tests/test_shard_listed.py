@@ -32,6 +32,7 @@ from tidemill.shard.hashing import HASH_MAX
 from tidemill.shard.listed import is_list
 from tidemill.shard.part_store import part_key
 from tidemill.shard.parts import Part
+from tidemill.shard.ports import Expected
 from tidemill.shard.ranges import cut
 from tidemill.shard.state import State
 from tidemill.time import frontier
@@ -51,7 +52,7 @@ class CountedConsensus(MemoryConsensus):
         self.looks += 1
         return await super().scan(key, start)
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         self.written += len(version.data)
         return await super().compare_and_set(key, expected, version)
 

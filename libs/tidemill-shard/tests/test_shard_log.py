@@ -21,6 +21,7 @@ from tidemill.shard import (
     Version,
 )
 from tidemill.shard.log import ROLLUP_EVERY, WRITE_ATTEMPTS, CollectionLog
+from tidemill.shard.ports import Expected
 from tidemill.shard.state import State
 from tidemill.time import frontier
 
@@ -52,7 +53,7 @@ class Scripted(MemoryConsensus):
         super().__init__()
         self.script = list(script)
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         fault = self.script.pop(0) if self.script else "answered"
         if fault == "refused":
             raise Unavailable("refused")
@@ -72,7 +73,7 @@ class Slow(MemoryConsensus):
         self.goes_on = asyncio.Event()
         self.goes_on.set()
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         await self.goes_on.wait()
         return await super().compare_and_set(key, expected, version)
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import count
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -17,8 +18,14 @@ from tidemill.errors import Indeterminate, Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Description, MemoryBlob, MemoryConsensus, Version
 from tidemill.shard.claims import Claimant
+from tidemill.shard.claims.register import Register
+from tidemill.shard.claims.tables import Owners
+from tidemill.shard.framing import REGISTER, framed
 from tidemill.shard.log import ROLLUP_EVERY, WRITE_ATTEMPTS, CollectionLog, Transition
+from tidemill.shard.ports import Expected, Seen
 from tidemill.shard.state import State
+from tidemill.shard.together import commit_together
+from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.time import frontier
 
 FIRST = State(Description(pa.schema([("row", pa.string())])), frontier(0), frontier(0))
@@ -28,7 +35,7 @@ WRITES_MAX = 20
 Logs = dict[str, list[Version]]
 
 
-class Address(MemoryConsensus):
+class Address(MemoryGroups):
     """A store at an address behind which another one may stand from some moment on."""
 
     def __init__(self, blob: MemoryBlob | None = None) -> None:
@@ -36,6 +43,7 @@ class Address(MemoryConsensus):
         self.blob = blob or MemoryBlob()
         self.writes = 0
         self.unanswered = 0
+        self.numbers_alone = False
 
     def leads_to(self, logs: Logs) -> None:
         self._logs, self.writes = logs, 0
@@ -43,9 +51,11 @@ class Address(MemoryConsensus):
     def copied(self) -> Logs:
         return {name: list(versions) for name, versions in self._logs.items()}
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         self.writes += 1
         assert self.writes <= WRITES_MAX, "it writes the same again and again"
+        if self.numbers_alone and isinstance(expected, Seen):
+            expected = expected.number
         if self.unanswered:
             self.unanswered -= 1
             raise Indeterminate("the connection broke")
@@ -106,6 +116,68 @@ async def test_who_has_seen_a_version_goes_on_only_where_it_is(lose: Loss) -> No
     assert (await reader.refresh()).state.upper == frontier(4)
 
 
+async def as_a_copy_that_went_on_as_far(store: Address) -> None:
+    """Another version of the very number that was the newest here."""
+    await as_an_older_copy(store)
+    other = store.opened()
+    for time in (100, 101):
+        await other.commit(upper_to(time))
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_who_stands_at_the_number_of_a_foreign_history_appends_nothing_to_it(
+    together: bool,
+) -> None:
+    """Its version would follow what another history had at the same number."""
+    store = Address()
+    writer = store.opened()
+    await writer.create(FIRST)
+    for time in (1, 2, 3):
+        await writer.commit(upper_to(time))
+    right = store.copied()
+    await as_a_copy_that_went_on_as_far(store)
+    wrong = store.copied()
+    assert wrong["c"][-1].number == right["c"][-1].number  # the loss did happen
+    assert wrong["c"][-1] != right["c"][-1]
+    if together:
+        assert not await commit_together(store, [(writer, upper_to(4))])
+    with pytest.raises(Unavailable, match=r"has lost version 3 of c, .*has another version 3"):
+        await writer.commit(upper_to(4))
+    assert store.copied() == wrong
+    store.leads_to(right)
+    assert await writer.commit(upper_to(4)) == (4, True)
+
+
+async def test_by_the_number_alone_it_would_append() -> None:
+    """The companion: what the store compares beside the number is what refuses it."""
+    store = Address()
+    writer = store.opened()
+    await writer.create(FIRST)
+    for time in (1, 2, 3):
+        await writer.commit(upper_to(time))
+    await as_a_copy_that_went_on_as_far(store)
+    store.numbers_alone = True
+    assert await writer.commit(upper_to(4)) == (4, True)
+
+
+async def test_a_claim_is_not_renewed_in_a_foreign_history() -> None:
+    store, clock = Address(), ManualClock()
+    one = Claimant(store, "role", clock, lambda: f"s{next(NAMES)}", name="one")
+    for _ in range(3):
+        await one.renew(["a"])
+    mine = store.copied()
+    (key,) = [name for name in mine if name.endswith("/owners")]
+    register = Register(store, key, Owners())
+    number, value = await register.read()
+    other = framed(REGISTER, msgspec.msgpack.encode(Owners(7)))
+    store.leads_to({**mine, key: [*mine[key][:-1], Version(mine[key][-1].number, other)]})
+    before = store.copied()
+    assert not await register.replace(number, value)
+    with pytest.raises(Unavailable, match="has lost version"):
+        await register.read()
+    assert store.copied() == before
+
+
 @pytest.mark.parametrize("lose", LOSSES)
 async def test_the_loss_did_happen(lose: Loss) -> None:
     """A process that opens the log then finds none, an older one, or other contents."""
@@ -158,7 +230,7 @@ async def test_a_loss_behind_a_truncation_is_noticed() -> None:
 class Refusing(Address):
     """Says that another write was faster, which is nowhere."""
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         if expected is None:
             return await super().compare_and_set(key, expected, version)
         self.writes += 1

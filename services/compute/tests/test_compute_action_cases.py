@@ -45,7 +45,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import Expected, Version
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
 from tidemill.testkit.conformance.language_events import Arrived, check_events, take_in
 from tidemill.testkit.conformance.values import Json
@@ -99,7 +99,7 @@ class NotedConsensus(MortalConsensus):
         super().__init__(inner, fuse)
         self._death = fuse
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         if isinstance(self._death, Death) and not self._death.blown:
             self._death.where = key
         return await super().compare_and_set(key, expected, version)

@@ -46,7 +46,7 @@ from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import Expected, Version
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
 from tidemill_compute.actions.action import ActionDriver
@@ -133,7 +133,7 @@ class NotedConsensus(MortalConsensus):
         super().__init__(inner, fuse)
         self._fuse_of, self._died_at = fuse, died_at
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         try:
             return await super().compare_and_set(key, expected, version)
         except Killed:

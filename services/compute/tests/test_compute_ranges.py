@@ -17,7 +17,7 @@ from tidemill.catalog.made.views import writer_of_range
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.placement.apart import InTheWay, places_apart
 from tidemill.shard import Collections, Description, MemoryConsensus
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import Expected, Version
 from tidemill.testkit.faults.fuse import Fuse
 from tidemill.testkit.faults.groups import MemoryGroups
 from tidemill.testkit.mortal_views import END, PROGRAMS, World, checked, expected, follow
@@ -139,7 +139,7 @@ class Paused(MemoryConsensus):
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         return await self._inner.scan(key, start)
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         self._left -= 1
         if not self._left:
             self.waits.set()

@@ -26,7 +26,7 @@ from redis.exceptions import (
 
 from tidemill.errors import Indeterminate, TidemillError, Unavailable, UsageError
 from tidemill.shard.offloading import all_of
-from tidemill.shard.ports import PREFIX, TIMEOUT_S, Version
+from tidemill.shard.ports import PREFIX, TIMEOUT_S, Expected, Seen, Version
 
 DURABLE: Mapping[str, str] = {
     "appendonly": "yes",
@@ -40,6 +40,7 @@ _REPEATED = re.compile(r"[`'\"]|, with args")
 # A version is an entry of a stream, its number the first half of the entry's id. Streams refuse ids
 # that do not grow, trim from the front, and remember their last id when they are cut. KEYS[1] is
 # the stream. ARGV: the expected newest number or "" for none, the id of the new entry, its bytes.
+# The last one is the digest of the expected bytes, or * for any.
 _COMPARE_AND_SET = """
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local number = ''
@@ -47,6 +48,9 @@ if #newest > 0 then
   number = string.match(newest[1][1], '^%d+')
 end
 if number ~= ARGV[1] then
+  return 0
+end
+if ARGV[4] ~= '*' and redis.sha1hex(newest[1][2][2]) ~= ARGV[4] then
   return 0
 end
 redis.call('XADD', KEYS[1], ARGV[2], 'd', ARGV[3])
@@ -127,8 +131,8 @@ class RedisConsensus:
         found: list[Version] = await self._ask(lambda: self._client.xrange(stream, min=str(start)))
         return found
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
-        """Append `version` iff the newest number is `expected`; on disk when True.
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
+        """Append `version` iff the newest one is `expected`; on disk when True.
 
         Raises: Indeterminate.
         """
@@ -136,9 +140,10 @@ class RedisConsensus:
             # The names are in a slot of their own; one that is there without versions is not
             # listed.
             await self._ask(lambda: self._set_add(key), changes=True)
-        newest = b"" if expected is None else str(expected).encode()
+        newest, digest = expected if isinstance(expected, Seen) else (expected, "*")
+        before = b"" if newest is None else str(newest).encode()
         number = f"{version.number}-1".encode()
-        arguments = (newest, number, version.data)
+        arguments = (before, number, version.data, digest.encode())
         done = await self._ask(lambda: self._ran(_APPEND, key, *arguments), changes=True)
         if done not in (0, 1):
             raise Indeterminate(f"the Redis at {_shown(self._url)}: {done} is no answer to a write")

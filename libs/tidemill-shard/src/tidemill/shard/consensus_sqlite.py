@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidemill.errors import Corrupt, Indeterminate, TidemillError, Unavailable
-from tidemill.shard.ports import Attempt, Version
+from tidemill.shard.ports import Attempt, Expected, Version
 from tidemill.shard.sqlite_file import (
     CHECKPOINT_BYTES,
     FAILURES,
@@ -24,9 +24,9 @@ from tidemill.shard.sqlite_file import (
     as_ours,
     copy_log,
     insert,
+    is_newest,
     lengthen_log,
     log_bytes,
-    newest_number,
     open_file,
     tell,
     told_file,
@@ -102,8 +102,8 @@ class SqliteConsensus:
         """The versions from number `start` on, in order."""
         return await self._read(lambda opened: versions_from(opened, key, start, self._file))
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
-        """Append `version` iff the newest number is `expected`.
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
+        """Append `version` iff the newest one is `expected`.
 
         Attempts that wait together share a commit.
         """
@@ -256,7 +256,7 @@ class SqliteConsensus:
         """Whether all versions were appended, or why nobody can know: a key is damaged."""
         try:
             for attempt in attempts:
-                if newest_number(connection, attempt.key, self._file) != attempt.expected:
+                if not is_newest(connection, attempt.key, attempt.expected, self._file):
                     return False
         except Corrupt as error:
             return error

@@ -22,7 +22,7 @@ from tidemill.shard.encoding import (
     rebuild,
 )
 from tidemill.shard.pacing import Shown, about, follows, leaving, shown
-from tidemill.shard.ports import Blob, Clock, Consensus, Version
+from tidemill.shard.ports import Blob, Clock, Consensus, Seen, Version, digest_of
 from tidemill.shard.state import Paced, State
 from tidemill.time import Frontier
 
@@ -43,12 +43,18 @@ def folder_of(collection: str) -> str:
 @dataclass(frozen=True, slots=True)
 class KnownVersion:
     """A version of the state with its place in the log, and the newest rollup that the log
-    names.
+    names. `digest` is that of its bytes.
     """
 
     number: int
     state: State
     rollup: tuple[str, int] | None
+    digest: str
+
+    @property
+    def seen(self) -> Seen:
+        """The version as whoever writes behind it expects it."""
+        return Seen(self.number, self.digest)
 
 
 class Planned(NamedTuple):
@@ -57,7 +63,7 @@ class Planned(NamedTuple):
     known: KnownVersion
     after: State
     version: Version
-    attempt: str
+    entry: Entry
 
 
 class _Newest(NamedTuple):
@@ -95,8 +101,8 @@ class Paces(Protocol):
 class CollectionLog:
     """All versions of one collection.
 
-    A commit is a compare-and-set on the version number. Of several processes one wins; the others
-    catch up and apply their transition to the winner's state. A write whose outcome is unknown is
+    A commit is a compare-and-set on the version that it follows. Of several processes one wins; the
+    others catch up and apply their transition to its state. A write whose outcome is unknown is
     written again at the same number; its attempt's name tells whether the first one had landed. The
     newest version of a resting collection is shown as its paces state it, and leaves all of them
     before another one follows. A log without a version that was seen here is Unavailable until it
@@ -155,9 +161,11 @@ class CollectionLog:
                 await self._catch_up()
                 return False
             entry = first_entry(self._unique(), state)
-            won = await self._write(None, entry)
+            version = Version(0, encode_entry(entry))
+            won = await self._write(None, version, entry.attempt)
             if won:
-                self._known, self._newest = KnownVersion(0, state, None), _Newest(0, entry.attempt)
+                self._known = KnownVersion(0, state, None, digest_of(version.data))
+                self._newest = _Newest(0, entry.attempt)
             return won
 
     async def refresh(self, age_s_max: float = 0.0) -> KnownVersion:
@@ -309,15 +317,14 @@ class CollectionLog:
                 return
             await self._append(known, known.state, rolled_up=True)
 
-    async def _write(self, expected: int | None, entry: Entry) -> bool:
-        """Append the entry behind `expected`; whether it, not another's, is there."""
-        version = Version(0 if expected is None else expected + 1, encode_entry(entry))
+    async def _write(self, expected: Seen | None, version: Version, attempt: str) -> bool:
+        """Append a version behind `expected`; whether it, not another's, is there."""
         unknown: Indeterminate | None = None
         for _ in range(WRITE_ATTEMPTS):
             try:
                 if await self._consensus.compare_and_set(self.collection, expected, version):
                     return True
-                return unknown is not None and await self._find_landed(version, entry)
+                return unknown is not None and await self._find_landed(version, attempt)
             except Indeterminate as error:
                 self._known, unknown = None, error
             except Unavailable:
@@ -327,7 +334,7 @@ class CollectionLog:
         assert unknown is not None
         raise unknown
 
-    async def _find_landed(self, version: Version, entry: Entry) -> bool:
+    async def _find_landed(self, version: Version, attempt: str) -> bool:
         """Whether an earlier try of the same write is what the log has at its number."""
         found = await self._consensus.scan(self.collection, version.number)
         if not found or found[0].number != version.number:
@@ -335,7 +342,7 @@ class CollectionLog:
                 f"version {version.number} of {self.collection} is no longer in the log",
                 collection=self.collection,
             )
-        return decode_entry(found[0].data, self._where(version.number)).attempt == entry.attempt
+        return decode_entry(found[0].data, self._where(version.number)).attempt == attempt
 
     async def _append(self, known: KnownVersion, after: State, *, rolled_up: bool = False) -> bool:
         """Append the version that leads from `known` to `after`; whether nobody else was faster.
@@ -349,26 +356,26 @@ class CollectionLog:
             given_up = {known.rollup[0]: self._clock.now_ms()}
             after = replace(after, garbage={**after.garbage, **given_up})
         entry = next_entry(self._unique(), rollup, known.state, after)
+        planned = Planned(known, after, _version(known, entry), entry)
         try:
-            won = await self._write(known.number, entry)
+            won = await self._write(known.seen, planned.version, entry.attempt)
         except Unavailable:
             await self._forget_rollup(known, rollup)
             raise
         if not won:
             await self._forget_rollup(known, rollup)
             return False
-        self._advance(known, after, rollup, entry.attempt)
+        self._advance(planned)
         if rollup is not None and rollup != known.rollup:
             with suppress(Unavailable, Indeterminate):
                 await self._consensus.truncate(self.collection, rollup[1] + 1)
         return True
 
-    def _advance(
-        self, known: KnownVersion, after: State, rollup: tuple[str, int] | None, attempt: str
-    ) -> None:
+    def _advance(self, done: Planned) -> None:
         """Know a version that was appended behind another one."""
-        self._known = KnownVersion(known.number + 1, after, rollup)
-        self._newest = _Newest(known.number + 1, attempt)
+        number, data = done.version
+        self._known = KnownVersion(number, done.after, done.entry.rollup, digest_of(data))
+        self._newest = _Newest(number, done.entry.attempt)
         self._read_at_s = self._clock.monotonic_s()
         self.commits += 1
 
@@ -388,15 +395,14 @@ class CollectionLog:
         if after is known.state:
             return None
         entry = next_entry(self._unique(), known.rollup, known.state, after)
-        version = Version(known.number + 1, encode_entry(entry))
-        return Planned(known, after, version, entry.attempt)
+        return Planned(known, after, _version(known, entry), entry)
 
     def settle(self, planned: Planned, landed: bool | None) -> None:
         """A planned version has landed or not; None: nobody knows, and the next look tells."""
         if landed is None:
             self._known = None
         elif landed:
-            self._advance(planned.known, planned.after, planned.known.rollup, planned.attempt)
+            self._advance(planned)
 
     async def _rollup(self, known: KnownVersion, due: bool) -> tuple[str, int] | None:
         """The rollup that the entry behind `known` names: a new one if it is due, or if its turn
@@ -444,7 +450,7 @@ class CollectionLog:
 
     def _replayed(self, known: KnownVersion, versions: Sequence[Version]) -> KnownVersion:
         entries = []
-        number, rollup = known.number, known.rollup
+        number, rollup, digest = known.number, known.rollup, known.digest
         for version in versions:
             number += 1
             if version.number != number:
@@ -459,7 +465,8 @@ class CollectionLog:
         state = patch(known.state, entries, self.collection)
         if entries:
             self._newest = _Newest(number, entries[-1].attempt)
-        return KnownVersion(number, state, rollup)
+            digest = digest_of(versions[-1].data)
+        return KnownVersion(number, state, rollup, digest)
 
     def _where(self, number: int) -> str:
         return f"version {number} of {self.collection}"
@@ -515,12 +522,18 @@ class CollectionLog:
         state = rebuild(entry.cells, where)
         if len(versions) == 1:
             self._newest = _Newest(0, entry.attempt)
-        return self._replayed(KnownVersion(0, state, None), versions[1:])
+        first = KnownVersion(0, state, None, digest_of(versions[0].data))
+        return self._replayed(first, versions[1:])
 
     async def _from_rollup(self, rollup: tuple[str, int]) -> KnownVersion:
         state = await self._from_rollup_alone(rollup)
         versions = await self._consensus.scan(self.collection, rollup[1] + 1)
-        return self._replayed(KnownVersion(rollup[1], state, rollup), versions)
+        if not versions:
+            raise Corrupt(
+                f"the log of {self.collection} has lost the version that names {rollup[0]}",
+                collection=self.collection,
+            )
+        return self._replayed(KnownVersion(rollup[1], state, rollup, ""), versions)
 
     async def _from_rollup_alone(self, rollup: tuple[str, int]) -> State:
         data = await self._blob.get(rollup[0])
@@ -529,6 +542,11 @@ class CollectionLog:
                 f"the rollup {rollup[0]} of {self.collection} is missing", object=rollup[0]
             )
         return decode_rollup(data, f"the rollup {rollup[0]}")
+
+
+def _version(known: KnownVersion, entry: Entry) -> Version:
+    """The version that an entry makes behind another one."""
+    return Version(known.number + 1, encode_entry(entry))
 
 
 def _rollup_due(known: KnownVersion) -> bool:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tidemill.errors import Corrupt, TidemillError, Unavailable
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import Expected, Seen, Version
 
 CHECKPOINT_BYTES = 1536 * 1024
 """So much is written to the log of SQLite before it is copied into the file, between two commits.
@@ -181,6 +181,13 @@ def newest_number(connection: sqlite3.Connection, key: str, file: Path) -> int |
     ).fetchone()
     _agree(newest, last, key, file)
     return None if last is None else int(last)
+
+
+def is_newest(connection: sqlite3.Connection, key: str, expected: Expected, file: Path) -> bool:
+    """Whether the newest version of a key is the expected one. Raises: Corrupt."""
+    if not isinstance(expected, Seen):
+        return newest_number(connection, key, file) == expected
+    return [Seen.of(each) for each in versions_from(connection, key, None, file)] == [expected]
 
 
 def versions_from(

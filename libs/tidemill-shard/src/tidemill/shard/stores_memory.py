@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidemill.errors import UsageError
-from tidemill.shard.ports import BlobEntry, Version
+from tidemill.shard.ports import BlobEntry, Expected, Version, is_expected
 
 
 class MemoryConsensus:
@@ -23,11 +23,10 @@ class MemoryConsensus:
         """The versions from number `start` on, in order."""
         return [version for version in self._logs.get(key, []) if version.number >= start]
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
-        """Append `version` iff the newest number is `expected`."""
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
+        """Append `version` iff the newest one is `expected`."""
         log = self._logs.get(key)
-        newest = log[-1].number if log else None
-        if newest != expected:
+        if not is_expected(log[-1] if log else None, expected):
             return False
         self._logs.setdefault(key, []).append(version)
         return True

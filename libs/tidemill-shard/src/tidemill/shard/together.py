@@ -35,7 +35,7 @@ async def commit_together(
         try:
             landed = await consensus.compare_and_set_all(
                 [
-                    Attempt(log.collection, plan.known.number, plan.version)
+                    Attempt(log.collection, plan.known.seen, plan.version)
                     for (log, _), plan in zip(commits, ready, strict=True)
                 ]
             )

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.errors import Indeterminate, Unavailable
 from tidemill.shard.framing import REGISTER, decoding, framed, unframed
-from tidemill.shard.ports import Consensus, Version
+from tidemill.shard.ports import Consensus, Seen, Version
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 
@@ -60,10 +60,17 @@ class Register(Generic[Value]):
         return head.number, value
 
     async def replace(self, expected: int | None, value: Value) -> bool:
-        """Make `value` the newest iff the newest number is `expected`; durable when it is True."""
+        """Make `value` the newest iff the newest is the one that was read as number `expected`.
+
+        Durable when it is True.
+        """
+        known = None if self._seen is None else self._seen[0]
+        if expected != (None if known is None else known.number):
+            return False  # another call has seen a newer one
         number = 0 if expected is None else expected + 1
         version = Version(number, framed(REGISTER, msgspec.msgpack.encode(value)))
-        if not await self._consensus.compare_and_set(self._key, expected, version):
+        before = None if known is None else Seen.of(known)
+        if not await self._consensus.compare_and_set(self._key, before, version):
             return False
         self._see(version, value)
         if number and number % TRUNCATE_EVERY == 0:

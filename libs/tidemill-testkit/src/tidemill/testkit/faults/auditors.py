@@ -25,6 +25,7 @@ from tidemill.shard.encoding import decode_entry, decode_list, patch, rebuild
 from tidemill.shard.fsck import state_problems
 from tidemill.shard.listed import is_list
 from tidemill.shard.log import CollectionLog, folder_of
+from tidemill.shard.ports import Expected
 from tidemill.shard.state import Hold, State
 from tidemill.time import Frontier
 
@@ -251,7 +252,7 @@ class AuditedConsensus(MemoryConsensus):
         super().__init__()
         self.audit: Audit | None = None
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         won = await super().compare_and_set(key, expected, version)
         if won and self.audit is not None:
             await self.audit.note_commit(key, version)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from tidemill.shard.ports import Consensus, Version
+from tidemill.shard.ports import Consensus, Expected, Version
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class MortalConsensus:
         self._fuse.check()
         return await self._inner.scan(key, start)
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         return await self._fuse.write(lambda: self._inner.compare_and_set(key, expected, version))
 
     async def truncate(self, key: str, before: int) -> None:

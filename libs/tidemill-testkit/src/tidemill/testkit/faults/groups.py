@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.shard.ports import Attempt, GroupConsensus
+from tidemill.shard.ports import Attempt, GroupConsensus, is_expected
 from tidemill.shard.stores_memory import MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, MortalConsensus
 from tidemill.testkit.faults.stores import Faults, FaultyConsensus
@@ -19,8 +19,7 @@ class MemoryGroups(MemoryConsensus):
 
     async def compare_and_set_all(self, attempts: Sequence[Attempt]) -> bool:
         for key, expected, _ in attempts:
-            newest = await self.head(key)
-            if (None if newest is None else newest.number) != expected:
+            if not is_expected(await self.head(key), expected):
                 self.refused += 1
                 return False
         for attempt in attempts:

@@ -14,7 +14,7 @@ from random import Random  # noqa: TID251  seeded, so that a failure repeats
 from typing import TypeVar
 
 from tidemill.errors import Indeterminate, Unavailable
-from tidemill.shard.ports import Blob, BlobEntry, Consensus, Version
+from tidemill.shard.ports import Blob, BlobEntry, Consensus, Expected, Version
 from tidemill.testkit.faults.virtual_loop import PROCESS, VirtualLoop
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class RemoteConsensus:
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         return await self._network.call(lambda: self._inner.scan(key, start))
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         return await self._network.call(lambda: self._inner.compare_and_set(key, expected, version))
 
     async def truncate(self, key: str, before: int) -> None:

@@ -12,7 +12,7 @@ from random import Random  # noqa: TID251  seeded, so that a failure repeats
 from typing import TypeVar
 
 from tidemill.errors import Indeterminate, Unavailable
-from tidemill.shard.ports import Blob, BlobEntry, Consensus, Version
+from tidemill.shard.ports import Blob, BlobEntry, Consensus, Expected, Version
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class FaultyConsensus:
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         return await self._faults.call(lambda: self._inner.scan(key, start))
 
-    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+    async def compare_and_set(self, key: str, expected: Expected, version: Version) -> bool:
         return await self._faults.call(lambda: self._inner.compare_and_set(key, expected, version))
 
     async def truncate(self, key: str, before: int) -> None:

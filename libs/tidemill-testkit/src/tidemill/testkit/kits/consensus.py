@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tidemill.shard.ports import Consensus, Version
+from tidemill.shard.ports import Consensus, Seen, Version
 
 OpenConsensus = Callable[[], Consensus]
 Law = Callable[[OpenConsensus], Awaitable[None]]
@@ -50,6 +50,22 @@ async def a_stale_expectation_changes_nothing(open_consensus: OpenConsensus) -> 
     for expected in (None, 1, 5):
         assert not await store.compare_and_set("a", expected, Version(6, b"lost"))
     assert list(await store.scan("a", 0)) == [Version(0, b"first")]
+    await store.close()
+
+
+@_law
+async def a_version_of_another_history_at_the_same_number_is_not_expected(
+    open_consensus: OpenConsensus,
+) -> None:
+    store = open_consensus()
+    ours, theirs = Version(3, b"ours"), Version(3, b"theirs")
+    assert not await store.compare_and_set("a", Seen.of(ours), Version(4, b"next"))
+    assert await store.compare_and_set("a", None, theirs)
+    for expected in (Seen.of(ours), Seen(2, Seen.of(theirs).digest), Seen(3, "")):
+        assert not await store.compare_and_set("a", expected, Version(4, b"next"))
+    assert list(await store.scan("a", 0)) == [theirs]
+    assert await store.compare_and_set("a", Seen.of(theirs), Version(4, b"next"))
+    assert await store.head("a") == Version(4, b"next")
     await store.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import count
@@ -16,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tidemill.errors import Unavailable
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import (
     Collections,
@@ -33,7 +35,7 @@ from tidemill.shard.framing import REGISTER, framed
 from tidemill.shard.fsck import Finding, StoreCheck, part_problems, state_problems
 from tidemill.shard.fsck_command import fsck
 from tidemill.shard.parts import decode_part, encode_parts, placed, sorted_updates
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import BlobEntry, Version
 from tidemill.shard.sqlite_file import in_use
 from tidemill.shard.state import Batch, Hold, State
 from tidemill.shard.stores import open_claims
@@ -163,6 +165,33 @@ async def test_what_is_left_behind_is_named_and_harmless(tmp_path: Path) -> None
     assert all(finding.harmless and finding.repair for finding in found)
 
 
+class ShortListings(DirectoryBlob):
+    """A store whose first `odd` listings end before some objects, as at an odd page."""
+
+    odd = 0
+
+    async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        found = await super().list(prefix)
+        self.odd -= 1
+        return found if self.odd < 0 else []
+
+
+async def test_a_store_that_lists_less_than_it_has_is_not_called_whole(tmp_path: Path) -> None:
+    """Objects that were left behind were not there, and everything seemed to be named."""
+    await fill(tmp_path)
+    blob = ShortListings(tmp_path / "blob", lambda: token_hex(8))
+    consensus = SqliteConsensus(tmp_path / "consensus.sqlite")
+    for odd, refused in ((9, True), (1, False)):
+        blob.odd = odd
+        check = StoreCheck(consensus, blob, ManualClock())
+        if refused:
+            with pytest.raises(Unavailable, match="does not list it"):
+                [each async for each in check.findings()]
+        else:  # what is new since the first listing is no such object
+            [each async for each in check.findings()]
+    await consensus.close()
+
+
 @pytest.mark.rule("F14", "L2c", "K1", "K2")
 def test_a_state_that_contradicts_the_rules_is_found() -> None:
     hold = Hold(frontier(3), "view", None, 0, 0)
@@ -231,7 +260,7 @@ KILLED = """
 import asyncio, os, sys
 from pathlib import Path
 from tidemill.shard import SqliteConsensus
-from tidemill.shard.ports import Version
+from tidemill.shard.ports import BlobEntry, Version
 
 async def main(folder):
     consensus = SqliteConsensus(folder / "consensus.sqlite")

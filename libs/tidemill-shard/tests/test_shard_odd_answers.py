@@ -151,6 +151,33 @@ async def test_a_listing_of_impossible_instants_is_none(modified: str) -> None:
         assert asked
 
 
+NO_PAGES = {
+    "an error": b"<Error><Code>InternalError</Code><Message>We encountered one</Message></Error>",
+    "a page for people": b"<html><body><p>please log in</p></body></html>",
+    "nothing": b"",
+    "another answer": b"<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>",
+}
+
+
+@pytest.mark.parametrize("body", NO_PAGES)
+async def test_who_answers_everything_with_200_is_no_empty_store(body: str) -> None:
+    """A proxy that asks for a login, say. Each of these was an empty listing."""
+    async with odd_bucket(answer(NO_PAGES[body])) as (blob, asked):
+        for prefix in ("f/", ""):
+            with pytest.raises(Unavailable):
+                await blob.list(prefix)
+        assert asked
+
+
+async def test_a_store_with_nothing_under_a_prefix_lists_nothing() -> None:
+    none = b"<Error><Code>NoSuchKey</Code><Message>it is not there</Message></Error>"
+    empty = answer(b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
+    async with odd_bucket(empty, answer(none, "404 Not Found")) as (blob, asked):
+        assert list(await blob.list("f/")) == []
+        assert len(asked) == 2
+        assert asked[1].startswith(b"GET /b/f/absent ")
+
+
 async def test_an_object_of_impossible_size_is_not_read() -> None:
     async with odd_bucket(answer(b"x", length=1 << 40)) as (blob, asked):
         with pytest.raises(Unavailable, match="has 1099511627776 bytes"):

@@ -21,6 +21,8 @@ OBJECT_BYTES_MAX = 1 << 30
 """A store that says that an object has more is not believed."""
 LISTING_S_MAX = 600.0
 """A listing without end is given up."""
+ABSENT = "absent"
+"""No object has this name."""
 _STATUS = re.compile(r"status code: \d+")
 
 
@@ -166,7 +168,18 @@ class ObjectBlob:
             raise Unavailable(f"{self._name} could not be listed: {_said(error)}") from error
         except ValueError as error:  # instants that Python has not
             raise Unavailable(f"{self._name} lists what no object can be: {error}") from error
+        if not found:
+            await self._refuse_anything(folder or ABSENT)
         return sorted(entry for entry in found.values() if entry.key.startswith(prefix))
+
+    async def _refuse_anything(self, folder: str) -> None:
+        """Raises: Unavailable for a server that has what was never put: it is no store.
+
+        NB: the client takes every document that has no object in it for an empty listing, such as
+        a page that asks for a login. A store says of an object that there is none.
+        """
+        if await self.get_range(f"{folder}/{ABSENT}", 0, 1) is not None:
+            raise Unavailable(f"{self._name} has {folder}/{ABSENT}, which nobody has put there")
 
     async def close(self) -> None:
         """No effect: the client holds nothing that needs an end."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.errors import Corrupt
+from tidemill.errors import Corrupt, Unavailable
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.listed import PartList, is_list
@@ -110,10 +110,16 @@ class StoreCheck:
             if problem and each.key in (await log.refresh()).state.objects():
                 yield Finding(collection, each.key, problem, NO_REPAIR)
         direct = [part for batch in known.state.batches for part in batch.parts]
+        unlisted: set[str] = set()
         for part in _distinct((*direct, *listed, *known.state.staged_parts())):
-            for problem in await self._part_problems(known.state.description, part):
+            problems = await self._part_problems(known.state.description, part)
+            if part.key is not None and not problems and part.key not in entries:
+                unlisted.add(part.key)
+            for problem in problems:
                 if part.key is None or part.key in await self._read_named(log):
                     yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
+        if unlisted:
+            entries = await self._list_again(folder_of(collection), unlisted)
         for problem in await self._judge(log):
             yield Finding(collection, "", problem, NO_REPAIR)
         for key in sorted(set(entries) - await self._read_named(log)):
@@ -121,6 +127,18 @@ class StoreCheck:
                 yield Finding(collection, key, MAY_BE_LISTED, KEEP)
             else:
                 yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
+
+    async def _list_again(self, folder: str, unlisted: set[str]) -> Mapping[str, BlobEntry]:
+        """The objects of a folder, of which some were read and not listed: they are new, or gone.
+
+        Raises: Unavailable for a store that lists less than it has. One that answers with what is
+        no page of a listing does so.
+        """
+        again = {entry.key: entry for entry in await self._blob.list(f"{folder}/")}
+        for key in sorted(unlisted - again.keys()):
+            if await self._blob.get_range(key, 0, 1) is not None:
+                raise Unavailable(f"the store has {key}, and does not list it: ask again later")
+        return again
 
     async def _judge(self, log: CollectionLog) -> list[str]:
         """Damage in the contents of a collection; reading ends at the first part that cannot be
